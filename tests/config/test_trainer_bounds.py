@@ -5,6 +5,7 @@ import warnings
 import pytest
 from lightning.pytorch import Trainer
 
+from tests.covering import choices_in_turn
 from zoo.config import fit_options, run_config
 from zoo.config.coercion import LARGEST_INT, coerce
 from zoo.config.layers import Node
@@ -64,8 +65,7 @@ def test_sound_values_are_within_their_bounds():
     check_trainer(SOUND, {})
 
 
-@pytest.mark.parametrize("text", TEXTS)
-@pytest.mark.parametrize("name", sorted(NUMERIC))
+@pytest.mark.parametrize(("name", "text"), choices_in_turn(sorted(NUMERIC), TEXTS))
 def test_any_text_for_a_number_is_refused_in_a_sentence_or_resolved(schema, name, text):
     command = fit_options.parse("fit", ["vit-glyphs", f"--trainer.{name}={text}"])
     message = refusal(lambda: run_config.make_plan(command, run_config.read_draft(command), schema))

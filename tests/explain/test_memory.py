@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from tests.covering import choices_in_turn
 from zoo import recipe_files
 
 TOLERANCE = 0.15
@@ -57,8 +58,12 @@ trainer: {max_steps: 2}
 """
 
 
-@pytest.mark.parametrize("recipe", ["lm.yaml", "vit.yaml", "reverse.yaml", "wrapped.yaml"])
-@pytest.mark.parametrize("key", ["trainer.precision=bf16-mixed", "trainer.precision=16-mixed", "model.recompute=true"])
+KEYS = ["trainer.precision=bf16-mixed", "trainer.precision=16-mixed", "model.recompute=true"]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "key"), choices_in_turn(["lm.yaml", "vit.yaml", "reverse.yaml", "wrapped.yaml"], KEYS)
+)
 def test_the_memory_of_every_recipe_is_estimated_and_a_note_says_what_the_estimate_leaves_out(recipe, key, recipes):
     from zoo.explain.costs import step_memory
     from zoo.explain.subjects import find_subject, with_options

@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 
+from tests.covering import choices_in_turn
 from zoo.errors import UsageError
 from zoo.inference import language
 from zoo.models.generation import GenerationConfig, generate
@@ -127,8 +128,7 @@ def test_a_stop_string_ends_a_text_and_is_cut_off(model):
         model("rope").generate("x", stop="")
 
 
-@pytest.mark.parametrize("draft", [None, "lookup", "model"])
-@pytest.mark.parametrize("name", FLAVOURS)
+@pytest.mark.parametrize(("name", "draft"), choices_in_turn(FLAVOURS, [None, "lookup", "model"]))
 def test_the_same_prompt_again_in_one_call_is_drawn_independently(model, name, draft, monkeypatch):
     monkeypatch.setattr(language, "ROWS", 4)
     trained = model(name)

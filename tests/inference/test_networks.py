@@ -1,6 +1,7 @@
 """Networks are those of their tasks, and using an export imports nothing that only training needs."""
 
 import inspect
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -24,8 +25,14 @@ OTHERS = {
     "zoo.tasks.translation.Translation": {**SMALL, "decoder_depth": 2},
 }
 HEAVY = ("lightning", "torchmetrics", "torchvision", "torch._dynamo", "scipy")
-# what a command prints goes to standard output: the modules to standard error
-MODULES = "import sys; from zoo.cli import main; main(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
+# what commands print goes to standard output; after each, the modules to standard error as a line of JSON
+MODULES = """
+import json, sys
+from zoo.cli import main
+for words in json.loads(sys.argv[1]):
+    assert main(words) == 0, words
+    print(json.dumps([words[0], *sys.modules]), file=sys.stderr)
+"""
 
 
 def task_class(path):
@@ -106,25 +113,21 @@ def test_the_task_of_a_network_is_made_when_it_is_asked_for(model):
     assert int(task.tokens_seen) > 0
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [("rope", ["generate"]), ("pairs", ["translate"]), ("glyphs", ["classify"])],
-)
-def test_using_an_export_imports_nothing_of_training(model, tmp_path, name, words):
-    folder = model(name).export(tmp_path / "out")
-    more, text = [], b""
-    if words == ["generate"]:
-        more = ["--prompt", "the", "--length", "1"]
-    elif words == ["translate"]:
-        text = b"5 hours\n"
-    else:
-        Image.new("RGB", (40, 30)).save(tmp_path / "image.png")
-        more = [str(tmp_path / "image.png"), "--resize", "crop"]
-    done = subprocess.run(
-        [sys.executable, "-c", MODULES, *words, str(folder), *more], input=text, capture_output=True, timeout=300
-    )
+def test_using_an_export_imports_nothing_of_training(model, tmp_path):
+    """Three commands in one process, which would start torch for each."""
+    language, pairs, images = (str(model(name).export(tmp_path / name)) for name in ("rope", "pairs", "glyphs"))
+    Image.new("RGB", (40, 30)).save(tmp_path / "image.png")
+    commands = [
+        ["generate", language, "--prompt", "the", "--length", "1"],
+        ["translate", pairs],
+        ["classify", images, str(tmp_path / "image.png"), "--resize", "crop"],
+    ]
+    code = [sys.executable, "-c", MODULES, json.dumps(commands)]
+    done = subprocess.run(code, input=b"5 hours\n", capture_output=True, timeout=300)
     assert done.returncode == 0, done.stderr.decode()[-500:]
-    assert done.stdout.strip()
-    names = set(done.stderr.decode().split())
-    assert "torch" in names
-    assert not names & set(HEAVY)
+    assert len(done.stdout.splitlines()) >= len(commands)
+    lines = [json.loads(line) for line in done.stderr.decode().splitlines() if line.startswith("[")]
+    assert [command for command, *_ in lines] == [words[0] for words in commands]
+    for command, *modules in lines:
+        assert "torch" in modules
+        assert not {*modules} & set(HEAVY), command

@@ -12,6 +12,7 @@ from zoo.cli import main
 from zoo.errors import UsageError
 
 TINY = ["--trainer.max_steps", "2", "--trainer.precision", "32-true", "--model.dim", "12", "--model.heads", "2"]
+TINY += ["--model.depth", "1"]
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """Pictures of attention: their size, the colours of known cells, and text that does not break them."""
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import torch
 from matplotlib.colors import to_rgb
 from PIL import Image
 
+from tests import forks
 from zoo import plotting
 from zoo.logging import attention_figures
 from zoo.logging.attention_figures import (
@@ -223,7 +223,7 @@ def test_a_picture_is_the_same_every_time_and_leaves_no_global_state():
 def test_the_module_that_draws_is_loaded_when_something_is_drawn():
     names = ("zoo.plotting", "zoo.logging.attention_figures")
     code = f"import sys, zoo.logging.attention_maps; print(*[name in sys.modules for name in {names}])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = forks.run([sys.executable, "-c", code], text=True)
     assert done.stdout == "False False\n"
 
 

@@ -113,9 +113,10 @@ def test_the_same_seed_sees_the_same_and_starts_the_same(tmp_path):
     assert "embedding.weight" in differing
 
 
+@pytest.mark.parametrize("most", [3, pytest.param(None, marks=pytest.mark.campaign)], ids=["three", "all"])
 @pytest.mark.parametrize("kind", ["position", "attention", "backend", "norm", "ffn", "block"])
-def test_a_swapped_part_leaves_all_else_equal(kind, tmp_path):
-    """Every installed part of every kind: the same batches, and bit-identical tensors wherever both have them."""
+def test_a_swapped_part_leaves_all_else_equal(kind, most, tmp_path):
+    """Of every kind three parts, and in a campaign all: the same batches, and bit-identical tensors that both have."""
     from zoo import registry
 
     def trained(name):
@@ -123,7 +124,7 @@ def test_a_swapped_part_leaves_all_else_equal(kind, tmp_path):
         read = parse_record(tmp_path / name / "recipe" / "position=rope" / "s3" / "ledger.json")
         return result["start"], replace(read, choices={kind: name}, seed=3)
 
-    first, *others = [part.name for part in registry.parts(kind)]
+    first, *others = [part.name for part in registry.parts(kind)][:most]
     usual, base = trained(first)
     assert base.batches["count"] == 3
     for name in others:
@@ -141,7 +142,9 @@ def test_a_swapped_part_leaves_all_else_equal(kind, tmp_path):
         assert len(shared) >= 8, name
 
 
-@pytest.mark.parametrize(("task", "accumulate"), [("lm", 1), ("lm", 2), ("classification", 1)])
+@pytest.mark.parametrize(
+    ("task", "accumulate"), [pytest.param("lm", 1, marks=pytest.mark.campaign), ("lm", 2), ("classification", 1)]
+)
 def test_a_resumed_run_writes_what_an_uninterrupted_one_does(task, accumulate, tmp_path):
     options = {"accumulate_grad_batches": accumulate, "val_check_interval": 4 * accumulate}
     whole = run(tmp_path / "a", task, **options)
@@ -261,7 +264,7 @@ def test_a_reader_never_sees_half_a_ledger(tmp_path):
         writer = multiprocessing.get_context("fork").Process(target=write, args=(path,))
         writer.start()
         start = time.monotonic()
-        while time.monotonic() < start + 0.5:
+        while time.monotonic() < start + 0.2:
             if path.exists():
                 assert len(json.loads(path.read_text())["long"]) == 2000
                 count += 1

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from tests.covering import covering_params
 from tests.models.small import WORDS, language, names, spread
 from zoo import registry
 from zoo.errors import UsageError
@@ -113,9 +114,10 @@ def trained(dtype, **options):
     return {"loss": loss.detach(), "random": torch.rand(3), **grads, **dict(net.named_buffers())}
 
 
-@pytest.mark.parametrize("recompute", [False, True])
-@pytest.mark.parametrize("position", names("position"))
-@pytest.mark.parametrize("dtype", [None, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("position", "recompute", "dtype"),
+    covering_params(names("position"), [False, True], [None, torch.bfloat16, torch.float16]),
+)
 def test_a_step_with_measurements_equals_one_without(position, recompute, dtype):
     options = {"position": registry.get("position", position), "recompute": recompute}
     measured = trained(dtype, **options)

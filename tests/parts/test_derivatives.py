@@ -13,6 +13,7 @@ from torch.autograd import forward_ad, gradcheck, gradgradcheck
 from torch.utils.checkpoint import checkpoint
 
 import zoo
+from tests.covering import covering_params
 from tests.models.small import SIZES, WORDS, names, spread
 from zoo import registry
 from zoo.errors import UsageError
@@ -347,9 +348,9 @@ def test_every_parameter_may_learn_alone(build, dtype):
         parameter.requires_grad_(False)
 
 
-@pytest.mark.parametrize("rate", [0.0, 0.5, 1.0])
-@pytest.mark.parametrize("backend", names("backend"))
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("rate", "backend", "dtype"), covering_params([0.0, 0.5, 1.0], names("backend"), [torch.float32, torch.bfloat16])
+)
 def test_any_rate_of_dropout_trains(rate, backend, dtype):
     try:
         task, batch = language(backend, attention_dropout=rate, dropout=rate)

@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.covering import choices_in_turn
 from zoo.errors import UsageError
 from zoo.models.layer_overrides import Override
 from zoo.models.stack import Stack
@@ -84,8 +85,7 @@ def definition(part, x, reach, causal=False, valid=None):
     return weights, out @ part.out.weight.T + part.out.bias
 
 
-@kinds
-@pytest.mark.parametrize("backend", [None, Naive, SDPA, lambda: Tiled(5)], ids=["own", "Naive", "SDPA", "Tiled"])
+@pytest.mark.parametrize(("kind", "backend"), choices_in_turn(KINDS, [None, Naive, SDPA, lambda: Tiled(5)]))
 def test_it_is_the_formula(kind, backend):
     part, x = build(kind, backend and backend()), torch.randn(2, LENGTH, DIM)
     valid = torch.rand(2, LENGTH) < 0.8

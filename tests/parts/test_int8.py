@@ -1,7 +1,5 @@
 """Products in eight bits: equal to a slow oracle's, near the real ones, and refused where they cannot be."""
 
-import gc
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -47,7 +45,6 @@ def test_values_are_those_of_rounded_numbers_and_near_the_real_ones(rows, bias):
     assert ((result - F.linear(x, weight, b)).abs() <= bound + 1e-4).all()
     assert (result - F.linear(x, weight, b)).abs().max() > 1e-4  # it is not the float product
     del packed
-    gc.collect()
     torch.testing.assert_close(linear(x, weight, b), F.linear(x, weight, b))
 
 
@@ -66,7 +63,6 @@ def test_every_matrix_of_a_model_is_served_and_let_go():
     steps = torch.cat([state.step(tokens[:, n : n + 1])[:, None] for n in range(20)], 1)
     assert (steps - reference).std() / reference.std() < 0.05
     del packed, state
-    gc.collect()
     torch.testing.assert_close(model(tokens), reference)
     assert not _packed
 

@@ -173,13 +173,29 @@ def wide(monkeypatch, dtype):
             torch.set_default_dtype(float32)
 
 
+# what they have, another case has, too: their options, their heads and how their tensors are named
+SECOND_LOOKS = {
+    "llama", "qwen2", "qwen3", "mt5", "bart-scaled", "bert", "bert-relu", "bert-tokens", "roberta-relu",
+    "roberta-tokens", "deberta-c2p", "deberta-tokens",
+}  # fmt: skip
+
+
 def in_both_types(cases):
-    """Parametrise ``case`` and ``dtype``: every case in float64, the first in float32, and in a campaign all."""
-    parameters = [pytest.param(case, torch.float64, id=f"{name}-float64") for name, case in cases.items()]
-    for number, (name, case) in enumerate(cases.items()):
-        marks = [pytest.mark.campaign] if number else []
-        parameters.append(pytest.param(case, torch.float32, id=f"{name}-float32", marks=marks))
+    """Parametrise ``case`` and ``dtype``: the first in float32, most in float64, and in a campaign all in both."""
+    parameters = []
+    for dtype in (torch.float64, torch.float32):
+        by_default = cases.keys() - SECOND_LOOKS if dtype == torch.float64 else {next(iter(cases))}
+        for name, case in cases.items():
+            marks = [] if name in by_default else [pytest.mark.campaign]
+            parameters.append(pytest.param(case, dtype, id=f"{name}-{str(dtype).removeprefix('torch.')}", marks=marks))
     return pytest.mark.parametrize(("case", "dtype"), parameters)
+
+
+def some_by_default(cases, names):
+    """Parametrise ``case``: those with these names, and in a campaign all."""
+    marks = {name: [] if name in names else [pytest.mark.campaign] for name in cases}
+    parameters = [pytest.param(case, id=name, marks=marks[name]) for name, case in cases.items()]
+    return pytest.mark.parametrize("case", parameters)
 
 
 def build_peer(case, dtype=torch.float32):

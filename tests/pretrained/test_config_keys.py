@@ -15,7 +15,7 @@ from zoo.errors import UsageError
 from zoo.pretrained import lookup
 from zoo.pretrained.config_keys import BOOKKEEPING
 
-EACH = 3  # of about 700 changes of each family; all of them: python -m tests.pretrained.config_keys
+EACH = 1  # of about 700 changes of each family; all of them: python -m tests.pretrained.config_keys
 
 
 def first(name):

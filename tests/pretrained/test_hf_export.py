@@ -47,7 +47,7 @@ def folder_of_ours(case, target, specials=SPECIALS):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("case", NAMES.values(), ids=NAMES)
+@peers.some_by_default(NAMES, NAMES.keys() - {"gpt2", "mixtral", "bart"})
 def test_an_export_is_loaded_by_the_auto_classes_with_its_tokenizer(case, tmp_path):
     kind = folder_of_ours(case, tmp_path)
     ours = loaded(tmp_path / "ours")

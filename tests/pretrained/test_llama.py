@@ -1,7 +1,6 @@
 """Decoders of transformers, imported: the same logits with padding and with a cache, the same text, and back."""
 
 import peers
-import pytest
 import torch
 from import_steps import gap, imported, loaded, same_tensors
 
@@ -10,15 +9,6 @@ from zoo.cli import main
 from zoo.pretrained.hf_export import export_pretrained
 
 DTYPES = {torch.float32: 1e-5, torch.float64: 1e-10}
-# the default run writes long texts with one model of each class, a campaign with all
-FIRST = {case[0]: name for name, case in reversed(peers.LANGUAGE.items())}.values()
-cases = pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(case, id=name, marks=[] if name in FIRST else [pytest.mark.campaign])
-        for name, case in peers.LANGUAGE.items()
-    ],
-)
 
 
 @torch.no_grad()
@@ -55,7 +45,7 @@ def test_a_decoder_and_its_import_agree_and_its_export_is_the_decoder(case, dtyp
 
 
 @torch.no_grad()
-@cases
+@peers.some_by_default(peers.LANGUAGE, {"gpt2", "llama-3", "qwen3-window"})  # positions in a table, stretched, a window
 def test_both_write_the_same_64_tokens(case, tmp_path):
     model = peers.build_peer(case)
     model.save_pretrained(tmp_path / "theirs")

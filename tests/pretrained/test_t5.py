@@ -12,7 +12,6 @@ from zoo.cli import main
 from zoo.pretrained.hf_export import export_pretrained
 
 DTYPES = {torch.float32: 1e-5, torch.float64: 1e-10}
-cases = pytest.mark.parametrize("case", peers.PAIRS.values(), ids=peers.PAIRS)
 
 
 @torch.no_grad()
@@ -45,7 +44,7 @@ def test_a_pair_and_its_import_agree_and_its_export_is_the_pair(case, dtype, tmp
 
 
 @torch.no_grad()
-@cases
+@peers.some_by_default(peers.PAIRS, {"t5-1.1", "marian"})  # the others write as commands below
 def test_both_write_the_same_64_tokens(case, tmp_path):
     # transformers' cache is as long as the encoder
     case = (*case[:2], {**case[2], "num_layers": 3}) if "T5" in case[0] else case

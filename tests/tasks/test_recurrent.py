@@ -33,7 +33,13 @@ def fit(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("cell", "score"), [("gru", "additive"), ("lstm", "concat"), ("rnn", "additive"), ("gru", "none")]
+    ("cell", "score"),
+    [
+        pytest.param("gru", "additive", marks=pytest.mark.campaign),
+        ("lstm", "concat"),
+        pytest.param("rnn", "additive", marks=pytest.mark.campaign),
+        ("gru", "none"),
+    ],
 )
 def test_it_reports_what_translation_reports_and_alignment_where_there_is_attention(cell, score, fit):
     diary = fit(cell=cell, score=score, depth=2, dropout=0.1)

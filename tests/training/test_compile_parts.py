@@ -19,38 +19,44 @@ from zoo.training.compilation import compile_loss
 KINDS = ("position", "attention", "backend", "norm", "ffn", "block")
 PARTS = [(kind, part.name) for kind in KINDS for part in registry.parts(kind) if part.distribution == registry.BUILTIN]
 SIZED_BY_DATA = {"MoE"}  # how many tokens an expert gets is known when they are there
-FIRST = dict(reversed(PARTS))
-CASES = [
-    pytest.param(
-        kind, name, marks=[] if name in (FIRST[kind], *SIZED_BY_DATA) else [pytest.mark.campaign], id=f"{kind}-{name}"
-    )
-    for kind, name in PARTS
+# by default models with a part of each kind and those of SIZED_BY_DATA: Additive takes no other backend than Naive
+TOGETHER = [
+    {"position": "ALiBi", "backend": "Auto", "norm": "RMSNorm", "ffn": "Bilinear", "block": "Parallel"},
+    {"attention": "Additive", "backend": "Naive", "ffn": "MoE"},
 ]
+ALONE = [pytest.param({kind: name}, marks=pytest.mark.campaign) for kind, name in PARTS]
 
 
-@pytest.mark.parametrize(("kind", "name"), CASES)
-def test_a_compiled_loss_equals_the_plain_one(kind, name, monkeypatch, caplog):
-    compare(kind, name, monkeypatch, caplog)
+def test_a_part_of_each_kind_is_compiled_by_default():
+    together = {pair for parts in TOGETHER for pair in parts.items()}
+    assert together <= set(PARTS)
+    assert {kind for kind, _ in together} == set(KINDS)
+    assert {name for _, name in together} >= SIZED_BY_DATA
 
 
-@pytest.mark.parametrize(("kind", "name"), [("backend", "SDPA"), ("position", "T5")])
-def test_it_does_so_in_bfloat16(kind, name, monkeypatch, caplog):
+@pytest.mark.parametrize("parts", [*TOGETHER, *ALONE], ids=lambda parts: "-".join(parts.values()))
+def test_a_compiled_loss_equals_the_plain_one(parts, monkeypatch, caplog):
+    compare(parts, monkeypatch, caplog)
+
+
+def test_it_does_so_in_bfloat16(monkeypatch, caplog):
     # torch 2.11 rounds some products of a compiled graph once more or less than without a compiler, 2.15 does not
     rounding = 2**-7 if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 15) else None
     with torch.autocast("cpu", torch.bfloat16):
-        compare(kind, name, monkeypatch, caplog, rounding)
+        compare({"backend": "SDPA", "position": "T5"}, monkeypatch, caplog, rounding)
 
 
-def compare(kind, name, monkeypatch, caplog, rounding=None):
+def compare(parts, monkeypatch, caplog, rounding=None):
     compiled = torch.compile
     monkeypatch.setattr(torch, "compile", lambda function: compiled(function, backend="eager"))
     torch._dynamo.reset()
     counters.clear()
-    part = {"position": NoPosition, kind: registry.get(kind, name)}  # which every attention takes
+    options = {"position": NoPosition}  # which every attention takes
+    options |= {kind: registry.get(kind, name) for kind, name in parts.items()}
     tasks = []
     for _ in range(2):
         torch.manual_seed(0)
-        tasks.append(CausalLM(31, 8, dim=16, depth=1, heads=2, **part).train())
+        tasks.append(CausalLM(31, 8, dim=16, depth=1, heads=2, **options).train())
     torch.manual_seed(0)
     batch = tasks[0].sample(2)
     compile_loss(tasks[1])
@@ -67,16 +73,26 @@ def compare(kind, name, monkeypatch, caplog, rounding=None):
     assert not counters["graph_break"], dict(counters["graph_break"])
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-def test_a_mixture_of_experts_is_one_graph_whatever_its_experts_serve(backend, monkeypatch):
-    """Forward and backward of batches after which experts have many, few and no tokens, without a new graph."""
+@pytest.mark.parametrize(
+    ("backend", "depth", "experts", "top_k"),
+    [
+        ("aot_eager", 1, 2, 1),
+        *(pytest.param(name, 2, 4, 2, marks=pytest.mark.campaign) for name in ("aot_eager", "inductor")),
+    ],
+)
+def test_a_mixture_of_experts_is_one_graph_whatever_its_experts_serve(backend, depth, experts, top_k, monkeypatch):
+    """Forward and backward of batches after which experts have many, few and no tokens, without a new graph.
+
+    That it is one graph is seen before kernels are compiled; that their results are right, in a campaign.
+    """
     compiled = torch.compile
     monkeypatch.setattr(torch, "compile", lambda function: compiled(function, backend=backend))
     monkeypatch.setenv("ZOO_KERNELS", "plain")
     torch._dynamo.reset()
     counters.clear()
     torch.manual_seed(0)
-    task = CausalLM(31, 8, dim=16, depth=2, heads=2, ffn=functools.partial(MoE, experts=4, top_k=2)).train()
+    mixture = functools.partial(MoE, experts=experts, top_k=top_k)
+    task = CausalLM(31, 8, dim=16, depth=depth, heads=2, ffn=mixture).train()
     eager = task.loss
     compile_loss(task)
     shares = []

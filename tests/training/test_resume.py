@@ -104,7 +104,7 @@ def saved_state(home):
         ("lm", 1, "on_validation_batch_start", 2),  # a validation is cut short
         ("lm", 1, "on_validation_batch_start", 6),  # that of the last step
         ("translation", 2, "on_train_batch_end", 5),
-        ("classification", 1, "on_train_batch_end", 12),
+        pytest.param("classification", 1, "on_train_batch_end", 12, marks=pytest.mark.campaign),
         ("stream", 1, "on_train_batch_end", 9),
     ],
 )
@@ -134,7 +134,12 @@ def last_batch(trainer):
     ("stops", "accumulate", "workers"),
     [
         ([("on_train_batch_end", 3, ask), ("on_train_batch_end", 4, ask)], 1, 2),  # twice in an epoch
-        ([("on_train_batch_end", BATCHES, last_batch), ("on_train_batch_start", 1, die)], 1, 0),  # where one ends
+        pytest.param(  # where one ends
+            [("on_train_batch_end", BATCHES, last_batch), ("on_train_batch_start", 1, die)],
+            1,
+            0,
+            marks=pytest.mark.campaign,
+        ),
         pytest.param(
             [("on_train_batch_end", BATCHES, last_batch), ("on_train_batch_end", 2, ask)],
             1,
@@ -183,11 +188,18 @@ def test_a_stream_validates_where_its_epoch_ends(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("task", "workers", "accumulate"), [("lm", 0, 1), ("translation", 0, 2), ("classification", 2, 1)]
+    ("task", "workers", "accumulate"),
+    [
+        ("lm", 0, 1),
+        ("translation", 0, 2),
+        pytest.param("classification", 2, 1, marks=pytest.mark.campaign),
+    ],
 )
-def test_a_validation_that_is_stopped_again_after_each_resume_loses_no_batch(task, workers, accumulate, tmp_path):
+def test_a_validation_that_is_stopped_again_after_each_resume_loses_no_batch(
+    task, workers, accumulate, tmp_path, undisturbed
+):
     options = {"accumulate_grad_batches": accumulate, "every": 0, "workers": workers}
-    whole, diary = fit(task, tmp_path / "whole", **options)
+    whole, diary = undisturbed(task, **{**options, "workers": 0})
     for turn in range(3):
         with pytest.raises(StopRequested):
             fit(task, tmp_path / "cut", [At("on_validation_batch_start", 2, ask)], turn > 0, **options)
@@ -269,7 +281,7 @@ def test_values_of_other_data_are_no_longer_the_best(tmp_path):
     assert path.exists()
 
 
-@pytest.mark.parametrize("task", ["lm", "translation", "classification"])
+@pytest.mark.parametrize("task", [pytest.param("lm", marks=pytest.mark.campaign), "translation", "classification"])
 def test_the_same_recipe_and_seed_give_the_same_run_twice(task, tmp_path):
     one, two = (fit(task, tmp_path / name, workers=workers) for name, workers in (("a", 0), ("b", 2)))
     assert differences(one[0], two[0]) == []
@@ -277,9 +289,9 @@ def test_the_same_recipe_and_seed_give_the_same_run_twice(task, tmp_path):
 
 
 @pytest.mark.parametrize(("accumulate", "workers"), [(1, 0), (3, 2)])
-def test_a_run_that_died_is_repeated_from_its_last_checkpoint(accumulate, workers, tmp_path):
+def test_a_run_that_died_is_repeated_from_its_last_checkpoint(accumulate, workers, tmp_path, undisturbed):
     options = {"accumulate_grad_batches": accumulate, "workers": workers}
-    whole, diary = fit("lm", tmp_path / "whole", **options)
+    whole, diary = undisturbed("lm", **{**options, "workers": 0})
     with pytest.raises(KeyError):
         fit("lm", tmp_path / "cut", [At("on_train_batch_end", 7 * accumulate, die)], **options)
     assert torch.load(tmp_path / "cut/checkpoints/last.ckpt", weights_only=True)["global_step"] < 7

@@ -8,6 +8,7 @@ from lightning.pytorch.callbacks import EMAWeightAveraging, WeightAveraging
 from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn, get_ema_multi_avg_fn
 
 from tests.chaos.toys import differences, digest
+from tests.covering import choices_in_turn
 from tests.training.test_resume import At, ask, fit
 from zoo import registry
 from zoo.conformance.combinations import tasks
@@ -28,17 +29,17 @@ def averages(home):
     return digests, [int(content[name]["tokens_seen"]) for name in ("current_model_state", "state_dict")]
 
 
-@pytest.mark.parametrize("kind", AVERAGES)
-@pytest.mark.parametrize(
-    ("task", "hook", "moment"),
-    [
-        ("lm", "on_train_batch_end", 9),
-        ("lm", "on_validation_batch_start", 2),  # averages stand in the place of the weights
-        ("translation", "on_train_batch_end", 7),
-        ("classification", "on_validation_batch_start", 3),
-    ],
-)
-def test_a_run_with_averaged_weights_counts_and_goes_on(kind, task, hook, moment, tmp_path):
+STOPS = [
+    ("lm", "on_train_batch_end", 9),
+    ("lm", "on_validation_batch_start", 2),  # averages stand in the place of the weights
+    ("translation", "on_train_batch_end", 7),
+    ("classification", "on_validation_batch_start", 3),
+]
+
+
+@pytest.mark.parametrize(("kind", "stop"), choices_in_turn(AVERAGES, STOPS))
+def test_a_run_with_averaged_weights_counts_and_goes_on(kind, stop, tmp_path):
+    task, hook, moment = stop
     average = AVERAGES[kind]
     _, without_average = fit(task, tmp_path / "plain")
     whole, diary = fit(task, tmp_path / "whole", [average()])
