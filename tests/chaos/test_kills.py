@@ -2,11 +2,12 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests import forks
 
 ROOT = Path(__file__).parents[2]
 
@@ -15,7 +16,7 @@ def run(name, home, *words, within=300):
     """A campaign in a process of its own, which may fork; its output."""
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "ZOO_CACHE": str(home / "cache")}
     command = [sys.executable, "-m", f"tests.chaos.{name}", "--home", str(home / "runs"), *words]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=within, cwd=home)
+    done = forks.run(command, env=env, text=True, timeout=within, cwd=home)
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
     return done.stdout
 
