@@ -41,7 +41,9 @@ def packages(tmp_path_factory):
     groups = {}
     for kind in registry.KINDS:
         groups.setdefault(ready_for(kind), []).append(f"zoo_fresh_{kind}")
-    import_in_fresh_processes(groups)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess, "Popen", forks.Popen)
+        import_in_fresh_processes(groups)
     yield home
     for path in paths:
         sys.path.remove(path)
