@@ -21,6 +21,7 @@ def test_an_exponent_is_that_of_the_power_law():
     assert exponent([4], [5]) is None
 
 
+@pytest.mark.campaign  # the memory of attention below is measured so, too
 def test_a_peak_is_what_was_held_at_most():
     most, less = fresh(HOME + "grown", RETURN_MEMORY, megabytes=64)
     assert most == pytest.approx(64 * 2**20, rel=0.1)
@@ -190,6 +191,7 @@ def test_every_study_is_there(name):
 
 def test_the_program_writes_studies_beside_contests(tmp_path, monkeypatch):
     monkeypatch.setattr(program, "study", lambda name: lambda options: [Table(name, ["turns"], [[options.turns]])])
+    monkeypatch.setattr(program, "machine", lambda: {"torch": "2"})
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     out, data = tmp_path / "p.md", tmp_path / "p.json"
     assert program.main(["startup", "--turns", "2", "--out", str(out), "--json", str(data)]) == 0

@@ -22,7 +22,8 @@ def run(name, home, *words, within=300):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked")
-@pytest.mark.parametrize("kills", [2, pytest.param(4, marks=pytest.mark.campaign)])
+@pytest.mark.campaign  # test_tools.py kills runs while they save, and test_sequences.py at counted moments
+@pytest.mark.parametrize("kills", [2, 4])
 def test_killed_runs_end_like_undisturbed_ones(tmp_path, kills):
     out = run("kills", tmp_path, "--kills", str(kills), "--tasks", "lm")
     assert '"problems": []' in out
