@@ -21,7 +21,6 @@ def test_an_exponent_is_that_of_the_power_law():
     assert exponent([4], [5]) is None
 
 
-@pytest.mark.campaign  # the memory of attention below is measured so, too
 def test_a_peak_is_what_was_held_at_most():
     most, less = fresh(HOME + "grown", RETURN_MEMORY, megabytes=64)
     assert most == pytest.approx(64 * 2**20, rel=0.1)
