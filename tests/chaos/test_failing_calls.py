@@ -12,7 +12,6 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.campaign  # in test_tools.py the calls fail that save a checkpoint, without a library in C
 @pytest.mark.skipif(sys.platform != "linux" or not shutil.which("gcc"), reason="a library in C is preloaded")
 def test_calls_that_fail_leave_a_sentence_and_a_run_that_ends_as_the_undisturbed_one(tmp_path):
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
