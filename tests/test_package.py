@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import forks
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -33,8 +35,7 @@ def installed(distributions, tmp_path_factory):
 def run_zoo(installed, folder, *words):
     """Run the wheel's program in a folder that is not the repository."""
     env = {**os.environ, "PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1", "ZOO_CACHE": str(folder / "cache")}
-    command = [sys.executable, "-P", "-m", "zoo", *words]
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=240)
+    done = forks.run([sys.executable, "-m", "zoo", *words], cwd=folder, env=env, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -71,7 +72,7 @@ def test_the_source_distribution_builds_the_same_wheel(distributions, tmp_path):
 def test_the_wheel_trains_in_an_empty_folder(installed, tmp_path):
     code = "import zoo; print(zoo.__file__)"
     env = {**os.environ, "PYTHONPATH": str(installed)}
-    where = subprocess.run([sys.executable, "-P", "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True)
+    where = forks.run([sys.executable, "-c", code], cwd=tmp_path, env=env, text=True)
     assert where.stdout.startswith(str(installed)), "this tests the checkout, not the wheel"
     assert "vit-glyphs" in run_zoo(installed, tmp_path, "recipes")
     small = ["--model.dim", "16", "--model.depth", "1", "--data.size", "200", "--trainer.limit_val_batches", "2"]

@@ -316,8 +316,8 @@ def test_the_doctor_does_not_wait_for_ever(site):
         package(site(), name, norm(name, name), body)
     site()
     parts = {one.name: one for one in registry.installed_parts("norm") if not one.builtin}
-    result = dict(zip(parts, import_probe.probe(parts.values(), patience=2.0), strict=True))
-    assert result["Hangs"].problem == result["Prints"].problem == "importing it did not end within 2 s"
+    result = dict(zip(parts, import_probe.probe(parts.values(), patience=1.0), strict=True))
+    assert result["Hangs"].problem == result["Prints"].problem == "importing it did not end within 1 s"
     assert result["Closes"].problem is not None
     assert "EOFError" in result["Asks"].problem
     assert (result["Child"].problem, result["Child"].seconds < 2) == (None, True)

@@ -61,11 +61,11 @@ def parse(path):
 
 def imports(path):
     """Every module that a file imports, anywhere in it."""
-    return imported(parse(path))
+    return imported(ast.walk(parse(path)))
 
 
-def imported(tree):
-    for node in ast.walk(tree):
+def imported(nodes):
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -102,13 +102,14 @@ def _module(name, names):
 
 def run_time(path):
     """Every module that a file imports other than for annotations."""
-    tree = ast.parse(path.read_text())
-    lines = [
-        node for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
-    ]
-    for node in lines:
-        node.body = [ast.Pass()]
-    yield from imported(tree)
+    nodes = list(ast.walk(parse(path)))
+    blocks = [node.body for node in nodes if isinstance(node, ast.If) and is_for_annotations(node.test)]
+    others = {inside for body in blocks for statement in body for inside in ast.walk(statement)}
+    yield from imported(node for node in nodes if node not in others)
+
+
+def is_for_annotations(condition):
+    return isinstance(condition, ast.Name | ast.Attribute) and ast.unparse(condition).endswith("TYPE_CHECKING")
 
 
 @try_each(SOURCES, id_of)

@@ -94,12 +94,10 @@ def recipe(place: str, target: str) -> str:
     return MODEL.format(**{name: text if name == where else "" for name in ("model", "data", "trainer")})
 
 
-CASES = choices_in_turn(PLACES, MAIN) + [
-    (place, target)
-    for target in TARGETS
-    for place in ("callbacks", "logger, by a text", "norm", "a function of a callback")
-    if target not in MAIN
-]
+CASES = choices_in_turn(PLACES, MAIN) + choices_in_turn(
+    ("callbacks", "logger, by a text", "norm", "a function of a callback"),
+    [target for target in TARGETS if target not in MAIN],
+)
 
 
 @pytest.mark.parametrize(("place", "target"), CASES)

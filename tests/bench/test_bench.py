@@ -129,6 +129,8 @@ def test_an_unknown_workload_is_refused(capsys):
 def test_the_program_writes_both_files(tmp_path, monkeypatch, forked_spawns):
     entrants = (Entrant("zoo", HOME + "counting", ours=True), Entrant("peer", HOME + "counting"))
     monkeypatch.setattr(program, "WORKLOADS", {"tiny": Workload("tiny", "counting", entrants, goal=0.1)})
+    about = {"fp32 GFLOP/s": 100.0, "bf16 GFLOP/s": 200.0, "memory GB/s": 10.0}  # test_a_machine_… measures one
+    monkeypatch.setattr(program, "machine", lambda: about)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     out, data = tmp_path / "p.md", tmp_path / "p.json"
     assert program.main(["tiny", "--first", "1", "--turns", "2", "--out", str(out), "--json", str(data)]) == 0

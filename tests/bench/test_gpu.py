@@ -34,7 +34,7 @@ def fails(sizes):
 
 def hangs(sizes):
     if os.fork() == 0:
-        time.sleep(3)
+        time.sleep(1.5)
         (gpu_checks.FOLDER / "survivor").write_text("")
         os._exit(0)
     time.sleep(60)
@@ -60,7 +60,7 @@ def test_failures_are_recorded_and_the_others_go_on(tmp_path, monkeypatch):
     assert "ended with 3" in results["dies"]["error"]
     assert results["works"]["figures"] == {"rows": DRY.rows}
     assert "wrong by 3" in (tmp_path / "results.md").read_text()
-    time.sleep(3)
+    time.sleep(1.5)
     assert not (tmp_path / "survivor").exists()
 
 

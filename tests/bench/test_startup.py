@@ -44,7 +44,7 @@ def test_a_fit_is_judged_by_its_ratio_to_the_import(fit, judgement, monkeypatch)
     assert all(row[4:] == [fit / 2.0, judgement] for row in heavy.rows[1:])
 
 
-def test_a_real_fit_writes_every_line_that_is_timed(tmp_path):
+def test_a_real_fit_writes_every_line_that_is_timed(tmp_path, forked_children):
     seconds = startup._lines(str(tmp_path), "wall")
     assert list(seconds) == list(startup.LINES)
     assert 0 < seconds["first line"] <= seconds["device line"] < seconds["first step finished and saved"]

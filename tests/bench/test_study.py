@@ -228,6 +228,7 @@ def test_every_study_is_there(name):
 
 def test_the_program_writes_studies_beside_contests(tmp_path, monkeypatch):
     monkeypatch.setattr(program, "study", lambda name: lambda options: [Table(name, ["turns"], [[options.turns]])])
+    monkeypatch.setattr(program, "machine", lambda: {"torch": "2"})
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     out, data = tmp_path / "p.md", tmp_path / "p.json"
     assert program.main(["startup", "--turns", "2", "--out", str(out), "--json", str(data)]) == 0

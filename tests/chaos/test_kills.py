@@ -2,11 +2,12 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests import forks
 
 ROOT = Path(__file__).parents[2]
 
@@ -15,13 +16,14 @@ def run(name, home, *words, within=300):
     """A campaign in a process of its own, which may fork; its output."""
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "ZOO_CACHE": str(home / "cache")}
     command = [sys.executable, "-m", f"tests.chaos.{name}", "--home", str(home / "runs"), *words]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=within, cwd=home)
+    done = forks.run(command, env=env, text=True, timeout=within, cwd=home)
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
     return done.stdout
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked")
-@pytest.mark.parametrize("kills", [2, pytest.param(4, marks=pytest.mark.campaign)])
+@pytest.mark.campaign  # test_tools.py kills runs while they save, and test_sequences.py at counted moments
+@pytest.mark.parametrize("kills", [2, 4])
 def test_killed_runs_end_like_undisturbed_ones(tmp_path, kills):
     out = run("kills", tmp_path, "--kills", str(kills), "--tasks", "lm")
     assert '"problems": []' in out

@@ -55,6 +55,7 @@ def second(process):
     return int(subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()[0])
 
 
+@pytest.mark.campaign  # tests/chaos/test_sequences.py sends a signal to the second process, twice
 def test_a_signal_to_the_second_process_saves_and_ends_both(work):
     run = work / "runs/lm/default/s1"
     process = start(work)

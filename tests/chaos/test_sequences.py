@@ -1,11 +1,12 @@
 """A short version of the campaign of sequences: runs that are stopped several times, one of them of two processes."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests import forks
 
 ROOT = Path(__file__).parents[2]
 SHORT = """
@@ -30,6 +31,6 @@ assert not wrong, wrong
 def test_runs_that_are_stopped_again_and_again_end_like_undisturbed_ones(tmp_path, count):
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", SHORT, str(tmp_path), str(count)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    done = forks.run(command, env=env, text=True, timeout=300, cwd=tmp_path)
     message = [line for line in done.stderr.splitlines() if "leaked" not in line]  # what libraries say after a failure
     assert done.returncode == 0, "\n".join(message)[-3000:]

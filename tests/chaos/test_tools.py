@@ -1,11 +1,12 @@
 """One round of the campaigns that break processes, writes and disks."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests import forks
 
 ROOT = Path(__file__).parents[2]
 ROUNDS = """
@@ -28,5 +29,5 @@ assert (found["hung"], found["orphans"], found["identical"], found["at most 5 li
 def test_a_round_of_each(tmp_path):
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "ZOO_CACHE": str(tmp_path / "cache")}
     command = [sys.executable, "-c", ROUNDS, str(tmp_path)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    done = forks.run(command, env=env, text=True, timeout=300, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]

@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import cli_parts
 import pytest
 
+from tests import forks
 from zoo import registry
 from zoo.cli import check, check_process, check_worker, commands
 from zoo.errors import PartError, PluginError, UsageError
@@ -131,12 +132,12 @@ def test_nothing_that_a_part_started_outlives_the_command(acted, zoo, tmp_path):
 @pytest.mark.parametrize("name", ["loops", pytest.param("sleeps_forever", marks=pytest.mark.campaign)])
 def test_a_check_that_never_ends_fails_and_the_rest_is_not_run(acted, zoo, name):
     start = time.monotonic()
-    code, out, _ = zoo("check", "x.Bad", "--only", f"fine,{name},known_failure", "--timeout", "4")
+    code, out, _ = zoo("check", "x.Bad", "--only", f"fine,{name},known_failure", "--timeout", "2")
     assert time.monotonic() - start < 30
     assert code == 1
     assert statuses(out) == {"fine": "ok", name: "FAIL", "known_failure": "skipped"}
-    assert f"took longer than 4 s during check {name}, in {name} at cli_checks.py:" in out
-    assert "not run: the 4 s were over" in out
+    assert f"took longer than 2 s during check {name}, in {name} at cli_checks.py:" in out
+    assert "not run: the 2 s were over" in out
 
 
 def test_the_child_ends_when_the_command_is_killed(acted, tmp_path):
@@ -167,9 +168,9 @@ def test_a_part_that_cannot_be_imported(acted, zoo):
     assert err.startswith(
         "error: x.Dies cannot be imported: it ended the process with code 134 (SIGABRT), in run at cli_"
     )
-    code, _, err = zoo("check", "x.Hangs", "--timeout", "5")
+    code, _, err = zoo("check", "x.Hangs", "--timeout", "2")
     assert code == 3
-    assert "cannot be imported: it took longer than 5 s, in run at cli_checks.py:" in err
+    assert "cannot be imported: it took longer than 2 s, in run at cli_checks.py:" in err
 
 
 def test_json(acted, zoo):
@@ -291,9 +292,7 @@ def test_the_real_checks_of_a_class_in_the_current_folder(mine):
     """End to end, as a person runs it: the process ends in one check, and the others are still tried."""
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     words = ["check", "mine.Mine", "--mode", "die", "--only", "documentation,shapes,dtypes,batch_independence"]
-    done = subprocess.run(
-        [sys.executable, "-m", "zoo", *words], env=env, cwd=mine, capture_output=True, text=True, timeout=170
-    )
+    done = forks.run([sys.executable, "-m", "zoo", *words], env=env, cwd=mine, text=True, timeout=170, nested=True)
     assert (done.returncode, done.stderr) == (1, "")
     result = statuses(done.stdout)
     assert result.pop("dtypes") == "FAIL"

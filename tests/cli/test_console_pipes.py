@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import zoo.cli
+from tests import forks
 from zoo import console
 
 ROOT = Path(__file__).parents[2]
@@ -82,7 +83,7 @@ def test_trainings_outlive_their_readers_and_save_when_a_terminal_hangs_up(tmp_p
     pairs = ",".join("-".join(ways) for ways in several)
     command = [sys.executable, "-m", "tests.chaos.streams", "--home", str(tmp_path), "--seed", "1", "--pairs", pairs]
     env = ENVIRONMENT | {"OMP_NUM_THREADS": "1", "ZOO_CACHE": str(tmp_path / "cache")}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=500, cwd=tmp_path)
+    done = forks.run(command, env=env, text=True, timeout=500, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
     assert done.stdout.endswith(f"{len(several) + 2} runs, 0 bad\n")
 

@@ -1,7 +1,6 @@
 """The header that a run prints before it starts, and its summary."""
 
 import re
-import sys
 from importlib.metadata import version
 from inspect import signature
 from pathlib import Path
@@ -10,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tests import forks
 from zoo.cli import fit_summary
 from zoo.config.run_folder import Run
 from zoo.tasks.lm import CausalLM
@@ -79,13 +77,13 @@ def test_the_header_says_what_is_trained_on_what_for_how_long_and_where():
 
 
 @pytest.mark.parametrize("recipe", ["lm-tiny", "reverse-rnn", "vit-glyphs"])
-def test_the_header_of_a_real_run_ends_with_the_memory_of_a_step(recipe, tmp_path):
+def test_the_header_of_a_real_run_ends_with_the_memory_of_a_step(recipe, tmp_path, zoo):
     words = ["--trainer.max_steps", "1", "--trainer.limit_val_batches", "0", "--runs", str(tmp_path)]
-    done = forks.run([sys.executable, "-m", "zoo", "fit", recipe, *words], text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    labels = re.findall(r"^  (\w+) ", done.stdout, re.MULTILINE)
+    code, output, errors = zoo("fit", recipe, *words)
+    assert code == 0, errors
+    labels = re.findall(r"^  (\w+) ", output, re.MULTILINE)
     assert labels[labels.index("folder") + 1] == "memory"
-    assert re.search(r"^  memory  about \d+ [MG]B: ", done.stdout, re.MULTILINE)
+    assert re.search(r"^  memory  about \d+ [MG]B: ", output, re.MULTILINE)
 
 
 def test_the_header_shows_an_optimizer_a_schedule_and_an_init_that_are_not_the_default():

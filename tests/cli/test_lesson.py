@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from zoo.cli import main
-from zoo.lessons import source
+from zoo.lessons import page, source
 
 RIGHT = {
     "recurrence": ["4", "3", "50"],
@@ -24,6 +24,7 @@ NEAR_MISSES = {
     "ladder": ["0.429", "1,0", "12"],
     "transformer": ["4718592", "0.909,-0.416", "equivariant"],
 }
+RUN_LESSON, PAGES = page.run_lesson, {}
 EXERCISES = [(name, number) for name in RIGHT for number in range(1, 4)]
 
 
@@ -66,8 +67,21 @@ def test_code_is_shown_on_request(capsys):
     assert "    │ normal = LayerNorm(4, eps=1e-12)(cat).detach()" in capsys.readouterr().out
 
 
+@pytest.fixture
+def once(monkeypatch):
+    """What a lesson computes of its own inputs is computed once for all its exercises."""
+
+    def run_lesson(lesson, inputs, **options):
+        key = (lesson.name, repr(inputs), *options.items())
+        if key not in PAGES:
+            PAGES[key] = RUN_LESSON(lesson, inputs, **options)
+        return PAGES[key]
+
+    monkeypatch.setattr(page, "run_lesson", run_lesson)
+
+
 @pytest.mark.parametrize(("name", "number"), EXERCISES)
-def test_an_exercise_accepts_the_right_answer_and_gives_a_hint_for_a_wrong_one(name, number, capsys):
+def test_an_exercise_accepts_the_right_answer_and_gives_a_hint_for_a_wrong_one(name, number, capsys, once):
     words = ["lesson", name, "--exercise", str(number)]
     assert main([*words, "--answer", RIGHT[name][number - 1]]) == 0
     assert capsys.readouterr().out == "right.\n"

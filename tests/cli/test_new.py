@@ -41,17 +41,24 @@ def packages(tmp_path_factory):
     groups = {}
     for kind in registry.KINDS:
         groups.setdefault(ready_for(kind), []).append(f"zoo_fresh_{kind}")
-    import_in_fresh_processes(groups)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess, "Popen", forks.Popen)
+        import_in_fresh_processes(groups)
     yield home
     for path in paths:
         sys.path.remove(path)
 
 
+# checks that build, train or draw hundreds of times; the default run has them of built-in parts
+LONG = ("gradients_are_right", "no_state_between_calls", "dropout", "resumes", "training_is_unchanged")
+
+
+@pytest.mark.parametrize("long", [False, pytest.param(True, marks=pytest.mark.campaign)])
 @pytest.mark.parametrize("kind", registry.KINDS)
-def test_a_template_keeps_the_contract_of_its_kind(packages, kind):
+def test_a_template_keeps_the_contract_of_its_kind(packages, kind, long):
     part = getattr(importlib.import_module(f"zoo_fresh_{kind}"), full_name(kind))
     assert registry.kind_of(part) == kind
-    costly = ("compiles", *COSTLY)  # which test_builtin.py and the campaign of plugins try
+    costly = ("compiles", *COSTLY, *(() if long else LONG))  # which test_builtin.py and the campaign of plugins try
     outcomes = [check.outcome() for check in sampled_checks(part) if check.name not in costly]
     failed = [f"{outcome.name}: {outcome.sentence}" for outcome in outcomes if outcome.status not in ("ok", "skipped")]
     assert failed == []

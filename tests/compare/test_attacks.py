@@ -19,8 +19,8 @@ from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.weightstats import DescrStatsW
 
 from bench.verdicts import FIXED, PATIENCE, follow_advice
-from zoo.cli import compare_fits, compare_run, main
-from zoo.compare import figures_on_test_split, journal, prose, run_records
+from zoo.cli import compare_fits, compare_run, fit_summary, main
+from zoo.compare import figures_on_test_split, journal, prose, report, run_records
 from zoo.compare.looks import FIRST, load_looks
 from zoo.compare.paired_tests import PairedTestPlan, compare_samples, judge_all
 from zoo.compare.plan import verify_runs
@@ -95,6 +95,7 @@ class Two(One):
     number = 2
 """
 SEEDS = (1, 2, 3)
+WITHOUT_MEMORY = (fit_summary, "memory_of", lambda *_: "")  # a line of the header, which costs more than three steps
 
 
 class Bench:
@@ -135,10 +136,12 @@ def finished_runs(tmp_path_factory):
         ),
     }.items():
         (folder / name).write_text(content)
-    for name in ("text", "val", "test"):
-        (folder / f"{name}.txt").write_text(f"all {name} and no play makes a dull toy " * 40)
+    for name, times in {"text": 40, "val": 12, "test": 12}.items():  # validations of few batches
+        (folder / f"{name}.txt").write_text(f"all {name} and no play makes a dull toy " * times)
     os.chdir(folder)
     sys.path.insert(0, str(folder))
+    patch = pytest.MonkeyPatch()
+    patch.setattr(*WITHOUT_MEMORY)
     try:
         bench = Bench(folder, lambda: ())
         for seed in SEEDS:
@@ -154,6 +157,7 @@ def finished_runs(tmp_path_factory):
         bench.fit(1, "--model.norm=RMSNorm", "--trainer.limit_val_batches=1")
         yield bench
     finally:
+        patch.undo()
         os.chdir(here)
         sys.path[:] = path
 
@@ -167,13 +171,15 @@ def bench(finished_runs, capsys, monkeypatch):
 
 @pytest.fixture
 def in_process(bench, monkeypatch):
-    """Runs of a comparison are made in this process."""
+    """Runs of a comparison are made in this process, and its reports have no charts, which test_charts.py draws."""
 
     def execute(jobs, options):
         for job in jobs:
             if read_state(job.folder) not in run_records.END_STATES:
                 assert main(["fit", *job.words]) == 0
 
+    monkeypatch.setattr(report, "draw_charts", lambda answer: [])
+    monkeypatch.setattr(*WITHOUT_MEMORY)
     monkeypatch.setattr(compare_run, "execute", lambda jobs, options: execute(jobs, options) or [])
     return bench
 

@@ -128,7 +128,7 @@ def test_several_runs_at_once_share_the_cores(tmp_path, monkeypatch):
 
 
 def test_no_more_runs_at_once_than_asked_for(tmp_path):
-    process = start(tmp_path, {"step": 0.03}, jobs=2)
+    process = start(tmp_path, {"step": 0.01}, jobs=2)
     most = 0
     while process.poll() is None:
         most = max(most, len(list(tmp_path.rglob("s*.lock"))))
@@ -138,7 +138,7 @@ def test_no_more_runs_at_once_than_asked_for(tmp_path):
 
 
 def test_simultaneous_runs_have_devices_of_their_own(tmp_path):
-    process = start(tmp_path, {"step": 0.03}, jobs=2, devices=["0,1", "GPU-b"])
+    process = start(tmp_path, {"step": 0.01}, jobs=2, devices=["0,1", "GPU-b"])
     most = {}
     while process.poll() is None:
         running = {}
@@ -247,7 +247,7 @@ def test_two_containers_of_one_host_name_do_every_run_once(tmp_path):
 
 
 def test_four_processes_at_once_do_every_run_once(tmp_path, undisturbed):
-    processes = [start(tmp_path, {"step": 0.02}, jobs=2) for _ in range(4)]
+    processes = [start(tmp_path, {"step": 0.01}, jobs=2) for _ in range(4)]
     outputs = [process.communicate(timeout=60)[0] for process in processes]
     assert [process.returncode for process in processes] == [0] * 4, outputs
     assert sorted(starts(tmp_path)) == sorted(job.title for job in jobs(tmp_path))
@@ -447,20 +447,23 @@ def test_a_damaged_lock_is_taken_over_after_a_while(tmp_path):
 
 def test_of_many_that_see_a_stale_lock_one_takes_it(tmp_path):
     code = (
-        "import sys, time; from pathlib import Path; from zoo.io.locks import Lock\n"
+        "import sys; from pathlib import Path; from zoo.io.locks import Lock\n"
         "won = []\n"
         "for n in range(40):\n"
         "    lock = Lock(Path(sys.argv[1], f'{n}.lock'))\n"
         "    won += [n] if lock.acquire() else []\n"
-        "print(*won); sys.stdout.flush(); time.sleep(float(sys.argv[2]))"
+        "print(*won, flush=True); sys.stdin.read()"
     )
     number, since = dead()
     for n in range(40):
         write_lock(tmp_path / f"{n}.lock", owner(pid=number, born=since))
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    words = [sys.executable, "-c", code, str(tmp_path), "3"]
-    several = [subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True) for _ in range(4)]
-    won = [process.communicate(timeout=30)[0].split() for process in several]
+    words = [sys.executable, "-c", code, str(tmp_path)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    several = [subprocess.Popen(words, env=env, **pipes) for _ in range(4)]
+    won = [process.stdout.readline().split() for process in several]  # who has won lives until all have tried
+    for process in several:
+        process.communicate(timeout=30)
     assert sorted(int(n) for each in won for n in each) == list(range(40))
 
 

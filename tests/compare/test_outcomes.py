@@ -51,8 +51,13 @@ def test_what_failed_is_counted_in_words():
     assert other_failures([{1: "diverged"}]) == ""
 
 
-@pytest.mark.parametrize(("seeds", "rate"), [(5, 0.4), (10, 0.4), (10, 0.1)])
-@pytest.mark.parametrize("worst_first", [False, True])
+@pytest.mark.parametrize(
+    ("seeds", "rate", "worst_first"), [
+        (5, 0.4, False), (10, 0.4, True),
+        *(pytest.param(*one, marks=pytest.mark.campaign)
+          for one in [(10, 0.4, False), (5, 0.4, True), (10, 0.1, False), (10, 0.1, True)]),
+    ],
+)  # fmt: skip
 def test_equal_variants_are_told_apart_in_at_most_one_of_twenty_comparisons(seeds, rate, worst_first):
     """Also where the runs that diverge are those that would have ended worst."""
     draw, wrong, count = np.random.default_rng(5), 0, 2000

@@ -52,6 +52,6 @@ def test_a_short_transcript_is_what_the_command_prints(words, transcript, tmp_pa
         return []
 
     monkeypatch.setattr(compare_run, "execute", execute)
-    assert main(["compare", *words]) == 0
+    assert main(["compare", *words, "--data.batch_size", "2", "--data.max_length", "16"]) == 0
     printed = capsys.readouterr().out
     assert shape(transcript) in shape(printed), shape(printed)

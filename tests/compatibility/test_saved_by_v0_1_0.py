@@ -89,7 +89,8 @@ def test_an_interrupted_run_goes_on_to_the_same_end(task, home, capsys):
         assert validations(interrupted) == steps
 
 
-@pytest.mark.parametrize("task", TASKS)
+# what is resumed above is trained by the same code; the image model has no tokenizer that is trained first
+@pytest.mark.parametrize("task", ["vit", *(pytest.param(task, marks=pytest.mark.campaign) for task in TASKS[:2])])
 def test_a_recipe_trains_to_the_same_end(task, home):
     assert main(["fit", f"{task}.yaml", "--runs", "again"]) == 0
     exact = same_machine(home)

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from zoo.data.images import ImageFolder
+from zoo.data.images import ImageFolder, NpzImages
 from zoo.data.pairs import PairOptions, ParallelFiles
 from zoo.data.text import TextFiles
 from zoo.data.tokenizer import Tokenizer
+from zoo.errors import ZooError
 
 GOOD = "".join(f"a sentence of {n} words\n" for n in range(40)).encode()
 CPU = ["--trainer.accelerator", "cpu", "--trainer.max_steps", "1"]
@@ -57,14 +58,45 @@ PAIR_FILES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("files", "message"), PAIR_FILES)
-def test_pairs(answered, tmp_path, files, message):
-    folder = tmp_path / "pairs"
+def a_few(rows):
+    """Every fifth row, and the others as a campaign: what the data module says of each row is tried without a command."""
+    rows = [row if isinstance(row, tuple) else (row,) for row in rows]
+    return [pytest.param(*row, marks=[pytest.mark.campaign] if place % 5 else []) for place, row in enumerate(rows)]
+
+
+def assert_refused(data, message):
+    """A data module refuses its files by a short sentence."""
+    with pytest.raises((ValueError, OSError, ZooError)) as caught:
+        data.sizes()
+    assert message in str(caught.value)
+    assert len(str(caught.value).splitlines()) <= 4
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """The working folder."""
+    monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write_pairs(folder, files):
     folder.mkdir()
     sound = dict.fromkeys(["train.en", "train.de", "val.en", "val.de"], GOOD)
     for name, content in (sound | files).items():
         if content is not None:
             (folder / name).write_bytes(content)
+
+
+@pytest.mark.parametrize(("files", "message"), PAIR_FILES)
+def test_pairs(place, files, message):
+    write_pairs(place / "pairs", files)
+    assert_refused(ParallelFiles("pairs", vocab_size=300), message)
+
+
+@pytest.mark.parametrize(("files", "message"), a_few(PAIR_FILES))
+def test_pairs_of_a_command(answered, tmp_path, files, message):
+    write_pairs(tmp_path / "pairs", files)
     assert message in answered(*PAIRS)
 
 
@@ -142,7 +174,14 @@ SPOILT = {
 
 
 @pytest.mark.parametrize("name", SPOILT)
-def test_images(answered, images, name):
+def test_images(place, images, name):
+    spoil, message = SPOILT[name]
+    spoil(images)
+    assert_refused(ImageFolder("images", image_size=8), message)
+
+
+@pytest.mark.parametrize("name", a_few(SPOILT))
+def test_images_of_a_command(answered, images, name):
     spoil, message = SPOILT[name]
     spoil(images)
     assert message in answered(*VIT)
@@ -167,10 +206,20 @@ ARRAYS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("changes", "message"), ARRAYS)
-def test_arrays(answered, tmp_path, changes, message):
+def write_arrays(folder, changes):
     arrays = {"images": np.zeros((4, 8, 8), np.uint8), "labels": np.array([0, 1, 0, 1])} | changes
-    np.savez(tmp_path / "a.npz", **{name: array for name, array in arrays.items() if array is not None})
+    np.savez(folder / "a.npz", **{name: array for name, array in arrays.items() if array is not None})
+
+
+@pytest.mark.parametrize(("changes", "message"), ARRAYS)
+def test_arrays(place, changes, message):
+    write_arrays(place, changes)
+    assert_refused(NpzImages("a.npz", "a.npz"), message)
+
+
+@pytest.mark.parametrize(("changes", "message"), a_few(ARRAYS))
+def test_arrays_of_a_command(answered, tmp_path, changes, message):
+    write_arrays(tmp_path, changes)
     words = ["fit", "vit-glyphs", "--data", "NpzImages", "--data.train", "a.npz", "--data.val", "a.npz", *CPU]
     assert message in answered(*words)
 
