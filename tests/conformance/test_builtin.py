@@ -1,6 +1,6 @@
 """Every built-in part keeps the contract of its kind.
 
-The default run samples the situations of each check, tries the compiler on one part of each kind, and loads data of
+The default run samples the situations of each check, tries the compiler on a norm and a feed-forward, and loads data of
 few samples. A campaign (``pytest -m campaign``) runs the whole contract, as `zoo check KIND` does.
 """
 
@@ -23,7 +23,7 @@ SAMPLED = [
     pytest.param(check, id=f"{kind}-{part.name}-{check}")
     for kind, number, part, loaded in PARTS
     for check in sampled_checks(loaded, number)
-    if is_for(check.name, number)
+    if is_for(check, number)
 ]
 WHOLE = [
     pytest.param(check, id=f"{kind}-{part.name}-{check}") for kind, _, part, loaded in PARTS for check in checks(loaded)
@@ -42,9 +42,10 @@ def _imports():
 
 
 @pytest.fixture(scope="module")
-def shared_data():
+def shared_data(session_cache):
     shared = SharedData()
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ZOO_CACHE", str(session_cache))
         patch.setattr(DataSubject, "build", lambda subject, **options: shared.build(subject, **options))
         yield shared
 
@@ -56,7 +57,7 @@ def _data_is_loaded_once(shared_data):
 
 @pytest.mark.parametrize("check", SAMPLED)
 def test_a_built_in_part_keeps_its_contract(check):
-    with few_samples(check.turn):
+    with few_samples(check):
         check()
 
 
