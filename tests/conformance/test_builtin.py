@@ -4,11 +4,14 @@ The default run samples the situations of each check, tries the compiler on a no
 few samples. A campaign (``pytest -m campaign``) runs the whole contract, as `zoo check KIND` does.
 """
 
+import subprocess
+
 import pytest
 import torch
 from sampled import Situations, is_for, kinds_of_situations, sampled_checks
 from shared_data import SharedData, few_samples
 
+from tests import forks
 from zoo import registry
 from zoo.conformance import SUBJECTS, checks
 from zoo.conformance.common import import_in_fresh_processes, ready_for
@@ -32,13 +35,15 @@ WHOLE = [
 
 @pytest.fixture(scope="module", autouse=True)
 def _imports():
-    """All modules are imported by one process, which forks for each of them."""
+    """All modules are imported by one process, which forks for each of them, and is a fork itself."""
     groups = {}
     for kind, _, _, loaded in PARTS:
         modules = groups.setdefault(ready_for(kind), [])
         if loaded.__module__ not in modules:
             modules.append(loaded.__module__)
-    import_in_fresh_processes(groups)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess, "Popen", forks.Popen)
+        import_in_fresh_processes(groups)
 
 
 @pytest.fixture(scope="module")

@@ -26,10 +26,16 @@ STEPS = 2
 LOOP = re.compile(r"^( *for _ in range\()\d+", re.M)
 
 
-@functools.cache
 def run(name, whole=False):
-    if whole or name not in TRAINED:
-        return golden_text.run(name)
+    """The page of a lesson; of TRAINED, with short trainings unless it is to be whole."""
+    return whole_page(name) if whole or name not in TRAINED else page_of_short_trainings(name)
+
+
+whole_page = functools.cache(golden_text.run)
+
+
+@functools.cache
+def page_of_short_trainings(name):
     lesson = source.Lesson(source.get_lesson(name).path)
     assert any(cell.slow and LOOP.search(cell.content) for cell in lesson.cells)
     vars(lesson)["cells"] = tuple(

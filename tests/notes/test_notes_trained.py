@@ -63,7 +63,6 @@ def test_patches_and_attention_tell_ten_digits_apart(tmp_path, steps, least):
     pytest.importorskip("sklearn")
     words = ["--trainer.max_steps", str(steps), "--trainer.val_check_interval", str(steps)]
     assert main(["fit", "vit-tiny", "--runs", str(tmp_path), "--trainer.logger", "false", *words]) == 0
-    print(finished(tmp_path)["val/top1"])
     assert finished(tmp_path)["val/top1"] > least
 
 
