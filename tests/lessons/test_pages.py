@@ -251,6 +251,12 @@ def test_positions_are_necessary_and_adding_is_as_good_as_concatenating():
     assert max(added[1], concatenated[1]) < 0.9  # longer than in training
 
 
+def test_an_answer_is_right_within_its_tolerance():
+    exercise = page.Exercise(1, "", "", [0.5, 2.0], tolerance=0.01)
+    assert exercise.accepts("0.505, 2")
+    assert not exercise.accepts("0.5, 2.1")
+
+
 def test_a_header_that_begins_no_cell_is_refused():
     with pytest.raises(ValueError, match="line 1"):
         source.split_cells("# %% [markdown] language=en\n# text\n")
