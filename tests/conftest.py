@@ -95,6 +95,7 @@ def pytest_configure(config):
 DEVICES = torch.cuda.is_available() or torch.backends.mps.is_available()
 # without devices torch.manual_seed would note, for each kind of them, the stack of the call: a third of an empty test
 SEED = torch.manual_seed if DEVICES else torch.default_generator.manual_seed
+torch.manual_seed = SEED  # for what is tested too, which seeds ten thousand times in the contract of our own parts
 
 
 @pytest.fixture(autouse=True)

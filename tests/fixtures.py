@@ -2,6 +2,7 @@
 
 import importlib
 import multiprocessing
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -122,6 +123,19 @@ def forked_spawns(monkeypatch):
     forks.set_forkserver_preload(["torch", "pytest"])
     monkeypatch.setattr(multiprocessing, "get_context", lambda method=None: methods.append(method) or forks)
     return methods
+
+
+@pytest.fixture(scope="session")
+def session_cache(tmp_path_factory):
+    """The cache of all tests and processes of a session that read the standard library, so that it is read once.
+
+    It is of one session alone: what another one has stored would hide a fault of what is stored.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # of all workers
+    (folder / "zoo-cache").mkdir(exist_ok=True)
+    return folder / "zoo-cache"
 
 
 @pytest.fixture(scope="session")

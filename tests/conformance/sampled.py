@@ -18,13 +18,16 @@ from zoo.conformance.subject import Subject
 Situation = tuple[str, Subject]
 EVERY = 2  # one check in so many meets another situation
 COSTLY = ("learns_two_samples", "processes_agree")  # of which each part of a stack meets one
+COSTLY_OF_DATA = ("workers_change_nothing", "resumes")  # of which each data module meets one
+COMPILED = ("norm", "ffn")  # kinds of which the default run compiles a part here: tests/training compiles one of each
 
 
-def is_for(check: str, number: int) -> bool:
-    """Whether the default run has a check of this name for the part of this number among those of its kind."""
-    if check == "compiles":
-        return number == 0
-    return check not in COSTLY or COSTLY.index(check) == number % len(COSTLY)
+def is_for(check: Check, number: int) -> bool:
+    """Whether the default run has a check for the part of this number among those of its kind."""
+    if check.name == "compiles":
+        return number == 0 and check.subject.kind in COMPILED
+    costly = COSTLY_OF_DATA if check.subject.kind == "data" else COSTLY
+    return check.name not in costly or costly.index(check.name) == number % len(costly)
 
 
 class Situations:

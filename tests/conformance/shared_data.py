@@ -7,45 +7,54 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 import torch
+from sampled import SampledCheck
 
+import zoo.conformance.data
 from zoo import registry
 from zoo.conformance.subject import DataSubject
+from zoo.data import stdlib
 from zoo.data.data import Data
 
 BUILD = DataSubject.build
 # defaults of the default run, with which a module loads in a tenth of the time; campaigns have the modules' own
+MOST = 400  # samples of a split that every_sample_loads loads; campaigns load zoo.conformance.data.MOST
+EVERY_FILE = 4  # of the standard library's: its other files are left out
 FEW_SAMPLES = {
-    "LibraryDialogues": {"size": 2000},
+    "LibraryDialogues": {"functions": 100, "size": 2000},
     "MovingCharacters": {"size": 1500},
     "MultilingualPhrasebook": {"size": 4000},
     "Phrasebook": {"size": 4000},
-    "PythonRoles": {"pieces": 1000},
+    "PythonRoles": {"pieces": 400},
     "Reversal": {"size": 4000},
     "SourceTopics": {"pieces": 60},
 }
 
 
 @contextmanager
-def few_samples(turn: int) -> Iterator[None]:
-    """Within, data modules of FEW_SAMPLES have these defaults, and checks try every second option, from ``turn`` on.
+def few_samples(check: SampledCheck) -> Iterator[None]:
+    """Within, modules of FEW_SAMPLES have these defaults, and the check tries every third option, from its turn on.
 
-    Most options are those of several modules, so that each is tried in some of them.
+    The standard library, which other modules read, is every EVERY_FILE-th file of it. Most options are those of several
+    modules, so that each is tried in some of them.
     """
-    before, options_of = {}, DataSubject.other_options
-    try:
-        DataSubject.other_options = lambda subject: itertools.islice(options_of(subject), turn % 2, None, 2)
+    options_of, sources = DataSubject.other_options, stdlib._sources
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stdlib, "_sources", lambda library: sources(library)[::EVERY_FILE])
+        for least in ("LEAST_FILES", "LEAST_TEXTS"):
+            patch.setattr(stdlib, least, getattr(stdlib, least) // EVERY_FILE)
+        if check.name == "every_sample_loads":
+            patch.setattr(zoo.conformance.data, "MOST", MOST)
+        patch.setattr(
+            DataSubject, "other_options", lambda subject: itertools.islice(options_of(subject), check.turn % 3, None, 3)
+        )
         for name, options in FEW_SAMPLES.items():
             init = inspect.unwrap(registry.get("data", name).__init__)
             parameters = [one for one in inspect.signature(init).parameters.values() if one.default is not one.empty]
             assert set(options) <= {one.name for one in parameters}, name
-            before[init] = init.__defaults__
-            init.__defaults__ = tuple(options.get(one.name, one.default) for one in parameters)
+            patch.setattr(init, "__defaults__", tuple(options.get(one.name, one.default) for one in parameters))
         yield
-    finally:
-        DataSubject.other_options = options_of
-        for init, defaults in before.items():
-            init.__defaults__ = defaults
 
 
 class SharedData:

@@ -1,14 +1,17 @@
 """Every built-in part keeps the contract of its kind.
 
-The default run samples the situations of each check, tries the compiler on one part of each kind, and loads data of
+The default run samples the situations of each check, tries the compiler on a norm and a feed-forward, and loads data of
 few samples. A campaign (``pytest -m campaign``) runs the whole contract, as `zoo check KIND` does.
 """
+
+import subprocess
 
 import pytest
 import torch
 from sampled import Situations, is_for, kinds_of_situations, sampled_checks
 from shared_data import SharedData, few_samples
 
+from tests import forks
 from zoo import registry
 from zoo.conformance import SUBJECTS, checks
 from zoo.conformance.common import import_in_fresh_processes, ready_for
@@ -23,7 +26,7 @@ SAMPLED = [
     pytest.param(check, id=f"{kind}-{part.name}-{check}")
     for kind, number, part, loaded in PARTS
     for check in sampled_checks(loaded, number)
-    if is_for(check.name, number)
+    if is_for(check, number)
 ]
 WHOLE = [
     pytest.param(check, id=f"{kind}-{part.name}-{check}") for kind, _, part, loaded in PARTS for check in checks(loaded)
@@ -32,19 +35,22 @@ WHOLE = [
 
 @pytest.fixture(scope="module", autouse=True)
 def _imports():
-    """All modules are imported by one process, which forks for each of them."""
+    """All modules are imported by one process, which forks for each of them, and is a fork itself."""
     groups = {}
     for kind, _, _, loaded in PARTS:
         modules = groups.setdefault(ready_for(kind), [])
         if loaded.__module__ not in modules:
             modules.append(loaded.__module__)
-    import_in_fresh_processes(groups)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess, "Popen", forks.Popen)
+        import_in_fresh_processes(groups)
 
 
 @pytest.fixture(scope="module")
-def shared_data():
+def shared_data(session_cache):
     shared = SharedData()
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ZOO_CACHE", str(session_cache))
         patch.setattr(DataSubject, "build", lambda subject, **options: shared.build(subject, **options))
         yield shared
 
@@ -56,7 +62,7 @@ def _data_is_loaded_once(shared_data):
 
 @pytest.mark.parametrize("check", SAMPLED)
 def test_a_built_in_part_keeps_its_contract(check):
-    with few_samples(check.turn):
+    with few_samples(check):
         check()
 
 

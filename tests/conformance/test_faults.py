@@ -47,7 +47,7 @@ def test_a_fault_is_caught_and_named(fault, name, word):
 
 PARTS = [part for kind in registry.KINDS for part in registry.parts(kind)]
 BUILT_IN = {part.load() for part in PARTS if part.distribution == registry.BUILTIN}
-# test_builtin.py tries built-in parts without options; it compiles one of each kind
+# test_builtin.py tries built-in parts without options; it compiles two of them
 WITHOUT_FAULT = [
     pytest.param(fault, name, id=f"{fault}-{name}")
     for fault in faults.FAULTS

@@ -8,11 +8,9 @@ from tests.data import documents
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path_factory.getbasetemp() / "zoo-cache"
-    folder.mkdir(exist_ok=True)
-    monkeypatch.setenv("ZOO_CACHE", str(folder))
-    return folder
+def cache(session_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ZOO_CACHE", str(session_cache))
+    return session_cache
 
 
 @pytest.fixture

@@ -17,10 +17,10 @@ from zoo.errors import UsageError
 
 
 @pytest.fixture(scope="module")
-def topics(tmp_path_factory):
+def topics(session_cache):
     """The data, loaded once."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ZOO_CACHE", str(tmp_path_factory.getbasetemp() / "zoo-cache"))
+        patch.setenv("ZOO_CACHE", str(session_cache))
         module = DocTopics(topics=6, seed=1)
         module.setup()
         module.by_split = module.texts()

@@ -78,7 +78,8 @@ def test_every_answer_follows_from_the_turns_before_it_and_no_dialogue_is_in_two
     assert len(facts) > 1000
 
 
-def test_too_few_functions_or_dialogues_are_refused():
+def test_too_few_functions_or_dialogues_are_refused(monkeypatch):
+    monkeypatch.setattr(librarychat, "TRIES", 2)
     with pytest.raises(UsageError, match="functions is 100000, and the library has"):
         LibraryDialogues(functions=100_000).conversations()
     with pytest.raises(UsageError, match="different dialogues, 1100 are needed"):
@@ -94,11 +95,12 @@ def test_a_dialogue_asks_nothing_twice():
 
 
 def test_dialogues_are_drawn_once_and_stored_for_their_functions(monkeypatch, tmp_path):
+    available = library_functions()
     monkeypatch.setenv("ZOO_CACHE", str(tmp_path))
+    monkeypatch.setattr(librarychat, "library_functions", lambda: available)  # which reading takes seconds
     options = {"functions": 20, "turns": 2, "size": 50}
     first = LibraryDialogues(**options).conversations()
     assert [len(first[split]) for split in ("train", "val", "test")] == [50, 500, 500]
-    available = library_functions()
     monkeypatch.setattr(librarychat, "draw_dialogue", lambda *_: pytest.fail("a dialogue was drawn"))
     assert LibraryDialogues(**options).conversations() == first
     assert all(isinstance(turn, Turn) for one in first["train"] for turn in one)

@@ -15,11 +15,11 @@ SMALL += ["--trainer.logger", "false", "--trainer.max_steps", "30", "--trainer.v
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
+def runs(tmp_path_factory, session_cache):
     """A classifier of texts that has learned two words, and a tagger of source code."""
     home = tmp_path_factory.mktemp("texts")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ZOO_CACHE", str(tmp_path_factory.getbasetemp() / "zoo-cache"))
+        patch.setenv("ZOO_CACHE", str(session_cache))
         lines = [f"{'ab'[i % 2]}\tthe {('purr', 'bark')[i % 2]} of {i}" for i in range(60)]
         (home / "train.tsv").write_text("\n".join(lines) + "\n")
         data = [

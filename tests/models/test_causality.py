@@ -20,6 +20,7 @@ from small import (
 )
 from torch.testing import assert_close
 
+from tests.covering import covering_params
 from zoo.parts.attention import MultiHead
 from zoo.parts.backend import Flash
 from zoo.parts.block import Memory
@@ -96,25 +97,27 @@ def padded(rows, side, length):
 
 
 @padding_accepted
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_padding_changes_nothing_in_a_language_model(parts, side):
+def test_padding_changes_nothing_in_a_language_model(parts):
     model, rows = model_of(language, parts), [tokens(n) for n in (4, 2, LENGTH)]
-    batch, valid = padded(rows, side, LENGTH + 2)
-    out = model(batch, valid)
-    for b, row in enumerate(rows):
-        same(out[b][valid[b]], model(row[None])[0])
+    alone = [model(row[None])[0] for row in rows]
+    for side in ("left", "right"):
+        batch, valid = padded(rows, side, LENGTH + 2)
+        out = model(batch, valid)
+        for b, logits in enumerate(alone):
+            same(out[b][valid[b]], logits)
 
 
 @padding_accepted
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_padding_of_the_source_changes_nothing_in_a_translation(parts, side):
+def test_padding_of_the_source_changes_nothing_in_a_translation(parts):
     model, target = model_of(seq2seq, parts), tokens(3, 4)
     rows = [tokens(n) for n in (4, 2, LENGTH)]
-    batch, valid = padded(rows, side, LENGTH + 2)
-    out, memory = model(batch, target, valid), model.encode(batch, valid)
-    for b, row in enumerate(rows):
-        same(memory.states[b][valid[b]], model.encode(row[None]).states[0])
-        same(out[b], model(row[None], target[b : b + 1])[0])
+    alone = [(model.encode(row[None]).states[0], model(row[None], target[b : b + 1])[0]) for b, row in enumerate(rows)]
+    for side in ("left", "right"):
+        batch, valid = padded(rows, side, LENGTH + 2)
+        out, memory = model(batch, target, valid), model.encode(batch, valid)
+        for b, (states, logits) in enumerate(alone):
+            same(memory.states[b][valid[b]], states)
+            same(out[b], logits)
 
 
 @pytest.mark.parametrize("parts", combinations("norm", "ffn"), ids=label)
@@ -141,36 +144,35 @@ def test_a_pair_alone_is_the_pair_in_a_batch(parts):
     same(torch.cat(alone), model(source, target))
 
 
-CHUNKS = {"one by one": [1] * LENGTH, "prefix and chunk": [4, 3], "prefix, chunk, one": [2, 4, 1]}
-chunks = pytest.mark.parametrize("sizes", CHUNKS.values(), ids=CHUNKS)
+CHUNKS = ([1] * LENGTH, [4, 3], [2, 4, 1])
 
 
 @accepted
-@chunks
 @torch.no_grad()
-def test_decoding_with_a_cache_is_the_whole_at_once(parts, sizes):
+def test_decoding_with_a_cache_is_the_whole_at_once(parts):
     model, x = model_of(language, parts), tokens(2, LENGTH)
-    caches = model.stack.caches(LENGTH)
-    steps = torch.cat([model(part, caches=caches) for part in x.split(sizes, 1)], 1)
-    same(steps, model(x))
-    assert [cache.own.length for cache in caches] == [LENGTH] * SIZES["depth"]
+    whole = model(x)
+    for sizes in CHUNKS:
+        caches = model.stack.caches(LENGTH)
+        same(torch.cat([model(part, caches=caches) for part in x.split(sizes, 1)], 1), whole)
+        assert [cache.own.length for cache in caches] == [LENGTH] * SIZES["depth"]
 
 
 @padding_accepted
-@chunks
 @torch.no_grad()
-def test_decoding_a_target_with_a_cache_is_the_whole_at_once(parts, sizes):
+def test_decoding_a_target_with_a_cache_is_the_whole_at_once(parts):
     model, source, target = model_of(seq2seq, parts), tokens(2, 5), tokens(2, LENGTH)
     memory = model.encode(source, torch.arange(5) < torch.tensor([[5], [3]]))
-    caches = model.decoder.caches(LENGTH)
-    steps = torch.cat([model.decode(part, memory, caches) for part in target.split(sizes, 1)], 1)
-    same(steps, model.decode(target, memory))
+    whole = model.decode(target, memory)
+    for sizes in CHUNKS:
+        caches = model.decoder.caches(LENGTH)
+        same(torch.cat([model.decode(part, memory, caches) for part in target.split(sizes, 1)], 1), whole)
 
 
-@pytest.mark.parametrize("window", [None, 2, 3])
-@pytest.mark.parametrize("parts", combinations("position", "ffn"), ids=label)
+@pytest.mark.parametrize(("position", "ffn", "window"), covering_params(names("position"), names("ffn"), [None, 2, 3]))
 @torch.no_grad()
-def test_decoding_a_left_padded_batch_with_a_cache_is_each_row_alone(parts, window):
+def test_decoding_a_left_padded_batch_with_a_cache_is_each_row_alone(position, ffn, window):
+    parts = {"position": position, "ffn": ffn}
     model, rows = build_model(language, parts, window=window), [tokens(n) for n in (4, 2, LENGTH)]
     batch, valid = padded(rows, "left", LENGTH)
     caches = model.stack.caches(LENGTH)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from tests.covering import covering_params
 from tests.models.small import names, stack
 from zoo import registry
 from zoo.errors import UsageError
@@ -89,10 +90,12 @@ def test_pseudo_log_probabilities_hide_one_token_at_a_time(double):
     torch.testing.assert_close(result, torch.stack(slow).detach().to(result), atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize("rubbish", [float("nan"), float("inf"), 1e30])
-@pytest.mark.parametrize("backend", names("backend"))
-@pytest.mark.parametrize("attention", names("attention"))
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("attention", "backend", "rubbish", "dtype"),
+    covering_params(
+        names("attention"), names("backend"), [float("nan"), float("inf"), 1e30], [torch.float64, torch.bfloat16]
+    ),
+)
 def test_padding_may_hold_anything(rubbish, backend, attention, dtype):
     """States that come from elsewhere, such as a memory, may be nan where nobody was asked to compute them."""
     parts = {"attention": registry.get("attention", attention), "backend": registry.get("backend", backend)}

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from small import KINDS, language, names, part_options, seq2seq, tokens, vit
 
+from tests.covering import covering_params
 from zoo.conformance.coordinates import slopes
 from zoo.errors import UsageError
 from zoo.models import LanguageModel
@@ -119,10 +120,10 @@ def test_matrices_have_the_documented_spread_biases_are_zero_and_norms_are_one()
             assert abs(parameter.mean().item()) < 0.003, name
 
 
-@pytest.mark.parametrize("tie", [True, False])
-@pytest.mark.parametrize("scale", [True, False])
-@pytest.mark.parametrize("block", names("block"))
-@pytest.mark.parametrize("position", ["RoPE", "Learned"])
+@pytest.mark.parametrize(
+    ("tie", "scale", "block", "position"),
+    covering_params([True, False], [True, False], names("block"), ["RoPE", "Learned"]),
+)
 @torch.no_grad()
 def test_the_first_loss_of_a_language_model_is_that_of_guessing(tie, scale, block, position):
     words = 50257

@@ -264,11 +264,12 @@ def reverse(score, length, steps):
 
 
 def test_a_fixed_context_is_a_bottleneck_that_attention_removes():
-    fixed, _ = reverse("none", 16, 150)
-    attended, _ = reverse("additive", 16, 150)
+    fixed, _ = reverse("none", 12, 150)
+    attended, _ = reverse("additive", 12, 150)
     assert attended > fixed + 0.2
 
 
+@pytest.mark.campaign
 def test_attention_learns_to_look_along_the_anti_diagonal():
     accuracy, weights = reverse("additive", 8, 400)
     assert accuracy > 0.98

@@ -8,8 +8,9 @@ import pytest
 import torch
 from scipy import stats
 
-from tests.models.test_generation import STATES, WRITERS, V, rows, sharpen, sizes_and_classes, task_of
-from tests.test_recipes import DISTINCT, build
+from tests.covering import choices_in_turn
+from tests.models.test_generation import STATES, WRITERS, V, recipe_cases, rows, sharpen, sizes_and_classes
+from tests.test_recipes import build
 from zoo.errors import UsageError
 from zoo.models import LanguageModel, Seq2Seq
 from zoo.models.decoding_state import LanguageState
@@ -60,7 +61,7 @@ def check_speculation(model, vocabulary, length=20, own_draft=None):
         assert result.score == pytest.approx(right.score)
 
 
-@rows("LanguageModel")
+@rows("LanguageModel", strength=1)
 @torch.no_grad()
 def test_greedy_text_is_that_of_plain_decoding_for_parts_of_a_language_model(parts):
     check_speculation(sharpen(LanguageModel(V, 40, **sizes_and_classes(parts))), V)
@@ -74,7 +75,7 @@ def test_greedy_text_is_that_of_plain_decoding_for_parts_with_states_of_their_ow
     check_speculation(model, V, own_draft=model)
 
 
-@pytest.mark.parametrize("name", [name for name in DISTINCT if task_of(name) in (*WRITERS, "FIM")])
+@pytest.mark.parametrize("name", recipe_cases(*WRITERS, "FIM"))
 @torch.no_grad()
 def test_greedy_text_is_that_of_plain_decoding_for_every_recipe(name):
     net = build(name, torch.device("cpu"), small=True).net.double()
@@ -95,8 +96,10 @@ class Table:
         pass
 
 
-@pytest.mark.parametrize("kind", ["lookup", "draft"])
-@pytest.mark.parametrize("options", [{}, {"temperature": 0.7, "top_k": 3}, {"temperature": 1.3, "top_p": 0.8}])
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    choices_in_turn([{}, {"temperature": 0.7, "top_k": 3}, {"temperature": 1.3, "top_p": 0.8}], ["draft", "lookup"]),
+)
 def test_samples_are_distributed_as_in_plain_decoding(kind, options):
     """Texts of three tokens over four symbols against their probabilities, by the chi-square test."""
     torch.manual_seed(5)

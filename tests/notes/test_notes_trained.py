@@ -35,7 +35,9 @@ def finished(folder):
     return json.loads(result.read_text())
 
 
-@pytest.mark.parametrize("languages", CORPORA)
+@pytest.mark.parametrize(
+    "languages", [pytest.param(name, marks=[] if name == "en-zh" else [pytest.mark.campaign]) for name in CORPORA]
+)
 def test_sentences_of_the_notes_are_learned_whole_and_beams_of_one_are_greedy(languages, tmp_path):
     pairs = CORPORA[languages]
     assert pairs.get("we see the sky") == "vediamo il cielo" or "我是一个学生。" in (*pairs, *pairs.values())
@@ -56,25 +58,26 @@ def test_sentences_of_the_notes_are_learned_whole_and_beams_of_one_are_greedy(la
     assert any(one != other for one, other in lengths)
 
 
-def test_patches_and_attention_tell_ten_digits_apart(tmp_path):
+@pytest.mark.parametrize(("steps", "least"), [(80, 0.5), pytest.param(250, 0.85, marks=pytest.mark.campaign)])
+def test_patches_and_attention_tell_ten_digits_apart(tmp_path, steps, least):
     pytest.importorskip("sklearn")
-    steps = ["--trainer.max_steps", "250", "--trainer.val_check_interval", "250"]
-    assert main(["fit", "vit-tiny", "--runs", str(tmp_path), "--trainer.logger", "false", *steps]) == 0
-    assert finished(tmp_path)["val/top1"] > 0.85
+    words = ["--trainer.max_steps", str(steps), "--trainer.val_check_interval", str(steps)]
+    assert main(["fit", "vit-tiny", "--runs", str(tmp_path), "--trainer.logger", "false", *words]) == 0
+    assert finished(tmp_path)["val/top1"] > least
 
 
 @pytest.mark.parametrize(
     ("recipe", "options"),
     [
         ("summary-tiny", []),
-        ("questions-tiny", []),
+        pytest.param("questions-tiny", [], marks=pytest.mark.campaign),
         ("roles-tiny", ["--data.pieces", "200"]),
-        ("bart-style-tiny", []),
+        pytest.param("bart-style-tiny", [], marks=pytest.mark.campaign),
         ("t5-style-tiny", []),
     ],
 )
-def test_every_application_is_a_recipe_of_the_same_parts(recipe, options, tmp_path, monkeypatch):
-    monkeypatch.delenv("ZOO_CACHE")  # what is read from the standard library is read once for all
+def test_every_application_is_a_recipe_of_the_same_parts(recipe, options, tmp_path, monkeypatch, session_cache):
+    monkeypatch.setenv("ZOO_CACHE", str(session_cache))
     steps = ["--trainer.max_steps", "2", "--trainer.val_check_interval", "2", "--trainer.limit_val_batches", "1"]
     words = [*SMALL, *steps, *options]
     if recipe != "roles-tiny":

@@ -20,12 +20,13 @@ for folder in [os.path.abspath(name) for name in sys.argv[2:]]:
 
 
 @pytest.fixture(scope="session")
-def home(tmp_path_factory):
+def home(tmp_path_factory, session_cache):
     shared = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         shared = shared.parent  # of all workers
     folder, done = shared / "plugins", shared / "plugins.done"
     home = Home(folder)
+    home.env["ZOO_CACHE"] = str(session_cache)
     with FileLock(shared / "plugins.lock"):
         if not done.exists():
             home.create()

@@ -29,6 +29,9 @@ BODIES = {
     "Hidden": ("def __getattr__(name):\n    raise RuntimeError('not yet')\n", "RuntimeError: not yet"),
     "Stranger": ("class Stranger: pass\n", "is not a norm"),
 }
+# as torch does while it is imported, which damaged metadata stop
+READING = "from importlib.metadata import entry_points\nentry_points()\n"
+SLEEP, SLOW, PATIENCE = 0.7, 0.6, 4.0  # seconds of an import, of one that is worth a warning, and until one is ended
 SMALL = [
     *["--data", "TextFiles", "--data.path", "text.txt", "--data.max_length", "16", "--data.tokenizer", "bytes"],
     *["--model.dim", "16", "--model.depth", "1", "--model.heads", "2", "--trainer.accelerator", "cpu"],
@@ -49,7 +52,8 @@ def work(tmp_path_factory):
     package(site, "p-taker", norm("p-taker", "rmsnorm"), SOUND.format("rmsnorm"))
     loud = "import os\nprint('HELLO')\nos.system('echo SHELL')\n" + SOUND.format("Loud")
     package(site, "p-loud", norm("p-loud", "Loud"), loud)
-    package(site, "p-slow", norm("p-slow", "Slow"), "import time\ntime.sleep(2.2)\n" + SOUND.format("Slow"))
+    package(site, "p-slow", norm("p-slow", "Slow"), f"import time\ntime.sleep({SLEEP})\n" + SOUND.format("Slow"))
+    package(site, "p-reads", norm("p-reads", "Reads"), READING + SOUND.format("Reads"))
     package(site, "p-minute", norm("p-minute", "Minute"), "import time\ntime.sleep(60)\n" + SOUND.format("Minute"))
     package(
         site,
@@ -79,8 +83,8 @@ def child(work, *words, code="from zoo.cli import main; sys.exit(main())", forke
     command = [sys.executable, "-c", f"import sys; {code}", *words]
     path = os.pathsep.join([str(work / "site"), str(ROOT)])
     env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "ZOO_CACHE": str(work / "cache"), **env}
-    run = forks.run if forked else subprocess.run
-    return run(command, env=env, cwd=work, capture_output=True, text=True, timeout=240)
+    run, nested = (forks.run, {"nested": True}) if forked else (subprocess.run, {})
+    return run(command, env=env, cwd=work, capture_output=True, text=True, timeout=240, **nested)
 
 
 COMMANDS = ["--help", "--version", "list", "list --json", "list norm", "show norm rmsnorm", "show lm-tiny", "recipes",
@@ -188,9 +192,14 @@ def test_the_list_says_what_it_knows_and_imports_nothing(work):
     assert "p-taker 0.1.0 has one too: hidden by zoo's own" in child(work, "show", "norm", "rmsnorm").stdout
 
 
-def test_the_doctor_tries_each_and_survives(work):
-    patience = "from zoo.cli import import_probe, main; import_probe.probe.__defaults__ = (8.0,); "  # for p-minute
-    done = child(work, "doctor", "--json", code=f"{patience}sys.exit(main())")
+@pytest.mark.parametrize("forked", [True, pytest.param(False, marks=pytest.mark.campaign)])
+def test_the_doctor_tries_each_and_survives(work, forked):
+    """In a fork torch is there before the packages are, which p-reads stands for; in a campaign it is imported, too."""
+    settings = (
+        "from zoo.cli import doctor, import_probe, main; "
+        f"import_probe.probe.__defaults__ = ({PATIENCE},); doctor.SLOW = {SLOW}; "
+    )
+    done = child(work, "doctor", "--json", code=f"{settings}sys.exit(main())", forked=forked)
     assert (done.returncode, done.stderr) == (2, "")
     report = json.loads(done.stdout)
     result = {(row["distribution"], row["name"]): row for row in report["plugins"]}
@@ -206,9 +215,10 @@ def test_the_doctor_tries_each_and_survives(work):
     assert (loud["ok"], loud["problem"]) == (True, None)
     assert loud["warnings"] == ["prints on import: 'SHELL HELLO'"]
     assert slow["ok"]
-    assert slow["seconds"] >= 2.2
+    assert slow["seconds"] >= SLEEP
     assert slow["warnings"][0].endswith(" s to import")
     assert result["p-line", "Good"]["warnings"] == []
+    assert result["p-reads", "Reads"]["problem"] is None
     assert {row["distribution"] for row in report["damaged"]} == {"p-line", "p-latin", "p-group"}
 
 
