@@ -11,6 +11,7 @@ import pytest
 
 from tests import forks
 from zoo import recipe_files, registry
+from zoo.cli import fit_summary
 from zoo.config import fit_options, yaml_source
 from zoo.config.class_names import ClassFinder
 from zoo.plugins import discovery
@@ -18,6 +19,8 @@ from zoo.plugins import discovery
 sys.path.insert(0, str(Path(__file__).parent / "cli"))  # cli_parts and cli_toys, which options name
 
 from cli_parts import RECIPE, TOYS, part
+
+MEMORY_OF = fit_summary.memory_of
 
 
 @pytest.fixture
@@ -123,6 +126,20 @@ def forked_spawns(monkeypatch):
     forks.set_forkserver_preload(["torch", "pytest"])
     monkeypatch.setattr(multiprocessing, "get_context", lambda method=None: methods.append(method) or forks)
     return methods
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _headers_without_memory():
+    """The line of a header about memory takes as long as some steps of a toy; `memory_line` brings it back."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fit_summary, "memory_of", lambda *_: "")
+        yield
+
+
+@pytest.fixture
+def memory_line(monkeypatch):
+    """Trainings in the process of the test say how much memory a step takes."""
+    monkeypatch.setattr(fit_summary, "memory_of", MEMORY_OF)
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from bench.gate import CONTESTS, MARGIN, PLAIN_TORCH, paired_ratio
 from bench.study import Options, Table
 from zoo.system.kernel_choice import SWITCH
 
-PLAIN = {SWITCH: "plain"}
+TORCH_KERNELS = {SWITCH: "plain"}
 WARM = 2  # untimed steps, in which kernels are measured
 
 
@@ -26,17 +26,17 @@ def study(options: Options) -> list[Table]:
     for contest in (contest for contest in CONTESTS if contest.other != PLAIN_TORCH):
         entrants = [
             Entrant(name, contest.factory, contest.options, ours=True, env=env, keep=True)
-            for name, env in (("measured", {}), ("torch's own", PLAIN))
+            for name, env in (("measured", {}), ("torch's own", TORCH_KERNELS))
         ]
-        ours, plain = compete(entrants, first=WARM, turns=max(2, options.turns), steps=1, clock=options.clock)
-        if failure := ours.failed or plain.failed:
+        ours, own = compete(entrants, first=WARM, turns=max(2, options.turns), steps=1, clock=options.clock)
+        if failure := ours.failed or own.failed:
             raise RuntimeError(f"{contest.name}: {failure}")
-        ratio, low, high = paired_ratio(ours.seconds, plain.seconds)
-        pairs = zip(ours.losses, plain.losses, strict=True)
+        ratio, low, high = paired_ratio(ours.seconds, own.seconds)
+        pairs = zip(ours.losses, own.losses, strict=True)
         apart = [abs(one - other) for one, other in pairs if one is not None and other is not None]
         slower += [contest.name] if high < 1 - MARGIN else []
         table.rows.append([
-            contest.name, *(1e3 * statistics.median(record.seconds) for record in (ours, plain)), ratio,
+            contest.name, *(1e3 * statistics.median(record.seconds) for record in (ours, own)), ratio,
             f"{low:.2f} to {high:.2f}", max(apart, default=None),
         ])  # fmt: skip
         print(" | ".join(map(str, table.rows[-1])), flush=True)

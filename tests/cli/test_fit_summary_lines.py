@@ -77,7 +77,7 @@ def test_the_header_says_what_is_trained_on_what_for_how_long_and_where():
 
 
 @pytest.mark.parametrize("recipe", ["lm-tiny", "reverse-rnn", "vit-glyphs"])
-def test_the_header_of_a_real_run_ends_with_the_memory_of_a_step(recipe, tmp_path, zoo):
+def test_the_header_of_a_real_run_ends_with_the_memory_of_a_step(recipe, tmp_path, zoo, memory_line):
     words = ["--trainer.max_steps", "1", "--trainer.limit_val_batches", "0", "--runs", str(tmp_path)]
     code, output, errors = zoo("fit", recipe, *words)
     assert code == 0, errors

@@ -5,7 +5,6 @@ All runs are real, of three steps, and made in this process.
 
 import importlib
 import json
-import os
 import re
 import statistics
 import subprocess
@@ -19,7 +18,7 @@ from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.weightstats import DescrStatsW
 
 from bench.verdicts import FIXED, PATIENCE, follow_advice
-from zoo.cli import compare_fits, compare_run, fit_summary, main
+from zoo.cli import compare_fits, compare_run, main
 from zoo.compare import figures_on_test_split, journal, prose, report, run_records
 from zoo.compare.looks import FIRST, load_looks
 from zoo.compare.paired_tests import PairedTestPlan, compare_samples, judge_all
@@ -95,7 +94,6 @@ class Two(One):
     number = 2
 """
 SEEDS = (1, 2, 3)
-WITHOUT_MEMORY = (fit_summary, "memory_of", lambda *_: "")  # a line of the header, which costs more than three steps
 
 
 class Bench:
@@ -122,7 +120,7 @@ class Bench:
 @pytest.fixture(scope="session")
 def finished_runs(tmp_path_factory):
     """Runs of the recipe, of a norm that diverges for odd seeds, with averaged weights, and validated more often."""
-    folder, here, path = tmp_path_factory.mktemp("attacks"), os.getcwd(), list(sys.path)
+    folder = tmp_path_factory.mktemp("attacks")
     other = RECIPE.replace("norm: LayerNorm", "norm: RMSNorm, ffn: SwiGLU")
     for name, content in {
         "other.yaml": other,
@@ -138,11 +136,9 @@ def finished_runs(tmp_path_factory):
         (folder / name).write_text(content)
     for name, times in {"text": 40, "val": 12, "test": 12}.items():  # validations of few batches
         (folder / f"{name}.txt").write_text(f"all {name} and no play makes a dull toy " * times)
-    os.chdir(folder)
-    sys.path.insert(0, str(folder))
-    patch = pytest.MonkeyPatch()
-    patch.setattr(*WITHOUT_MEMORY)
-    try:
+    with pytest.MonkeyPatch.context() as patch:  # undone before other files' tests of this process
+        patch.chdir(folder)
+        patch.syspath_prepend(folder)
         bench = Bench(folder, lambda: ())
         for seed in SEEDS:
             bench.fit(seed)
@@ -155,11 +151,7 @@ def finished_runs(tmp_path_factory):
             bench.fit(seed, often)
             bench.fit(seed, "--model.norm=slow.Slow", "--model.hidden=256")
         bench.fit(1, "--model.norm=RMSNorm", "--trainer.limit_val_batches=1")
-        yield bench
-    finally:
-        patch.undo()
-        os.chdir(here)
-        sys.path[:] = path
+    return bench
 
 
 @pytest.fixture
@@ -179,7 +171,6 @@ def in_process(bench, monkeypatch):
                 assert main(["fit", *job.words]) == 0
 
     monkeypatch.setattr(report, "draw_charts", lambda answer: [])
-    monkeypatch.setattr(*WITHOUT_MEMORY)
     monkeypatch.setattr(compare_run, "execute", lambda jobs, options: execute(jobs, options) or [])
     return bench
 

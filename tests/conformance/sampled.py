@@ -17,7 +17,7 @@ from zoo.conformance.subject import Subject
 
 Situation = tuple[str, Subject]
 EVERY = 2  # one check in so many meets another situation
-COSTLY = ("learns_two_samples", "processes_agree")  # of which each part of a stack meets one
+COSTLY = ("learns_two_samples", "processes_agree", "trains_language")  # of which each part of a stack meets one
 COSTLY_OF_DATA = ("workers_change_nothing", "resumes")  # of which each data module meets one
 COMPILED = ("norm", "ffn")  # kinds of which the default run compiles a part here: tests/training compiles one of each
 

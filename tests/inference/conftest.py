@@ -1,7 +1,9 @@
 import os
+import shutil
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from zoo.cli import main
 
@@ -13,8 +15,24 @@ TEXT = "the quick brown fox jumps over the lazy dog, and the dog sleeps on.\n"
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory) -> Path:
-    """A folder of short runs: of each task one, and of language models those that differ in what they can."""
-    home = tmp_path_factory.mktemp("trained")
+    """A folder of short runs: of each task one, and of language models those that differ in what they can.
+
+    The first process of a session that needs them trains them, the others take a copy.
+    """
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return train(tmp_path_factory.mktemp("trained"))
+    shared = tmp_path_factory.getbasetemp().parent / "trained"  # of all workers
+    with FileLock(f"{shared}.lock"):
+        if not (shared / "complete").exists():
+            shutil.rmtree(shared, ignore_errors=True)
+            shared.mkdir()
+            train(shared)
+            (shared / "complete").touch()
+    return shutil.copytree(shared, tmp_path_factory.mktemp("trained") / "copy") / "runs"
+
+
+def train(home: Path) -> Path:
+    """Train the runs in a folder; the folder ``runs`` in it."""
     before = os.environ.get("ZOO_CACHE")
     os.environ["ZOO_CACHE"] = str(home / "cache")
     (home / "one.txt").write_text(TEXT * 40)
