@@ -41,7 +41,7 @@ settings.load_profile("deterministic")
 
 pytest_plugins = ["tests.fixtures"]
 torch.set_num_threads(1)
-torch.ones(1, requires_grad=True).sum().backward()  # before fake tensors: see zoo/conformance/processes.py
+torch.ones(1, requires_grad=True).sum().backward()  # before fake tensors: see zoo/conformance/check.py
 # seconds per file on two cores; rewritten by ZOO_RECORD_DURATIONS=1 pytest
 DURATIONS = Path(__file__).parent / "durations.json"
 
@@ -56,7 +56,7 @@ def pytest_collection_finish():
     gc.enable()
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 100)  # as `zoo fit` does: tests of many small tensors took an eighth longer
+    gc.set_threshold(50_000, 10, 10)  # as `zoo fit` does: tests of many small tensors took an eighth longer
 
 
 def pytest_unconfigure():

@@ -7,12 +7,13 @@ from lightning.pytorch import Trainer
 
 from tests.covering import choices_in_turn
 from zoo.config import fit_options, run_config
-from zoo.config.coercion import LARGEST_INT, coerce
+from zoo.config.coercion import coerce
 from zoo.config.layers import Node
 from zoo.config.signatures import members_of, parameters
 from zoo.config.trainer_bounds import BOUNDS, check_hardware, check_trainer
 from zoo.errors import UsageError
 
+LARGEST_INT = 9_223_372_036_854_775_807  # of 64 bits, which torch counts with
 NUMERIC = {
     name: param for name, param in parameters(Trainer).items() if {int, float} & set(members_of(param.annotation))
 }

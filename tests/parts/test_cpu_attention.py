@@ -51,6 +51,25 @@ def test_gradients_of_groups_of_heads_are_those_of_all_at_once(fields, scores, m
         assert_close(part, whole, atol=1e-10, rtol=1e-12)
 
 
+@pytest.mark.parametrize("fields", FEATURES.values(), ids=FEATURES)
+@pytest.mark.usefixtures("double")
+def test_second_derivatives_and_torch_func_are_those_of_the_textbook(fields):
+    """Both take another way through the scores than a training step."""
+    q, k, v = (torch.randn(2, 4, 5, width, requires_grad=True) for width in (6, 6, 3))
+
+    def loss(attend, query):
+        return attend(query, k, v, Pattern(**fields)).square().sum()
+
+    results = []
+    for attend in (cpu_attention.attention, Naive()):
+        (first,) = torch.autograd.grad(loss(attend, q), q, create_graph=True)
+        second = torch.autograd.grad(first.square().sum(), (q, k, v))
+        by_function, value = torch.func.grad_and_value(lambda query, attend=attend: loss(attend, query))(q)
+        results.append((first, *second, by_function, value))
+    for one, other in zip(*results, strict=True):
+        assert_close(one, other, atol=1e-10, rtol=1e-10)
+
+
 @pytest.mark.usefixtures("double")
 def test_dropout_in_groups_of_heads_has_the_gradient_of_its_own_noise(monkeypatch):
     monkeypatch.setattr(cpu_attention, "CACHE", 4 * 75)

@@ -20,7 +20,7 @@ from zoo.errors import UsageError
 from zoo.models.loss import cross_entropy
 from zoo.parts import cpu_attention, training_products
 from zoo.parts.backend import Tiled
-from zoo.parts.derivatives import first_derivatives_only
+from zoo.parts.derivatives import differentiable_gradients, first_derivatives_only
 from zoo.parts.pattern import Pattern
 from zoo.parts.recompute import recomputed
 from zoo.tasks.lm import CausalLM
@@ -358,3 +358,18 @@ def test_any_rate_of_dropout_trains(rate, backend, dtype):
         pytest.skip(str(error))
     task.to(dtype).train().loss(batch).total.backward()
     assert all(p.grad.isfinite().all() for p in task.parameters())
+
+
+@pytest.mark.parametrize("needed", [[True, True, True], [False, True, True], [True, False, False], [False, False, True]])
+def test_gradients_are_those_of_the_inputs_that_need_one(needed):
+    """Whichever inputs need none, with a derivative of their own."""
+    a, b, c = (torch.tensor([one, one + 1], dtype=torch.float64, requires_grad=True) for one in (2.0, 3.0, 5.0))
+    expected = (b * c, a * c, a * b)
+    results = differentiable_gradients(lambda a, b, c: a * b * c, (a, b, c), needed, torch.ones(2, dtype=torch.float64))
+    assert [one is not None for one in results] == needed
+    for number, (result, product) in enumerate(zip(results, expected, strict=True)):
+        if result is not None:
+            assert torch.equal(result, product)
+            others = [one for place, one in enumerate((a, b, c)) if place != number]
+            again = torch.autograd.grad(result.sum(), others, retain_graph=True)
+            assert all(torch.equal(one, other) for one, other in zip(again, others[::-1], strict=True))

@@ -16,16 +16,13 @@ from torch.nn.parallel import DistributedDataParallel
 from zoo.conformance.check import Broken
 
 PATIENCE = 60.0  # seconds
-# torch counts devices at the first backward pass, and starts a thread for each. Its fake tensors (compilation, export)
-# pretend to a GPU where there is none: where they came first, no process could be forked any more.
-torch.ones(1, requires_grad=True).sum().backward()
 
 
 def together(layer: nn.Module, x: Tensor, target: Tensor, steps: int = 3) -> dict[str, Tensor]:
     """The parameters after ``steps`` of gradient descent by two processes with half of the batch (B, …) each.
 
     Raises Broken if a process fails or does not end. Processes are forked, because classes of test files cannot be
-    pickled.
+    pickled; see `zoo.conformance.check` for what that needs.
     """
     with tempfile.TemporaryDirectory() as home:
         place = Path(home)
