@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 Row = dict[str, Any]
@@ -19,23 +20,25 @@ def covering(
     names = list(factors)
     groups = list(itertools.combinations(range(len(names)), min(strength, len(names))))
     rows = [row for row in itertools.product(*factors.values()) if accepted(dict(zip(names, row, strict=True)))]
-    parts = {row: frozenset((group, tuple(row[place] for place in group)) for group in groups) for row in rows}
-    missing = set(itertools.chain.from_iterable(parts.values()))
+    numbers = [{} for _ in groups]  # of the combinations of each group, in the order in which rows have them
+    for row in rows:
+        for group, ids in zip(groups, numbers, strict=True):
+            ids.setdefault(tuple([row[place] for place in group]), len(ids))
+    firsts = itertools.accumulate(map(len, numbers), initial=0)
+    combinations = np.array(
+        [
+            [first + ids[tuple([row[place] for place in group])] for row in rows]
+            for group, ids, first in zip(groups, numbers, firsts, strict=False)
+        ],
+        dtype=int,
+    )  # of each group in each row
+    missing = np.zeros(sum(map(len, numbers)), dtype=bool)
+    missing[combinations] = True
     array = []
-    waiting = rows
-    gain = {row: len(groups) for row in rows}  # an upper bound: what a row adds only shrinks
-    while missing:
-        best, most = waiting[0], 0
-        for row in waiting:
-            if gain[row] > most:
-                gain[row] = len(parts[row] & missing)
-                if gain[row] > most:
-                    best, most = row, gain[row]
-                if most == len(groups):
-                    break
-        missing -= parts[best]
-        waiting = [row for row in waiting if gain[row] and row != best]
-        array.append(dict(zip(names, best, strict=True)))
+    while missing.any():
+        best = int(missing[combinations].sum(0).argmax())
+        missing[combinations[:, best]] = False
+        array.append(dict(zip(names, rows[best], strict=True)))
     return array
 
 

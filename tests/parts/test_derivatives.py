@@ -360,7 +360,9 @@ def test_any_rate_of_dropout_trains(rate, backend, dtype):
     assert all(p.grad.isfinite().all() for p in task.parameters())
 
 
-@pytest.mark.parametrize("needed", [[True, True, True], [False, True, True], [True, False, False], [False, False, True]])
+@pytest.mark.parametrize(
+    "needed", [[True, True, True], [False, True, True], [True, False, False], [False, False, True]]
+)
 def test_gradients_are_those_of_the_inputs_that_need_one(needed):
     """Whichever inputs need none, with a derivative of their own."""
     a, b, c = (torch.tensor([one, one + 1], dtype=torch.float64, requires_grad=True) for one in (2.0, 3.0, 5.0))
