@@ -173,7 +173,7 @@ def test_a_team_is_begun_where_it_is_small_and_there_are_not_more_threads_than_c
 
 
 @has_openmp
-@pytest.mark.parametrize("allowed", range(3))
+@pytest.mark.parametrize("allowed", range(4))
 def test_where_no_more_threads_can_be_started_nothing_changes(allowed, monkeypatch):
     """libgomp would end the process."""
     start, starts = threading.Thread.start, []
@@ -189,6 +189,7 @@ def test_where_no_more_threads_can_be_started_nothing_changes(allowed, monkeypat
     switch = SpinSwitch(LIBRARY, LIBRARY.omp_get_num_procs() - 1)  # three threads
     switch.set_sleeping(True)
     assert not switch.sleeping
+    assert len(starts) == allowed + 1
     assert not [thread for thread in starts[:allowed] if thread.is_alive()]
 
 

@@ -98,12 +98,14 @@ class SpinSwitch:
         if sleeping:
             if not can_start_threads(self.size):
                 return
-            ready, self._end = threading.Event(), threading.Event()
-            self._owner = threading.Thread(
-                target=self._hold_team, args=(ready, self._end), name="zoo-team", daemon=True
-            )
-            self._owner.start()
+            ready, end = threading.Event(), threading.Event()
+            owner = threading.Thread(target=self._hold_team, args=(ready, end), name="zoo-team", daemon=True)
+            try:
+                owner.start()
+            except RuntimeError:  # there were threads a moment ago, or Python ends
+                return
             ready.wait()
+            self._end, self._owner = end, owner
             return
         assert self._end is not None
         assert self._owner is not None
