@@ -25,13 +25,13 @@ if INSTALLED_PLUGINS:
 # thousands; os.fstat refuses what os.fsync refuses, a descriptor that is closed
 os.fsync = lambda file: os.fstat(getattr(file, "fileno", lambda: file)()) and None
 
-# pytest --hypothesis-profile=nightly: ten times as many examples, and others each time
+# pytest --hypothesis-profile=nightly: 1000 examples, and others each time
 settings.register_profile(
     "deterministic",
     derandomize=True,
     database=None,
     deadline=None,
-    max_examples=100,
+    max_examples=60,
     suppress_health_check=list(HealthCheck),
 )
 settings.register_profile(

@@ -346,6 +346,15 @@ def test_a_class_that_two_modules_import_from_each_other_has_no_source(tmp_path,
     assert description.describe_class("ring_one", "Part").summary == ""
 
 
+def test_a_class_is_sought_through_a_few_modules_that_import_it(tmp_path, monkeypatch):
+    (tmp_path / "link_0.py").write_text('class Part:\n    """A part."""\n')
+    for number in range(1, description.MAX_HOPS + 1):
+        (tmp_path / f"link_{number}.py").write_text(f"from link_{number - 1} import Part\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert description.describe_class(f"link_{description.MAX_HOPS - 1}", "Part").summary == "A part."
+    assert description.describe_class(f"link_{description.MAX_HOPS}", "Part").summary == ""
+
+
 def test_a_comment_among_entry_points_is_no_entry():
     text = "[zoo.norm]\n# Old = package:Old\n\nNew = package:New\n"
     assert [name for _, _, name, _ in discovery._lines(text)] == ["New"]

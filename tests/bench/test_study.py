@@ -41,6 +41,7 @@ def test_a_table_shows_figures_with_three_digits():
     assert table.markdown().endswith("\n\nA note.")
 
 
+@pytest.mark.campaign  # the contract of backends looks at Tiled's memory in the default run
 def test_memory_of_tiled_attention_is_linear_and_of_naive_quadratic():
     result = fresh(HOME + "curves", RETURN_MEMORY, names=["Tiled", "Naive"])
     powers = {name: exponent(list(curve), [memory for _, memory in curve.values()]) for name, curve in result.items()}

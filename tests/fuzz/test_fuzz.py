@@ -1,6 +1,6 @@
 """Whatever is read from outside is taken or refused in a sentence: no other exception, and no hang.
 
-`pytest tests/fuzz --hypothesis-profile=nightly` runs ten times as many cases, and others each time.
+`pytest tests/fuzz --hypothesis-profile=nightly` runs sixteen times as many cases, and others each time.
 """
 
 import gzip
@@ -28,7 +28,7 @@ SECONDS = 5.0
 
 
 def cases(count):
-    """This many examples, and ten times as many in the profile of that many."""
+    """This many examples in a profile of 100, as many times more or fewer in others."""
     return settings(max_examples=count * settings.default.max_examples // 100)
 
 
