@@ -129,9 +129,9 @@ def test_a_line_that_is_too_long_is_named_left_out_or_cut(model, caplog):
     assert skipped[1] == ""
     assert "line 2 has" in caplog.text
     assert texts(model("pairs").translate(lines, too_long="truncate"))[::2] == skipped[::2]
-    (cut,) = model("pairs")._sources([lines[1]], 1, "truncate").values()
-    assert len(cut) == model("pairs").net.max_length
-    assert cut[-1] == model("pairs").source_end
+    (source,) = model("pairs")._sources([lines[1]], 1, "truncate").values()
+    assert len(source) == model("pairs").net.max_length
+    assert source[-1] == model("pairs").source_end
     with pytest.raises(UsageError, match="too_long must be one of"):
         model("pairs").translate(lines, too_long="drop")
     with pytest.raises(UsageError, match="max_length=97 is more than the model's own max_length=96"):

@@ -253,6 +253,29 @@ def test_a_choice_is_that_of_as_many_bytes_as_a_step_reads(megabytes, size, monk
     assert module.size_class(torch.empty(48, 40)) == 64  # of which nothing is known
 
 
+@torch.no_grad()
+def test_a_short_prompt_has_the_kernels_of_the_texts_after_it(monkeypatch):
+    """Its products had been chosen for an unknown model, so that the first of equal prompts had another score."""
+    monkeypatch.undo()
+    calls = []
+    monkeypatch.setattr(module.kernel_choice, "choose", lambda call, kernels, prepare: calls.append(call) or kernels[0])
+    model = LanguageModel(61, 32, dim=32, depth=2, heads=4).eval()
+    for _ in range(2):
+        generate(model.begin(32), torch.tensor([[1, 2]]), None, GenerationConfig(max_length=3))
+    assert {call[1] for call in calls} == {1, 2}
+    assert all(call[0].endswith(" in 4 MB") for call in calls)
+
+
+@pytest.mark.parametrize("value", ["true", "TRUE", " True ", "1"])
+def test_onednn_is_no_rival_where_operations_get_fewer_threads_than_they_ask_for(value, monkeypatch):
+    """It leaves a part of the product out: trainings with OMP_DYNAMIC=true began with a loss of nan."""
+    available = torch_internals.can_reorder_weights()
+    monkeypatch.setenv("OMP_DYNAMIC", value)
+    assert not torch_internals.can_reorder_weights()
+    monkeypatch.setenv("OMP_DYNAMIC", "false")
+    assert torch_internals.can_reorder_weights() == available
+
+
 @pytest.mark.parametrize(
     ("rows", "kernels"),
     [

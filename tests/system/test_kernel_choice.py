@@ -153,6 +153,7 @@ def test_a_resumed_run_uses_the_kernels_of_its_record(measured, monkeypatch):
     [b"", b"\xff", b"[]", b"{", b'{"choices": 1}', b'{"choices": {"%s": 1}}', b'{"choices": {"%s": {"times": {}}}}',
      b'{"choices": {"%s": {"times": {"linear": "x", "columns": 1.0}}}}',
      b'{"choices": {"%s": {"times": {"linear": 1.0, "columns": NaN}}}}',
+     b'{"choices": {"%s": {"times": {"linear": Infinity, "columns": 1.0}}}}',
      b'{"choices": {"%s": {"times": {"linear": 1.0, "other": 0.5}}}}'],
 )  # fmt: skip
 def test_a_damaged_file_is_replaced(content, measured):

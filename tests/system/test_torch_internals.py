@@ -1,5 +1,7 @@
 """One canary for each private name of torch: it sings until torch changes the name."""
 
+import os
+import sys
 import types
 
 import pytest
@@ -12,6 +14,7 @@ from torch.autograd import forward_ad
 from torch.utils.flop_counter import FlopCounterMode
 from torch.utils.tensorboard import SummaryWriter
 
+from tests import forks
 from tests.private_names import ROOT, Canary, check, uses
 from zoo.system import torch_internals
 
@@ -151,3 +154,21 @@ def test_errors_of_the_compiler_are_told_from_others():
         torch.compile(breaks, fullgraph=True, backend="eager")(torch.ones(1))
     assert torch_internals.raised_by_compiler(failed.value)
     assert not torch_internals.raised_by_compiler(ValueError("shapes do not match"))
+
+
+@pytest.mark.skipif(torch.cuda.is_available() or not os.path.isdir("/proc/self/task"), reason="counts threads of a CPU")
+def test_an_estimate_of_memory_starts_no_thread_for_a_gpu_that_is_not_there():
+    """Such a thread ended a process that was forked."""
+    program = """
+import os, torch
+from zoo.system.torch_internals import fake_tensors
+torch.set_num_threads(1)
+def threads():
+    return len(os.listdir("/proc/self/task"))
+before = threads()
+with fake_tensors():
+    (torch.ones(3, requires_grad=True) * 2).sum().backward()
+print(threads() - before)
+"""
+    done = forks.run([sys.executable, "-c", program], text=True)
+    assert done.stdout.split() == ["0"], done.stderr

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from zoo.parts.block import Memory
 from zoo.parts.cache import Cache, Caches
-from zoo.parts.few_row_linear import Linear, Packed, linear, packs
+from zoo.parts.few_row_linear import Linear, Packed, linear, note_step, packs
 
 VERIFIED = 8  # rows that matrices are packed for where several tokens are verified at once
 
@@ -68,18 +68,25 @@ class PackedWeights:
 
     def __init__(self, stack: nn.Module, output: Callable[[], Tensor]):
         self.stack, self.output = stack, output
+        self.weights: list[Tensor] | None = None  # that a step reads
         self.packed: list[Packed] | None = None
 
     def ready(self, tokens: Tensor) -> None:
         """Called before each step with its tokens (B, T); packs at the first one that has one token per row."""
+        if self.weights is None:  # for a prompt of one or two tokens, which chooses kernels too
+            self.weights = self._find_weights()
+            note_step(self.weights)
         if self.packed is None and tokens.size(1) == 1:
             self.pack(len(tokens))
 
     def pack(self, rows: int) -> None:
         """Pack for products of so many rows, unless it was done."""
         if self.packed is None:
-            linears = [module.weight for module in self.stack.modules() if isinstance(module, Linear)]
-            self.packed = packs([*linears, self.output()], rows)
+            self.packed = packs(self.weights or self._find_weights(), rows)
+
+    def _find_weights(self) -> list[Tensor]:
+        linears = [module.weight for module in self.stack.modules() if isinstance(module, Linear)]
+        return [*linears, self.output()]
 
 
 class LanguageState:

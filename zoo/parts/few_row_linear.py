@@ -225,16 +225,24 @@ def packs(weights: Iterable[Tensor], rows: int) -> list[Packed]:
     Nothing is done where it does not help: few or many rows, other devices and types, more than ``LARGEST`` bytes,
     matrices for which torch's own kernel is as fast.
     """
+    served = [
+        weight
+        for weight in note_step(weights)
+        if 1 <= rows <= FEW and torch_internals.can_reorder_weights(weight.dtype) and is_faster_packed(rows, weight)
+    ]
+    return [] if sum(weight.nbytes for weight in served) > LARGEST else [pack_once(weight, Packed) for weight in served]
+
+
+def note_step(weights: Iterable[Tensor]) -> list[Tensor]:
+    """Note the matrices (out, in) that a step reads one after the other, by whose bytes kernels are chosen.
+
+    Those of them that may be reordered are returned.
+    """
     candidates = [weight for weight in weights if can_serve(weight)]
     size = sum(weight.nbytes for weight in candidates)
     for weight in candidates:
         _read_together[weight] = size
-    served = [
-        weight
-        for weight in candidates
-        if 1 <= rows <= FEW and torch_internals.can_reorder_weights(weight.dtype) and is_faster_packed(rows, weight)
-    ]
-    return [] if sum(weight.nbytes for weight in served) > LARGEST else [pack_once(weight, Packed) for weight in served]
+    return candidates
 
 
 def can_serve(weight: Tensor) -> bool:

@@ -10,6 +10,7 @@ and a resumed run repeats them. ``ZOO_KERNELS=plain`` uses torch's own everywher
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import platform
 import re
@@ -232,7 +233,11 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _is_entry(entry: object) -> bool:
     seconds = entry.get("times") if isinstance(entry, Mapping) else None
-    return isinstance(seconds, Mapping) and bool(seconds) and all(type(s) is float and s > 0 for s in seconds.values())
+    return (
+        isinstance(seconds, Mapping)
+        and bool(seconds)
+        and all(type(one) is float and 0 < one < math.inf for one in seconds.values())
+    )
 
 
 def _repeats(call: Callable[[], object]) -> int:

@@ -25,6 +25,8 @@ PERIOD = 1.0  # seconds between two looks at the load
 # how long threads waited for a processor, as a share of the time: from which on they sleep, and below which they spin
 # again; measured: 0.01 alone, 0.67 (spinning) and 0.45 (sleeping) beside one busy process
 BUSY, QUIET = 0.12, 0.06
+SPARE = 8  # threads that the system must allow besides a team: libgomp ends the process where it allows too few
+SETTLING = 0.05  # seconds until threads that have ended no longer count
 LARGEST_TEAM = 64  # threads; where more would be needed, most cores are free and spinning is right
 PROCESS = Path("/proc/self")
 
@@ -96,8 +98,9 @@ class SpinSwitch:
         if sleeping == self.sleeping or not 2 <= self.size <= LARGEST_TEAM:
             return
         if sleeping:
-            if not can_start_threads(self.size):
+            if not can_start_threads(self.size + SPARE):
                 return
+            time.sleep(SETTLING)
             ready, end = threading.Event(), threading.Event()
             owner = threading.Thread(target=self._hold_team, args=(ready, end), name="zoo-team", daemon=True)
             try:

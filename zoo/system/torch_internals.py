@@ -5,7 +5,9 @@ Every function says which name it stands for and why no public one does.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any, TypeVar
 
 import torch
@@ -26,7 +28,19 @@ def fake_tensors() -> Any:
 
     The public "meta" device has no kernels of a CPU, and autograd keeps other tensors for other kernels.
     """
+    count_devices()
     return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+@cache
+def count_devices() -> None:
+    """Have autograd count the devices of this machine, which it does at the first backward pass of a process.
+
+    It starts a thread for each. Fake tensors pretend to a GPU where there is none: if that pass has them, the thread of
+    that GPU is started, after which no process can be forked, and which ends a process that was forked.
+    """
+    with torch.inference_mode(False), torch.enable_grad():
+        torch.ones(1, requires_grad=True).sum().backward()
 
 
 def is_fake(tensor: Tensor) -> bool:
@@ -108,8 +122,11 @@ def softmax_backward(grad: Tensor, weights: Tensor) -> Tensor:
 def can_reorder_weights(dtype: torch.dtype = torch.float32) -> bool:
     """Whether this torch has oneDNN's products with reordered weights of a type on this processor.
 
-    `mkldnn::_is_mkldnn_bf16_supported`: oneDNN refuses bfloat16 on processors that torch itself multiplies it on.
+    `mkldnn::_is_mkldnn_bf16_supported`: oneDNN refuses bfloat16 on processors that torch itself multiplies it on. Where
+    OMP_DYNAMIC lets OpenMP give an operation fewer threads than it asks for, oneDNN leaves a part of a product out.
     """
+    if os.environ.get("OMP_DYNAMIC", "").strip().lower() in ("true", "1", "yes", "on"):
+        return False
     ops = torch.ops.mkldnn
     if not torch.backends.mkldnn.is_available() or not hasattr(ops, "_reorder_linear_weight"):
         return False
