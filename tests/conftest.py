@@ -1,5 +1,6 @@
 """One thread and one seed for every test; files that take long first, in random order within a file."""
 
+import atexit
 import gc
 import json
 import os
@@ -14,6 +15,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from tests import forks
 from zoo import registry
 
 # tests see zoo's own parts only, whatever plugins are installed; those of tests/plugins install theirs elsewhere
@@ -54,14 +56,11 @@ def pytest_collection():
 def pytest_collection_finish():
     """What is there now stays until the end, and is not looked through again."""
     gc.enable()
-    gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 10, 10)  # as `zoo fit` does: tests of many small tensors took an eighth longer
+    gc.set_threshold(50_000, 10, 100)  # the first as `zoo fit`: tests of many small tensors took an eighth longer
 
 
-def pytest_unconfigure():
-    """Modules are taken down at the end as in a process that froze nothing."""
-    gc.unfreeze()
+atexit.register(gc.unfreeze)  # modules are taken down at the end as in a process that froze nothing
 
 
 @pytest.hookimpl(trylast=True)  # after the plugin that shuffles
@@ -88,6 +87,8 @@ class DurationRecorder:
 
 
 def pytest_configure(config):
+    if config.getoption("numprocesses", None):
+        forks.share()
     if os.environ.get("ZOO_RECORD_DURATIONS") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(DurationRecorder())
 

@@ -17,28 +17,22 @@ def covering(
 
     Each row is the accepted one that adds the most new combinations, the first of equals: the rows repeat.
     """
-    names = list(factors)
-    groups = list(itertools.combinations(range(len(names)), min(strength, len(names))))
-    rows = [row for row in itertools.product(*factors.values()) if accepted(dict(zip(names, row, strict=True)))]
-    numbers = [{} for _ in groups]  # of the combinations of each group, in the order in which rows have them
-    for row in rows:
-        for group, ids in zip(groups, numbers, strict=True):
-            ids.setdefault(tuple([row[place] for place in group]), len(ids))
-    firsts = itertools.accumulate(map(len, numbers), initial=0)
-    combinations = np.array(
-        [
-            [first + ids[tuple([row[place] for place in group])] for row in rows]
-            for group, ids, first in zip(groups, numbers, firsts, strict=False)
-        ],
-        dtype=int,
-    )  # of each group in each row
-    missing = np.zeros(sum(map(len, numbers)), dtype=bool)
+    names, choices = list(factors), [list(values) for values in factors.values()]
+    admissible = [accepted(dict(zip(names, row, strict=True))) for row in itertools.product(*choices)]
+    shape = np.array([len(values) for values in choices])
+    rows = np.indices(shape, dtype=np.int32).reshape(len(choices), -1)[:, admissible]  # the place of a value, by factor
+    combinations, first = [], 0
+    for group in itertools.combinations(range(len(names)), min(strength, len(names))):
+        combinations.append(first + np.ravel_multi_index(tuple(rows[list(group)]), tuple(shape[list(group)])))
+        first += int(shape[list(group)].prod())
+    combinations = np.array(combinations, dtype=np.intp)  # of each group in each row
+    missing = np.zeros(first, dtype=bool)
     missing[combinations] = True
     array = []
     while missing.any():
         best = int(missing[combinations].sum(0).argmax())
         missing[combinations[:, best]] = False
-        array.append(dict(zip(names, rows[best], strict=True)))
+        array.append({name: values[place] for name, values, place in zip(names, choices, rows[:, best], strict=True)})
     return array
 
 

@@ -1,4 +1,4 @@
-"""The process that tests/forks.py starts: it imports the libraries once, and forks for each command.
+"""The process that tests/forks.py starts: it imports the libraries at the first command, and forks for each.
 
 ``python fork_server.py SOCKET``. It ends when its standard input does.
 """
@@ -127,6 +127,7 @@ def serve(address: str) -> None:
         if listener in ready:
             connection, _ = listener.accept()
             request, descriptors = receive(connection)
+            import_libraries()
             if process := os.fork():
                 connection.sendall(f"{process}\n".encode())
                 waiting[process] = connection
@@ -154,5 +155,4 @@ def serve(address: str) -> None:
 
 
 if __name__ == "__main__":
-    import_libraries()
     serve(sys.argv[1])

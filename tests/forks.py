@@ -8,6 +8,8 @@ of hash seeds or of the number of threads needs ``subprocess``.
 ``Popen`` in the place of ``subprocess.Popen`` forks for the commands of Python that the tested code starts itself (the
 fixture ``forked_children``, and ``nested=True`` for a process that is forked). Such a process is a child of the server,
 not of its starter: a test of process groups or of a parent's death needs real ones.
+
+The processes of pytest-xdist use one server together, ``share``.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from typing import IO, Any
 SERVER = Path(__file__).with_name("fork_server.py")
 PATIENCE = 300.0  # seconds for the start of a server
 START = subprocess.Popen  # whatever takes its place later
+SHARED = "ZOO_TESTS_FORKS"  # an environment variable: the process id and the address of a server, and its Python
 
 
 class Server:
@@ -49,6 +52,11 @@ class Server:
                 raise RuntimeError("the server of forks does not start")
             time.sleep(0.02)
 
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self.process.pid
+
     def close(self) -> None:
         """End the server; its forks go on."""
         assert self.process.stdin is not None
@@ -60,8 +68,8 @@ class Server:
 class Starter:
     """A server that an ancestor of this process has started."""
 
-    def __init__(self, python: str, address: str) -> None:
-        self.python, self.address = python, address
+    def __init__(self, python: str, address: str, pid: int) -> None:
+        self.python, self.address, self.pid = python, address, pid
 
 
 _servers: dict[int, Server] = {}  # by the process that uses it: a fork of a test's process starts its own
@@ -72,16 +80,26 @@ def server() -> Server | Starter:
     """The server of this process, started when first needed."""
     if _inherited is not None:
         return _inherited
+    if shared := os.environ.get(SHARED):
+        number, address, python = shared.split(os.pathsep)
+        if python == sys.executable and os.path.exists(address):
+            return Starter(python, address, int(number))
     if os.getpid() not in _servers:
         _servers[os.getpid()] = Server()
         atexit.register(_servers[os.getpid()].close)
     return _servers[os.getpid()]
 
 
+def share() -> None:
+    """Let processes that this one starts use its server."""
+    by = server()
+    os.environ[SHARED] = os.pathsep.join([str(by.pid), by.address, by.python])
+
+
 def inherit(python: str, address: str) -> None:
     """In a process that is forked: fork for the commands of Python that it starts, too."""
     global _inherited
-    _inherited = Starter(python, address)
+    _inherited = Starter(python, address, os.getppid())
     subprocess.Popen = Popen  # type: ignore[misc]
 
 

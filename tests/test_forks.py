@@ -19,7 +19,7 @@ def test_a_child_of_the_tested_code_is_a_fork(forked_children, tmp_path):
     code = "import os, sys; print(os.getcwd(), os.getpid() == os.getsid(0), sys.stdin.read(), sys.argv[1]); sys.exit(3)"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-c", code, "x"], cwd=tmp_path, start_new_session=True, **pipes) as child:
-        assert parent(child.pid) == forks.server().process.pid
+        assert parent(child.pid) == forks.server().pid
         assert child.poll() is None
         with pytest.raises(subprocess.TimeoutExpired):
             child.wait(0.01)
@@ -40,7 +40,7 @@ def test_other_commands_are_started(forked_children):
         done = subprocess.run(command, shell=isinstance(command, str), capture_output=True, text=True)
         assert (done.returncode, done.stdout) == (0, "x\n")
     child = subprocess.Popen(["sleep", "0"])
-    assert parent(child.pid) != forks.server().process.pid
+    assert parent(child.pid) != forks.server().pid
     assert child.wait(60) == 0
 
 
@@ -50,4 +50,4 @@ def test_the_children_of_a_fork_are_forks_where_it_is_asked_for(nested):
     code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}], check=True)"
     done = forks.run([sys.executable, "-c", code], text=True, nested=nested)
     number, has_torch = done.stdout.split()
-    assert (int(number) == forks.server().process.pid, has_torch) == (nested, str(nested))
+    assert (int(number) == forks.server().pid, has_torch) == (nested, str(nested))

@@ -15,6 +15,14 @@ from zoo.errors import UsageError
 LOSS = Question("loss", "default")
 
 
+@pytest.fixture
+def tmp_path(tmp_path):
+    """A folder without other tests' folders beside it, where records of other looks are searched."""
+    folder = tmp_path / "comparison"
+    folder.mkdir()
+    return folder
+
+
 def seeds(count, *variants):
     return {name: tuple(range(1, count + 1)) for name in ("default", *(variants or ("a=1",)))}
 

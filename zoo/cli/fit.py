@@ -79,8 +79,11 @@ class ZooCLI(LightningCLI):
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Take the configuration; LightningCLI's own method warns that it does not come from sys.argv."""
+        trainer = {"callbacks": None, **self.trainer_defaults, **args.get("trainer", {})}
         try:
-            self.config = parser.parse_object(args)
+            # the plan holds all values of model and data: merging defaults again takes as long as all the rest here
+            complete = {"seed_everything": False, **args, "trainer": trainer}
+            self.config = parser.parse_object(complete, defaults=False)
         except TypeError as error:
             raise UsageError(_first_line(str(error))) from error
 

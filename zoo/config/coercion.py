@@ -50,6 +50,8 @@ def coerce(key: str, annotation: Any, node: Node, optional: bool = False) -> obj
         raise UsageError(f"{key!r} is {value:.3g}: no more than {LARGEST_INT} can be counted.{where(node.origin)}")
     if value is None and not optional and type(None) not in members_of(annotation):
         raise _type_error(key, annotation, value, node.origin)
+    if _has_type(value, annotation):
+        return value
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--value", type=annotation)
     reason: Exception | None = None
@@ -61,6 +63,17 @@ def coerce(key: str, annotation: Any, node: Node, optional: bool = False) -> obj
         else:
             return result if is_plain(result) else candidate
     raise _type_error(key, annotation, value, node.origin) from reason
+
+
+def _has_type(value: object, annotation: Any) -> bool:
+    """Whether a value needs no conversion: most are numbers, and a parser takes milliseconds for each.
+
+    A text that may also be null is not one of them, since a parser reads the text "null".
+    """
+    if isinstance(annotation, types.UnionType):
+        members = set(annotation.__args__) - {type(None)}
+        return members <= {int, float, bool, str} and (value is None or (members == {type(value)} != {str}))
+    return annotation is type(value) and annotation in (int, float, bool, str)
 
 
 def _check_texts(key: str, value: object, origin: str) -> None:

@@ -29,6 +29,7 @@ FEW = 6
 MOST = 2000  # samples of a split that are looked at, evenly
 ASIDE = 300  # samples that are looked for in the training data
 WORDS = 16  # tokens in a run that no two texts have in common by chance
+FACTORS = np.random.default_rng(0).integers(1, 2**63, WORDS, dtype=np.uint64) | np.uint64(1)  # of the tokens of a run
 PICKED = 24  # samples of a split that stand for its content
 
 
@@ -217,8 +218,7 @@ def runs(tokens: np.ndarray) -> np.ndarray:
         return np.zeros(0, np.uint64)
     windows = np.lib.stride_tricks.sliding_window_view(tokens.astype(np.uint64) + np.uint64(1), WORDS)
     rich = (np.diff(np.sort(windows, 1), axis=1) > 0).sum(1) >= 7
-    factors = np.random.default_rng(0).integers(1, 2**63, WORDS, dtype=np.uint64) | np.uint64(1)
-    return np.unique((windows[rich] * factors).sum(1, dtype=np.uint64))
+    return np.unique((windows[rich] * FACTORS).sum(1, dtype=np.uint64))
 
 
 @once

@@ -100,9 +100,11 @@ def infill(tokens: Tokens, rate: float, mean: float, mask: int, draw: np.random.
             empty += 1
             budget -= 1  # an empty span counts as one, or a mean near zero would never end
             continue
-        starts = range(len(tokens) - length + 1)
-        free = [start for start in starts if not hidden[max(0, start - 1) : start + length + 1].any()]
-        if not free:
+        starts = np.arange(len(tokens) - length + 1)
+        hidden_before = np.concatenate([[0], np.cumsum(hidden)])  # each position, from 0 to the length
+        left, right = np.maximum(starts - 1, 0), np.minimum(starts + length + 1, len(tokens))  # a token between spans
+        free = starts[hidden_before[left] == hidden_before[right]]
+        if not len(free):
             break
         start = int(draw.choice(free))
         hidden[start : start + length] = True

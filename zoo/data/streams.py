@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from datetime import timedelta
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
@@ -206,24 +207,25 @@ class StreamLoader:
         self._resumed, self.has_more = False, True
         shards = {number: Shard(number, self._states.get(number)) for number in self.shards}
         read = {shard.number: shard.reader_state for shard in shards.values() if not shard.done}
-        chunks = iter(
-            DataLoader(
-                Chunks(self.stream, 0 if self.frozen else self.epoch, read),
-                batch_size=None,
-                num_workers=self.workers if read else 0,
-                generator=torch.Generator().manual_seed(0),  # else iter() would draw from the global one
-            )
+        loader = DataLoader(
+            Chunks(self.stream, 0 if self.frozen else self.epoch, read),
+            batch_size=None,
+            num_workers=self.workers if read else 0,
+            generator=torch.Generator().manual_seed(0),  # else iter() would draw from the global one
         )
         any_batch = self.served > 0
-        batch = self._make_batch(shards, chunks)
-        while batch is not None:
-            states = {number: shard.state() for number, shard in shards.items()}
-            following = self._make_batch(shards, chunks)  # one ahead, so that it is clear which batch is the last
-            any_batch, self.has_more = True, following is not None
-            self._states = states
-            self.served += 1
-            yield batch
-            batch = following
+        # closed also after an error, whose traceback refers to the chunks: workers that the garbage collector
+        # ends have lost their queues, and it waits five seconds for each
+        with closing(chunk for chunk in loader) as chunks:
+            batch = self._make_batch(shards, chunks)
+            while batch is not None:
+                states = {number: shard.state() for number, shard in shards.items()}
+                following = self._make_batch(shards, chunks)  # one ahead, so that it is clear which batch is the last
+                any_batch, self.has_more = True, following is not None
+                self._states = states
+                self.served += 1
+                yield batch
+                batch = following
         if not any_batch and (self.world == 1 or self._group is not None):
             raise UsageError("the training stream has no sample: its files hold no text, or all of it validates.")
 
