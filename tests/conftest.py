@@ -4,6 +4,7 @@ import atexit
 import gc
 import json
 import os
+import sys
 from collections import defaultdict
 from pathlib import Path
 
@@ -12,7 +13,6 @@ os.environ["ZOO_BF16"] = "0"  # results do not depend on the processor
 os.environ["ZOO_KERNELS"] = "plain"  # nor on what was measured on it
 
 import pytest
-import torch
 from hypothesis import HealthCheck, settings
 
 from tests import forks
@@ -42,8 +42,6 @@ settings.register_profile(
 settings.load_profile("deterministic")
 
 pytest_plugins = ["tests.fixtures"]
-torch.set_num_threads(1)
-torch.ones(1, requires_grad=True).sum().backward()  # before fake tensors: see zoo/conformance/check.py
 # seconds per file on two cores; rewritten by ZOO_RECORD_DURATIONS=1 pytest
 DURATIONS = Path(__file__).parent / "durations.json"
 
@@ -57,7 +55,7 @@ def pytest_collection_finish():
     """What is there now stays until the end, and is not looked through again."""
     gc.enable()
     gc.freeze()
-    gc.set_threshold(50_000, 10, 100)  # the first as `zoo fit`: tests of many small tensors took an eighth longer
+    gc.set_threshold(100_000, 10, 100)  # tests of many small tensors took an eighth longer by default
 
 
 atexit.register(gc.unfreeze)  # modules are taken down at the end as in a process that froze nothing
@@ -89,24 +87,34 @@ class DurationRecorder:
 def pytest_configure(config):
     if config.getoption("numprocesses", None):
         forks.share()
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
+        prepare_torch()
     if os.environ.get("ZOO_RECORD_DURATIONS") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(DurationRecorder())
 
 
-DEVICES = torch.cuda.is_available() or torch.backends.mps.is_available()
-# without devices torch.manual_seed would note, for each kind of them, the stack of the call: a third of an empty test
-SEED = torch.manual_seed if DEVICES else torch.default_generator.manual_seed
-torch.manual_seed = SEED  # for what is tested too, which seeds ten thousand times in the contract of our own parts
+def prepare_torch() -> None:
+    """What tests expect of torch, in the processes that run them: importing it takes two seconds."""
+    import torch
+
+    torch.set_num_threads(1)
+    torch.ones(1, requires_grad=True).sum().backward()  # before fake tensors: see zoo/conformance/check.py
+    if not (torch.cuda.is_available() or torch.backends.mps.is_available()):
+        # without devices torch.manual_seed would note, for each kind of them, the stack of the call: a third of an
+        # empty test; for what is tested too, which seeds ten thousand times in the contract of our own parts
+        torch.manual_seed = torch.default_generator.manual_seed
 
 
 @pytest.fixture(autouse=True)
 def _seeded():
-    SEED(0)
+    sys.modules["torch"].manual_seed(0)
 
 
 @pytest.fixture
 def double():
     """Everything built in the test is float64, so that 1e-10 is a bound on the formula and not on rounding."""
+    import torch
+
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)

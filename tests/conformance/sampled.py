@@ -18,7 +18,8 @@ from zoo.conformance.subject import Subject
 Situation = tuple[str, Subject]
 EVERY = 2  # one check in so many meets another situation
 COSTLY = ("learns_two_samples", "processes_agree", "trains_language")  # of which each part of a stack meets one
-COSTLY_OF_DATA = ("workers_change_nothing", "resumes")  # of which each data module meets one
+# of each of which a data module meets one
+COSTLY_OF_DATA = (("workers_change_nothing", "resumes"), ("fingerprint_follows_content", "splits_are_apart"))
 COMPILED = ("norm", "ffn")  # kinds of which the default run compiles a part here: tests/training compiles one of each
 
 
@@ -26,8 +27,8 @@ def is_for(check: Check, number: int) -> bool:
     """Whether the default run has a check for the part of this number among those of its kind."""
     if check.name == "compiles":
         return number == 0 and check.subject.kind in COMPILED
-    costly = COSTLY_OF_DATA if check.subject.kind == "data" else COSTLY
-    return check.name not in costly or costly.index(check.name) == number % len(costly)
+    groups = COSTLY_OF_DATA if check.subject.kind == "data" else (COSTLY,)
+    return all(check.name not in costly or costly.index(check.name) == number % len(costly) for costly in groups)
 
 
 class Situations:

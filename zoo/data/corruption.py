@@ -101,9 +101,9 @@ def infill(tokens: Tokens, rate: float, mean: float, mask: int, draw: np.random.
             budget -= 1  # an empty span counts as one, or a mean near zero would never end
             continue
         starts = np.arange(len(tokens) - length + 1)
-        hidden_before = np.concatenate([[0], np.cumsum(hidden)])  # each position, from 0 to the length
-        left, right = np.maximum(starts - 1, 0), np.minimum(starts + length + 1, len(tokens))  # a token between spans
-        free = starts[hidden_before[left] == hidden_before[right]]
+        counts = np.concatenate([[0], np.cumsum(hidden)])  # of hidden tokens before each
+        begins, ends = np.maximum(starts - 1, 0), np.minimum(starts + length + 1, len(tokens))  # a token between spans
+        free = starts[counts[begins] == counts[ends]]
         if not len(free):
             break
         start = int(draw.choice(free))
