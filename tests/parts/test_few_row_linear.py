@@ -9,7 +9,7 @@ from zoo.models import LanguageModel
 from zoo.models.generation import GenerationConfig, generate
 from zoo.parts import few_row_linear as module
 from zoo.parts.few_row_linear import COLUMNS, FEW, Linear, Packed, linear, pack_once, packs
-from zoo.parts.int8 import Int8
+from zoo.parts.int8 import Int8, quantize
 from zoo.system import torch_internals
 
 
@@ -157,6 +157,19 @@ def test_one_and_two_rows_are_multiplied_with_a_packed_matrix_where_that_is_fast
     torch.testing.assert_close(linear(x, weight), F.linear(x, weight), atol=1e-4, rtol=1e-5)
     assert len(products) == 1
     del packed
+
+
+@needs_onednn
+@pytest.mark.parametrize("rows", [1, 2, 8])
+@torch.no_grad()
+def test_a_matrix_in_eight_bits_stays_so_when_texts_ask_for_the_fastest_layout(rows, monkeypatch):
+    monkeypatch.setattr(module, "is_faster_packed", lambda rows, weight: True)
+    weight, x = torch.randn(40, 48), torch.randn(rows, 48)
+    (held,) = quantize([weight])
+    rounded = linear(x, weight)
+    assert packs([weight], rows) == [held]
+    assert torch.equal(linear(x, weight), rounded)
+    assert not torch.equal(rounded, F.linear(x, weight))
 
 
 @torch.no_grad()

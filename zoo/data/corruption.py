@@ -100,11 +100,9 @@ def infill(tokens: Tokens, rate: float, mean: float, mask: int, draw: np.random.
             empty += 1
             budget -= 1  # an empty span counts as one, or a mean near zero would never end
             continue
-        starts = np.arange(len(tokens) - length + 1)
-        counts = np.concatenate([[0], np.cumsum(hidden)])  # of hidden tokens before each
-        begins, ends = np.maximum(starts - 1, 0), np.minimum(starts + length + 1, len(tokens))  # a token between spans
-        free = starts[counts[begins] == counts[ends]]
-        if not len(free):
+        starts = range(len(tokens) - length + 1)
+        free = [start for start in starts if not hidden[max(0, start - 1) : start + length + 1].any()]
+        if not free:
             break
         start = int(draw.choice(free))
         hidden[start : start + length] = True
