@@ -165,9 +165,9 @@ def test_one_and_two_rows_are_multiplied_with_a_packed_matrix_where_that_is_fast
 def test_a_matrix_in_eight_bits_stays_so_when_texts_ask_for_the_fastest_layout(rows, monkeypatch):
     monkeypatch.setattr(module, "is_faster_packed", lambda rows, weight: True)
     weight, x = torch.randn(40, 48), torch.randn(rows, 48)
-    (held,) = quantize([weight])
+    (rounded_matrix,) = quantize([weight])
     rounded = linear(x, weight)
-    assert packs([weight], rows) == [held]
+    assert packs([weight], rows) == [rounded_matrix]
     assert torch.equal(linear(x, weight), rounded)
     assert not torch.equal(rounded, F.linear(x, weight))
 
