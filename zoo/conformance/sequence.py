@@ -21,6 +21,8 @@ from zoo.parts.packing import Packing
 from zoo.parts.position import Extent
 
 CAUSAL = Extent((LENGTH,), causal=True)
+TOLERANCE = 1e-5  # of float32
+ROUNDING = 1e-10  # of float64, with scores that enlarge it; a part that computes in float32 is further away
 
 
 def build_stack(subject: Subject, **options: object) -> Stack:
@@ -151,17 +153,23 @@ def decoding(subject: Subject) -> None:
     net = build_stack(subject, depth=2)
     for sizes in ((1,) * 9, (4, 1, 3, 1), (8, 1), (30, 1, 1, 1, 31, 1, 1, 4, 1)):
         x = subject.tokens(2, sum(sizes))
-        whole = net(x)
-        caches, begin, steps = net.caches(sum(sizes)), 0, []
-        for size in sizes:
-            steps.append(net(x[:, begin : begin + size], caches=caches))
-            begin += size
-        gap = difference(torch.cat(steps, 1), whole)
+        gap = _gap_of_steps(net, x, sizes)
+        # sharp scores enlarge float32's rounding; what counts tokens differs in float64, too
+        if gap > TOLERANCE and _gap_of_steps(copy.deepcopy(net).double(), x.double(), sizes) <= ROUNDING:
+            continue
         require(
-            gap <= 1e-5,
+            gap <= TOLERANCE,
             f"decoded in steps of {sizes} it differs by {gap:.1e} from one pass. Queries stand at pattern.offset, keys "
             "at pattern.start: use positions as they are given, never count tokens.",
         )
+
+
+def _gap_of_steps(net: Stack, x: Tensor, sizes: Sequence[int]) -> float:
+    """How far tokens x (B, T, dim), decoded in steps of these sizes, differ from one pass."""
+    caches, steps = net.caches(x.size(1)), []
+    for part in x.split(list(sizes), 1):
+        steps.append(net(part, caches=caches))
+    return difference(torch.cat(steps, 1), net(x))
 
 
 def decoding_reordered(subject: Subject) -> None:
