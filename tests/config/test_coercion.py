@@ -10,7 +10,7 @@ BASE = "model: Toy\ndata: {class_path: Text, init_args: {path: a}}\n"
     [
         ("lr", "3e-4", 3e-4), ("lr", "1", 1.0), ("limit", "null", None), ("limit", "7", 7), ("flag", "true", True),
         ("mode", "sum", "sum"), ("sizes", "[1,2]", (1, 2)), ("names", "[a, b]", ["a", "b"]), ("where", "x/y", "x/y"),
-        ("share", "0.5", 0.5), ("share", "auto", "auto"),
+        ("share", "0.5", 0.5), ("share", "auto", "auto"), ("share", "null", "null"),
     ],
 )  # fmt: skip
 def test_command_line_texts_get_their_type(resolve, name, text, value):

@@ -55,7 +55,7 @@ def coerce(key: str, annotation: Any, node: Node, optional: bool = False) -> obj
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--value", type=annotation)
     reason: Exception | None = None
-    for candidate in _candidates(annotation, node, value):
+    for candidate in _candidates(annotation, node, value, optional):
         try:
             result = parser.parse_object({"value": candidate}).value
         except Exception as error:  # jsonargparse passes on errors raised by a type's own code
@@ -98,10 +98,16 @@ def _check_texts(key: str, value: object, origin: str) -> None:
         raise UsageError(f"{key!r} is a text with more than {DEPTH} brackets: {value!r:.60}.{where(origin)}")
 
 
-def _candidates(annotation: Any, node: Node, value: object) -> list[object]:
-    """The values that a command-line text may mean: for a union of text and other types, first the parsed value."""
-    members = set(members_of(annotation)) - {type(None)}
-    return [_parse_untyped(value), value] if not node.typed and str in members and len(members) > 1 else [value]
+def _candidates(annotation: Any, node: Node, value: object, optional: bool) -> list[object]:
+    """The values that a command-line text may mean: for a union of text and other types, first the parsed value.
+
+    The text "null" is null only where null is possible.
+    """
+    members = set(members_of(annotation))
+    if node.typed or str not in members or len(members - {type(None)}) < 2:
+        return [value]
+    parsed = _parse_untyped(value)
+    return [value] if parsed is None and not optional and type(None) not in members else [parsed, value]
 
 
 def is_plain(value: object) -> bool:
