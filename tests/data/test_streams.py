@@ -4,6 +4,8 @@ import io
 import itertools
 import multiprocessing
 import os
+import signal
+import time
 from collections import Counter
 from itertools import islice
 
@@ -259,6 +261,27 @@ def test_an_error_while_reading_has_no_traceback_of_a_worker(workers):
     # though the traceback refers to its reader: whoever collects it later would wait ten seconds for them
     assert error.tb is not None
     assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("failure", [ValueError, OSError, "killed worker", "interrupt"])
+def test_no_worker_outlives_an_error_that_somebody_keeps(failure, workers):
+    class Failing(Numbers):
+        def open(self, shard, epoch):
+            if shard == 3 and failure == "killed worker":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if shard == 3 and failure == "interrupt":
+                os.kill(os.getppid(), signal.SIGINT)
+                time.sleep(0.5)
+            elif shard == 3:
+                raise failure("a reader of somebody else's fails")
+            return super().open(shard, epoch)
+
+    kind = {"killed worker": RuntimeError, "interrupt": KeyboardInterrupt}.get(failure, failure)
+    with pytest.raises(kind) as error:
+        list(StreamLoader(Failing(UNEVEN), 6, workers=workers))
+    assert error.tb is not None
+    assert [child for child in multiprocessing.active_children() if child.is_alive()] == []
 
 
 def test_a_chunk_is_read_only_when_it_is_due():

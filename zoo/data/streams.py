@@ -8,6 +8,7 @@ number of processes, and either may change between a stop and a resume.
 
 from __future__ import annotations
 
+import traceback
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -214,18 +215,20 @@ class StreamLoader:
             generator=torch.Generator().manual_seed(0),  # else iter() would draw from the global one
         )
         any_batch = self.served > 0
-        # closed also after an error, whose traceback refers to the chunks: workers that the garbage collector
-        # ends have lost their queues, and it waits five seconds for each
-        with closing(chunk for chunk in loader) as chunks:
-            batch = self._make_batch(shards, chunks)
-            while batch is not None:
-                states = {number: shard.state() for number, shard in shards.items()}
-                following = self._make_batch(shards, chunks)  # one ahead, so that it is clear which batch is the last
-                any_batch, self.has_more = True, following is not None
-                self._states = states
-                self.served += 1
-                yield batch
-                batch = following
+        try:
+            with closing(chunk for chunk in loader) as chunks:
+                batch = self._make_batch(shards, chunks)
+                while batch is not None:
+                    states = {number: shard.state() for number, shard in shards.items()}
+                    following = self._make_batch(shards, chunks)  # one ahead: it is clear which batch is the last
+                    any_batch, self.has_more = True, following is not None
+                    self._states = states
+                    self.served += 1
+                    yield batch
+                    batch = following
+        except BaseException as error:
+            release_frames(error)
+            raise
         if not any_batch and (self.world == 1 or self._group is not None):
             raise UsageError("the training stream has no sample: its files hold no text, or all of it validates.")
 
@@ -283,6 +286,16 @@ class StreamLoader:
         self.anew = not same or state_dict["rows"] != self.rows * self.world
         if not same:
             log_once("the data, the seed or the shards changed since the checkpoint: its epoch starts anew")
+
+
+def release_frames(error: BaseException | None) -> None:
+    """Drop what the frames that an error has left refer to, such as an iterator with workers, which end with it.
+
+    Workers that the garbage collector ends later have lost their queues, and it waits five seconds for each.
+    """
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 class EpochSetter:
