@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from torch import nn
 import zoo
 from zoo.errors import CheckpointError, PluginError, UsageError
 from zoo.inference import weight_files
+from zoo.inference.rebuild_task import rebuild_task
 from zoo.inference.trained_model import Trained
 from zoo.inference.trained_tasks import use
 from zoo.tasks.task import Task
@@ -275,3 +277,12 @@ def test_a_task_of_somebody_else_is_registered(model):
         use(odd, model("glyphs").place)
     use.register(Odd, Trained)
     assert type(use(odd, model("glyphs").place)) is Trained
+
+
+def test_options_that_a_configuration_lacks_are_those_of_the_part_that_it_names():
+    """The task's default feed-forward has biases, and jsonargparse would pass them on to another one."""
+    ffn = {"class_path": "zoo.parts.ffn.SwiGLU"}
+    options = {"vocab_size": 11, "dim": 16, "depth": 1, "heads": 2, "max_length": 8, "ffn": ffn}
+    config = {"model": {"class_path": "zoo.tasks.lm.CausalLM", "init_args": options}}
+    task = rebuild_task(config, Path("config.yaml"))
+    assert not [name for name, _ in task.named_parameters() if ".ffn.part." in name and name.endswith("bias")]
