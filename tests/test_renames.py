@@ -511,7 +511,7 @@ def test_no_page_has_an_old_option():
     old = [f"{kind_of(path)}.{name}" for path, table in renames.OPTIONS.items() for name in table if ".parts." in path]
     old += ["model.patch", "data.workers"]
     for page in pages:
-        if page.name in ("notebook.md", "mistakes.md"):  # a diary, and commands that were tried
+        if page.name == "mistakes.md" or page.parent.name == "lab":  # a diary, and commands that were tried
             continue
         for word in old:
             assert not re.search(rf"--(model\.)?{re.escape(word)}\b", page.read_text()), f"{page}: {word}"
