@@ -1,4 +1,4 @@
-"""Runs, checkpoints, exports and recipes that an earlier state of zoo wrote are read and continued to the same figures."""
+"""Runs, checkpoints, exports and recipes that an earlier state of zoo wrote are read and continued to equal figures."""
 
 import json
 import platform
