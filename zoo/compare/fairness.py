@@ -8,7 +8,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from zoo.compare.number_format import format_apart, join_words
@@ -124,11 +124,11 @@ def find_flags(
     waiting = Findings(groups)
     for variant, runs in groups.items():
         for run in runs.values():
-            if not run.finished and not has_failed(run):
+            if not run.finished and not run.ended_early:
                 waiting.add("unfinished", "not finished and not counted", run, variant)
     result += waiting.flags()
     completed = {
-        name: {s: run for s, run in runs.items() if run.goals and (run.finished or has_failed(run))}
+        name: {s: run for s, run in runs.items() if run.goals and (run.finished or run.ended_early)}
         for name, runs in groups.items()
     }
     if completed[base]:
@@ -140,11 +140,6 @@ def find_flags(
             *_cost_flags(completed, base),
         ]
     return sorted(result, key=lambda flag: not flag.fatal)
-
-
-def has_failed(run: RunRecord) -> bool:
-    """Whether the run ended without a figure according to any goal: diverged, out of memory, or crashed."""
-    return any(run.failure(goal) for goal in run.goals)
 
 
 def code_flags(groups: Groups, base: str) -> list[Flag]:
@@ -265,7 +260,10 @@ def setting_value_text(value: Any) -> str:
 
 
 def moment_flags(groups: Groups, base: str, goal: str, at: str, lower_is_better: bool) -> list[Flag]:
-    """Flags for unequal numbers of validations, which the best of them depends on, and for a best far from the last."""
+    """Flags for figures of unequal validations, and for a best validation far from the last.
+
+    The best depends on how many validations there were, and the mean of the last few on how late they were.
+    """
     ended_runs = {v: {s: run for s, run in runs.items() if run.finished and not run.failure(goal)}
              for v, runs in groups.items()}  # fmt: skip
     counts = {variant: {len(run.validations) for run in runs.values()} for variant, runs in ended_runs.items()}
@@ -279,6 +277,12 @@ def moment_flags(groups: Groups, base: str, goal: str, at: str, lower_is_better:
             sentence = f"{NOT_COMPARABLE}: {sentence}, and the best of more is better by chance (--at last)"
         concerned = () if base in strange else tuple(strange)
         result.append(Flag(sentence, at == "best", "validations", concerned))
+    if at.startswith("last:"):
+        averaged = {variant: runs for variant, runs in ended_runs.items() if runs}
+        about = f"the validations of --at {at}, in shares of training"
+        result += [replace(flag, about="validations") for flag in
+                   _difference_flags(averaged, base, about, lambda run: _shares_of_training(run, goal, at), join_words,
+                                     True)] if base in averaged else []  # fmt: skip
     for variant, runs in ended_runs.items():
         gaps = [_optimism(run, goal, lower_is_better) for run in runs.values()]
         large = [gap for gap in gaps if gap > TOLERANCE["optimism"]]
@@ -289,6 +293,12 @@ def moment_flags(groups: Groups, base: str, goal: str, at: str, lower_is_better:
                 f"its training overfits or is noisy, and {chance}", False, "validations", (variant,),
             ))  # fmt: skip
     return result
+
+
+def _shares_of_training(run: RunRecord, goal: str, at: str) -> tuple[str, ...]:
+    """The share of its steps after which each validation was made whose mean ``at`` names: ``50 %``, ``100 %``."""
+    steps = [number(each.get("step")) for each in run.validations if goal in each]
+    return tuple(f"{100 * step / (run.steps or 1):.0f} %" for step in steps[-int(at.partition(":")[2]) :])
 
 
 def _optimism(run: RunRecord, goal: str, lower_is_better: bool) -> float:
@@ -386,16 +396,16 @@ def _budget_flags(
     groups: Groups, base: str, about: str, spent: Callable[[RunRecord], float], tolerance: float
 ) -> list[Flag]:
     """A flag per budget spent that differs from the baseline's at the same seed (padding varies with the seed)."""
-    usual = _common(groups[base], spent, lambda run: not has_failed(run))
+    usual = _common(groups[base], spent, lambda run: not run.ended_early)
     if usual is None:
         return []
-    amounts = {seed: spent(run) for seed, run in groups[base].items() if not has_failed(run)}
+    amounts = {seed: spent(run) for seed, run in groups[base].items() if not run.ended_early}
     equal = {seed: amount for seed, amount in amounts.items() if tolerance < abs(amount / usual - 1) <= PADDING}
     strange: dict[tuple[float, float], dict[str, list[int]]] = {}
     for variant, runs in groups.items():
         for seed, run in runs.items():
             due = equal.get(seed, usual)
-            if not has_failed(run) and not abs(spent(run) - due) <= tolerance * due:
+            if not run.ended_early and not abs(spent(run) - due) <= tolerance * due:
                 strange.setdefault((spent(run), due), {}).setdefault(variant, []).append(seed)
     result = []
     for (amount, due), where in strange.items():

@@ -219,12 +219,13 @@ def choices_after_looking(events: Sequence[Event], question: Question) -> tuple[
     if not events:
         return None
     early_events = plans_before_runs(events)
-    plans = [event.question for event in early_events]
-    if not plans:
-        return (f"the comparison itself, when {events[0].ended_runs} of its runs had ended",)
-    looks = sum(event.what == LOOK and event.ended_runs > 0 for event in events)
-    often = f"after {looks} look{'s' * (looks != 1)}"
     phrases = []
+    if not early_events:  # what it asks now is compared with what it asked first
+        phrases.append(f"the comparison itself, when {events[0].ended_runs} of its runs had ended")
+        early_events = [*events[:1]]
+    plans = [event.question for event in early_events]
+    looks = sum(event.what == LOOK and event.ended_runs > 0 for event in events)
+    often = f"after {looks} look{'s' * (looks != 1)}" if looks else "when runs had ended"
     for name, word in CHOICES.items():
         value, before = getattr(question, name), list(dict.fromkeys(getattr(plan, name) for plan in plans))
         if value not in before:

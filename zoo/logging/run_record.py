@@ -88,10 +88,7 @@ class Ledger(Callback):
         """Add the metrics of the validation, and write the file."""
         if trainer.sanity_checking or self._started_at is None:
             return
-        measured: dict[str, float] = getattr(pl_module, "measured", {})
-        # a metric that is nan was not measured; where the loss is not finite either, the run diverged
-        diverged = not math.isfinite(measured.get("loss", 0.0))
-        figures = {name: value for name, value in measured.items() if diverged or value == value}
+        figures: dict[str, float] = getattr(pl_module, "measured", {})
         self.validations.append({"step": trainer.global_step, "tokens": tokens_seen(pl_module), **figures})
         self.write(trainer, pl_module)
 
