@@ -137,10 +137,11 @@ def _parse_event(content: dict[str, Any]) -> Event | None:
 
 
 def _has_valid_details(event: Event) -> bool:
-    """Whether the runs of a look are figures or null by path, and its verdicts words by variant."""
+    """Whether the margin is a number or null, the runs of a look are figures or null, and its verdicts words."""
     runs, verdicts = event.details.get("runs") or {}, event.details.get("verdicts") or {}
     figures_valid = all(figure is None or type(figure) in (int, float) for figure in runs.values())
-    return figures_valid and all(isinstance(word, str) for word in verdicts.values())
+    margin_valid = event.question.margin is None or type(event.question.margin) in (int, float)
+    return margin_valid and figures_valid and all(isinstance(word, str) for word in verdicts.values())
 
 
 def count_damaged_lines(home: Path) -> int:
