@@ -258,3 +258,41 @@ def test_tokens_are_compared_seed_by_seed():
 def test_fatal_flags_come_first():
     result = find_flags(pair(tokens=1_000, **{"setting.precision": "16", "cost.spread": 0.5}))
     assert [flag.fatal for flag in result] == [True, False, False]
+
+
+CODE = {"zoo": {"version": "1", "source": "c0de" * 4, "libraries": {"numpy": "2.0", "tokenizers": "0.22"}}}
+
+
+def with_libraries(**versions):
+    return {"zoo": {**CODE["zoo"], "libraries": {**CODE["zoo"]["libraries"], **versions}}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"code": with_libraries(numpy="1.26")}, "different numpy: 1.26 against 2.0 of default"),
+        ({"code": with_libraries(tokenizers="0.21")}, "different tokenizers: 0.21 against 0.22 of default"),
+        ({"code": CODE, "earlier_code": [with_libraries(numpy="1.26")]}, "different numpy: 1.26 and 2.0 against 2.0"),
+        ({"code": CODE, "outcome": {"state": "finished", "skipped": 15}}, "15 of 3000 steps were left out"),
+    ],
+)
+@pytest.mark.parametrize("seeds", [(1, 2), (2,)])
+def test_what_a_run_was_made_with_and_what_it_left_out_is_named(changes, word, seeds):
+    runs = [replace(one, code=CODE) for one in pair(2)]
+    runs = [replace(one, **changes) if one.variant != "default" and one.seed in seeds else one for one in runs]
+    (flag,) = find_flags(runs)
+    assert word in flag.sentence
+    assert not flag.fatal
+    assert ("s2" in flag.sentence) is (seeds == (2,))
+
+
+@pytest.mark.parametrize("whose", ["default", "position=alibi"])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_run_that_went_on_with_other_options_is_not_pooled(whose, seed):
+    resumed = [{"step": 100, "changes": {"model.lr": [0.1, 0.2]}}]
+    runs = [replace(one, resumed=resumed) if (one.variant, one.seed) == (whose, seed) else one for one in pair(2)]
+    (flag,) = find_flags(runs)
+    assert flag.fatal
+    assert flag.refuses("position=alibi")
+    assert "was resumed with other options: model.lr 0.1 → 0.2" in flag.sentence
+    assert f"s{seed}" in flag.sentence

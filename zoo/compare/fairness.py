@@ -21,7 +21,7 @@ from zoo.compare.run_records import (
     shared_goals,
 )  # fmt: skip
 from zoo.compare.variant_names import closest_to_recipe, short_names
-from zoo.config.passive_settings import PASSIVE_SETTINGS
+from zoo.config.passive_settings import is_passive
 
 Groups = Mapping[str, Mapping[int, RunRecord]]
 Where = dict[str, list[int]]  # variant → seeds
@@ -135,6 +135,7 @@ def find_flags(
         result += [
             *_equality_flags(completed, base, varied),
             *code_flags(completed, base),
+            *conduct_flags(completed, base),
             *config_flags(completed, base, varied),
             *pair_flags(completed, base),
             *_cost_flags(completed, base),
@@ -164,7 +165,47 @@ def code_flags(groups: Groups, base: str) -> list[Flag]:
                 "in another --runs DIR or after moving these away"
             )
             result.append(Flag(sentence, True, "code", () if base in where else tuple(where)))
-    return [*result, *unknown.flags()]
+    return [*result, *_library_flags(groups, base), *unknown.flags()]
+
+
+def _library_flags(groups: Groups, base: str) -> list[Flag]:
+    """Flags for libraries of which runs had other versions; that of torch is a setting."""
+    findings, label = Findings(groups), short_names(groups)[base]
+    usual = _libraries(_first(groups[base]))
+    for variant, runs in groups.items():
+        for run in runs.values():
+            for name, version in _libraries(run).items():
+                if name in usual and version != usual[name]:
+                    sentence = f"different {name}: {version} against {usual[name]} of {label}"
+                    findings.add("libraries", sentence, run, variant)
+    return findings.flags()
+
+
+def _libraries(run: RunRecord) -> dict[str, str]:
+    """The versions of the libraries of a run, those before a resume with others included."""
+    versions: dict[str, list[str]] = {}
+    for code in (*run.earlier_code, run.code):
+        for module in code.values():
+            for name, version in (module.get("libraries") or {}).items():
+                versions.setdefault(name, []).append(str(version))
+    return {name: " and ".join(dict.fromkeys(each)) for name, each in versions.items() if name != "torch"}
+
+
+def conduct_flags(groups: Groups, base: str) -> list[Flag]:
+    """Flags for runs that did not train as configured throughout: resumed with other options, steps left out."""
+    findings, result = Findings(groups), []
+    for variant, runs in groups.items():
+        for run in runs.values():
+            if (skipped := number(run.outcome.get("skipped"))) > 0:
+                sentence = f"{skipped:.0f} of {run.steps} steps were left out, because they were not finite"
+                findings.add("skipped steps", sentence, run, variant)
+            changes = {key: pair for each in run.resumed for key, pair in each["changes"].items()}
+            if changes:
+                pieces = [f"{key} {old} → {new}" for key, (old, new) in changes.items()]
+                where = describe_runs(groups, {variant: [run.seed]})
+                sentence = f"{NOT_COMPARABLE}: {where} was resumed with other options: {join_words(pieces, 3)}"
+                result.append(Flag(sentence, True, "resumed", () if variant == base else (variant,)))
+    return [*result, *findings.flags()]
 
 
 def describe_code_change(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
@@ -190,7 +231,7 @@ def all_options(run: RunRecord) -> dict[str, Any]:
     settings = {
         name: value
         for name, value in run.config.items()
-        if name.partition(".")[0] in sections and not name.startswith(PASSIVE_SETTINGS) and name not in COVERED
+        if name.partition(".")[0] in sections and not is_passive(name, value) and name not in COVERED
     }
     return {**run.choices, **{name: value for name, value in settings.items() if value not in (None, [], False)}}
 

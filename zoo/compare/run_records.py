@@ -18,6 +18,7 @@ from zoo.compare.variant_names import pieces
 from zoo.console import LOG
 from zoo.errors import UsageError
 from zoo.io import atomic_files, limits
+from zoo.io.content_digests import KEY, content_digest
 
 LARGEST_SEED = 2**32 - 1  # of numpy
 LEDGER, CONFIG, FORMAT = "ledger.json", "config.yaml", 1
@@ -59,6 +60,7 @@ class RunRecord:
     config: Mapping[str, Any] = field(default_factory=dict)  # the whole configuration by dotted keys, and
     code: Mapping[str, Any] = field(default_factory=dict)  # the code by top-level module; both empty in runs of zoo 0.1
     earlier_code: Sequence[Mapping[str, Any]] = ()
+    resumed: Sequence[Mapping[str, Any]] = ()  # from which steps it went on with other options or data, and which
     test: Mapping[str, Any] = field(default_factory=dict)  # figures of the test split, where they were measured
     problem: str = ""
 
@@ -211,6 +213,8 @@ def parse_record(path: Path) -> RunRecord:
         return invalid(f"{path} is damaged: {' '.join(str(error).split())}")
     if not isinstance(content, dict) or "format" not in content or "variant" not in content:
         return invalid(f"{path} is not a run record of zoo")
+    if KEY in content and content[KEY] != content_digest(content):
+        return invalid(f"{path} was changed after zoo wrote it")
     if content["format"] != FORMAT:
         return invalid(f"{path} has format {content['format']!r}, and this version of zoo reads format {FORMAT}")
     wrong = [name for name, kind in KINDS.items() if name in content and not isinstance(content[name], kind)]
@@ -223,6 +227,9 @@ def parse_record(path: Path) -> RunRecord:
     inner = {
         "batches": isinstance((content.get("batches") or {}).get("first", []), list),
         "code": all(isinstance(each, dict) for each in (content.get("code") or {}).values()),
+        "resumed": all(
+            isinstance(each, dict) and isinstance(each.get("changes"), dict) for each in content.get("resumed") or ()
+        ),
         "seed": 0 <= content["seed"] <= LARGEST_SEED,
     }
     if not all(inner.values()):
@@ -267,7 +274,7 @@ def read_crash(folder: Path) -> dict[str, Any]:
 KINDS: dict[str, type | tuple[type, ...]] = {
     "recipe": str, "variant": str, "seed": int, "unit": str, "prediction": str,
     "steps": int, "tokens": (int, float), "finished": bool,
-    "diverged": bool, "validations": list, "earlier_code": list,
+    "diverged": bool, "validations": list, "earlier_code": list, "resumed": list,
     **dict.fromkeys(("choices", "goals", "data", "start", "batches", "setting", "cost", "best", "last"), dict),
     **dict.fromkeys(("outcome", "config", "code", "test"), dict),
 }  # fmt: skip
