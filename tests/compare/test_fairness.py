@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from fabricate import run, study
 
-from zoo.compare.fairness import default_baseline, find_flags
+from zoo.compare.fairness import default_baseline, find_flags, speed_ratio
 
 
 def pair(seeds=2, base=None, **changes):
@@ -296,3 +297,38 @@ def test_a_run_that_went_on_with_other_options_is_not_pooled(whose, seed):
     assert flag.refuses("position=alibi")
     assert "was resumed with other options: model.lr 0.1 → 0.2" in flag.sentence
     assert f"s{seed}" in flag.sentence
+
+
+def speeds(variant, values):
+    return {seed: run(variant, seed, **{"cost.tokens_per_s": value}) for seed, value in enumerate(values, 1)}
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5, 10])
+@pytest.mark.parametrize("variants", [1, 3])
+@pytest.mark.parametrize("noise", [0.02, 0.3])
+def test_equal_speed_on_a_noisy_machine_is_not_called_another(seeds, variants, noise):
+    rng = np.random.default_rng([seeds, variants])
+    count, claims = 400, 0
+    for _ in range(count):
+        drawn = np.exp(noise * rng.standard_normal((variants + 1, seeds)))
+        base, *others = (speeds("default", 1000 * each) for each in drawn)
+        claims += any(speed_ratio(each, base, variants).differs for each in others)
+    assert claims / count <= 0.05 + 3 * (0.05 * 0.95 / count) ** 0.5
+
+
+@pytest.mark.parametrize(
+    ("base", "other", "claim"),
+    [
+        ([1000, 1010, 990], [1400, 1420, 1390], "trains at 1.4 times the speed of default (95 % interval 1."),
+        ([1000, 1010, 990], [400, 405, 395], "trains at 0.4 times the speed of default (95 % interval 0."),
+        ([1000, 1010, 990], [1400, 700, 2100], ""),  # scattered
+        ([1000], [1400], ""),  # one seed
+        ([1000, 1010, 990], [1100, 1110, 1090], ""),  # shown, and small
+        ([1000, 1000, 1000], [1000, 1000, 1000], ""),
+    ],
+)
+def test_another_speed_is_said_where_its_interval_excludes_equal_speed(base, other, claim):
+    runs = [*speeds("default", base).values(), *speeds("position=alibi", other).values()]
+    said = [message for message in messages(runs) if "times the speed" in message]
+    assert len(said) == bool(claim)
+    assert claim in "".join(said)

@@ -338,3 +338,19 @@ def test_a_record_that_was_changed_by_hand_does_not_count(tmp_path, place):
     inner[place[-1]] = "c0ffee" if isinstance(inner[place[-1]], str) else inner[place[-1]] * 2
     path.write_text(json.dumps(edited))
     assert "was changed after zoo wrote it" in parse_record(path).problem
+
+
+@pytest.mark.parametrize("validations", [1, 2, 5, 10])
+def test_seconds_and_speed_are_of_training_however_often_it_validates(tmp_path, validations):
+    class Slow(Callback):
+        def on_validation_batch_start(self, *_):
+            time.sleep(0.05)
+
+    result = run(
+        tmp_path, callbacks=[Slow()], val_check_interval=10 // validations, limit_val_batches=4, log_every_n_steps=50
+    )
+    cost_of = result["cost"]
+    assert len(result["validations"]) == validations
+    assert cost_of["validation_seconds"] >= validations * 4 * 0.05
+    assert cost_of["tokens_per_s"] == pytest.approx(result["tokens"] / cost_of["seconds"], rel=0.2)
+    assert cost_of["seconds"] < 5 * 0.05 * 4 + 3  # whatever the number of validations

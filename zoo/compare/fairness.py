@@ -5,11 +5,12 @@ Each difference becomes a flag; a fatal flag withholds the verdict, the others a
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from zoo.compare.number_format import format_apart, join_words
 from zoo.compare.run_records import (
@@ -498,14 +499,48 @@ def _work_flags(groups: Groups, base: str) -> list[Flag]:
 
     for variant, runs in groups.items():
         work, usual_work = median(runs, "flops_per_token"), median(groups[base], "flops_per_token")
-        speed, usual_speed = median(runs, "tokens_per_s"), median(groups[base], "tokens_per_s")
         if budget not in ("flops", "time") and work and usual_work and abs(work / usual_work - 1) > TOLERANCE["work"]:
             sentence = f"{label[variant]} takes {work / usual_work:.2g} times the FLOPs of {label[base]}"
             result.append(Flag(f"{sentence} (--budget flops=… makes them equal)", False, "flops", (variant,)))
-        if budget != "time" and speed and usual_speed and abs(speed / usual_speed - 1) > TOLERANCE["speed"]:
-            sentence = f"{label[variant]} trains at {speed / usual_speed:.2g} times the speed of {label[base]}"
-            result.append(Flag(f"{sentence} (--budget time=… makes the time equal)", False, "speed", (variant,)))
+        speed = speed_ratio(runs, groups[base], len(groups) - 1)
+        if budget != "time" and speed.differs and abs(speed.ratio - 1) > TOLERANCE["speed"]:
+            sentence = (
+                f"{label[variant]} trains at {speed.ratio:.2g} times the speed of {label[base]} "
+                f"(95 % interval {speed.low:.2g} to {speed.high:.2g}, over {speed.seeds} seeds)"
+            )
+            result.append(Flag(f"{sentence}: --budget time=… makes the time equal", False, "speed", (variant,)))
     return result
+
+
+class SpeedRatio(NamedTuple):
+    """How many times as fast a variant trains as the baseline, with the 95 % interval and the number of seeds."""
+
+    ratio: float
+    low: float
+    high: float
+    seeds: int
+
+    @property
+    def differs(self) -> bool:
+        """Whether the interval excludes equal speed."""
+        return self.low > 1 or self.high < 1
+
+
+def speed_ratio(runs: Mapping[int, RunRecord], baseline: Mapping[int, RunRecord], variants: int = 1) -> SpeedRatio:
+    """The ratio of speeds, by a t test on the logarithms at common seeds; the interval holds for all ``variants``.
+
+    From 0 to infinity with fewer than two seeds: the speed of a single run is that of a moment of the machine.
+    """
+    from zoo.compare.statistics import ALPHA, paired_t_test
+
+    pairs = [[number(run.cost.get("tokens_per_s")) for run in (runs[seed], baseline[seed])]
+             for seed in runs if seed in baseline]  # fmt: skip
+    logs = [[math.log(speed) for speed in pair] for pair in pairs if min(pair) > 0]
+    if len(logs) < 2:
+        return SpeedRatio(math.nan, 0.0, math.inf, len(logs))
+    ours, theirs = zip(*logs, strict=True)
+    pair = paired_t_test(ours, theirs, ALPHA / max(1, variants))
+    return SpeedRatio(math.exp(pair.mean), math.exp(pair.low), math.exp(pair.high), len(logs))
 
 
 def _speed_spread(groups: Groups) -> dict[str, float]:

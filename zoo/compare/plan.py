@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from zoo.compare import run_records, variants
 from zoo.compare.execute import Job
 from zoo.compare.fairness import describe_code_change
+from zoo.compare.run_records import number
 from zoo.compare.variant_names import short_names
 from zoo.compare.variants import Factor, Variant
 from zoo.errors import UsageError
@@ -269,8 +270,10 @@ def estimate_seconds(steps: Sequence[Step], length: Mapping[str, int | None], ro
     whole: list[float] = []
     for path in root.glob(f"*/*/{run_records.LEDGER}"):
         record = run_records.read_record(path.parent)
-        took, count = record.get("cost", {}).get("seconds"), record.get("steps")
+        cost, count = record.get("cost", {}), record.get("steps")
+        took = cost.get("seconds")
         if record.get("finished") and isinstance(took, (int, float)) and isinstance(count, int) and count:
+            took += number(cost.get("validation_seconds", 0.0))
             paces.setdefault(path.parent.parent.name, []).append(took / count)
             whole.append(took)
     unfinished = [step.job.folder.parent.name for step in steps if step.state != "finished"]

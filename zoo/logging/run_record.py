@@ -53,13 +53,15 @@ class Ledger(Callback):
         self.start: dict[str, str] = {}
         self.batches: dict[str, Any] = {"digest": "", "count": 0, "first": []}
         self.validations: list[dict[str, float]] = []
-        self.seconds, self.finished = 0.0, False
+        self.seconds, self.finished = 0.0, False  # of training, without validation
+        self.validation_seconds = 0.0
         self.outcome: dict[str, Any] = {"state": "running"}
         self.code: dict[str, Any] = dict(about.get("code", {}))
         self.earlier_code: list[dict[str, Any]] = []
         self.resumed: list[dict[str, Any]] = []
         self._trained_with: dict[str, Any] = {}  # options and data of the checkpoint that is resumed
         self._started_at: float | None = None
+        self._paused_at: float | None = None  # when the validation in progress began
         self._pending: list[list[tuple[str, Tensor]]] = []
         self.effort = BestEffort(
             f"the record of the run, {folder / FILE},",
@@ -92,10 +94,19 @@ class Ledger(Callback):
         if len(self._pending) == PENDING or all(tensor.device.type == "cpu" for _, tensor in samples):
             self._digest()
 
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Stop the clock: a variant that validates more does not train more slowly."""
+        if self._started_at is not None:
+            self._paused_at = time.monotonic()
+
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Add the metrics of the validation, and write the file."""
         if trainer.sanity_checking or self._started_at is None:
             return
+        if self._paused_at is not None:
+            took, self._paused_at = time.monotonic() - self._paused_at, None
+            self._started_at += took
+            self.validation_seconds += took
         measured: dict[str, float] = getattr(pl_module, "measured", {})
         # a metric that is nan was not measured; where the loss is not finite either, the run diverged
         diverged = not math.isfinite(measured.get("loss", 0.0))
@@ -126,7 +137,7 @@ class Ledger(Callback):
     def state_dict(self) -> dict[str, Any]:
         """Everything that a resumed run continues from."""
         self._digest()
-        names = ("start", "batches", "validations", "finished", "code", "earlier_code", "resumed")
+        names = ("start", "batches", "validations", "finished", "code", "earlier_code", "resumed", "validation_seconds")
         state = {name: getattr(self, name) for name in names}
         return {
             **state,
@@ -170,7 +181,8 @@ class Ledger(Callback):
         self._pending.clear()
 
     def _elapsed(self) -> float:
-        return self.seconds + (0.0 if self._started_at is None else time.monotonic() - self._started_at)
+        now = time.monotonic() if self._paused_at is None else self._paused_at
+        return self.seconds + (0.0 if self._started_at is None else now - self._started_at)
 
     # writing
 
@@ -218,12 +230,13 @@ class Ledger(Callback):
         return self.validations[-1] if self.validations else {}
 
     def _cost(self, trainer: Trainer, task: Any) -> dict[str, float | None]:
-        """Every measure of what the run costs, and the relative spread of its speed."""
+        """Every measure of what the run costs, the relative spread of its speed, and the seconds of validation."""
         meter = next((item for item in trainer.callbacks if isinstance(item, CostMeter)), None)  # type: ignore[attr-defined]
         seconds, tokens = self._elapsed(), tokens_seen(task)
         facts = meter.facts(seconds, tokens) if meter else RunFacts(None, None, [], peak_memory(), seconds, tokens)
         spread = statistics.stdev(facts.rates) / statistics.mean(facts.rates) if len(facts.rates) > 1 else None
-        return {**{measure.name: measure.measure(facts) for measure in MEASURES}, "spread": spread}
+        return {**{measure.name: measure.measure(facts) for measure in MEASURES}, "spread": spread,
+                "validation_seconds": self.validation_seconds}  # fmt: skip
 
 
 def changed_settings(old: Mapping[str, Any], new: Mapping[str, Any], task: Any) -> dict[str, list[Any]]:
