@@ -101,7 +101,7 @@ def answer_folder(folder: Path, options: ParsedOptions) -> int | None:
 
 def show(members: Sequence[Member], command: str, options: ParsedOptions, home: Path, place: Path | None) -> int:
     """Answer every recipe's comparison, print the scoreboard, and write all reports if ``place`` is set."""
-    from zoo.compare import report
+    from zoo.compare import report, tensorboard_summary
 
     tasks, reports = [], {}
     for member in members:
@@ -113,7 +113,7 @@ def show(members: Sequence[Member], command: str, options: ParsedOptions, home: 
         tasks.append(Task(answer, member.names))
         if place is not None:
             report.write_report(answer, own_place)
-            compare_run.write_tensorboard_summary(answer, own_place)
+            tensorboard_summary.write_summary(own_place, answer)
             reports[answer.recipe] = own_place
     board = look_at_scoreboard(tasks, home, command)
     if options.get("json"):

@@ -758,18 +758,9 @@ def write_report(answer: Answer, options: ParsedOptions, place: Path, more: Sequ
 
     out = output_stream(options)
     files = write_report(answer, place, more)
-    goals = write_tensorboard_summary(answer, place)
+    goals = tensorboard_summary.write_summary(place, answer)
     homes = [one for one in (place, place.parent) if (one / comparison_folder.FILE).is_file()]
     runs = homes[0] if homes else next(iter(next(iter(answer.runs.values())).values())).path.parents[2]
     page = next((file for file in files if file.suffix == ".html"), place)
     print(f"\nreport  {page}\nlook    zoo tensorboard {runs}", file=out)
     print(f"        {link(pinned=tensorboard_summary.pinned_tags(answer.goal, goals))}", file=out)
-
-
-def write_tensorboard_summary(answer: Answer, place: Path) -> list[str]:
-    """Write TensorBoard's part of a report; the goals, the headline first."""
-    from zoo.compare import table, tensorboard_summary
-
-    goals = [answer.goal, *(answer.base.others or {})]
-    tensorboard_summary.write_summary(place, table.as_markdown(answer), goals)
-    return goals
