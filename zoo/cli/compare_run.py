@@ -42,7 +42,7 @@ from zoo.registry import suggest
 
 if TYPE_CHECKING:
     from zoo.compare.charts import Chart
-    from zoo.compare.looks import Alternatives, Looks
+    from zoo.compare.looks import Alternatives, Look, Looks
     from zoo.compare.paired_tests import PairedTestPlan
     from zoo.compare.run_records import RunRecord
     from zoo.compare.verdict import Answer
@@ -558,11 +558,8 @@ def answer_folders(folders: Sequence[Path], options: ParsedOptions) -> int:
         raise UsageError("--series is for a comparison that zoo compare has run: RECIPE --vary …, or its folder.")
     ledgers = run_records.read_records(*folders)
     run_records.check_one_task(ledgers)
-    from zoo.compare.paired_tests import PairedTestPlan
-
-    once = PairedTestPlan(options.get("test") or "t", margin=options.get("margin"))  # nothing records looks at these
-    answer = answer_records(ledgers, options, comparison_folder.Record((), options.get("baseline")), once)
-    return print_answer(answer, options, place)
+    record = comparison_folder.Record((), options.get("baseline"), margin=options.get("margin"))
+    return print_answer(look_at_runs(ledgers, options, record), options, place)
 
 
 def answer_records(
@@ -585,8 +582,7 @@ def look_at_comparison(
     ledgers: Sequence[RunRecord], options: ParsedOptions, record: comparison_folder.Record, home: Path
 ) -> Answer:
     """The verdict over a comparison's finished runs, with what earlier looks have left to spend; records the look."""
-    from zoo.compare.digests import run_digest
-    from zoo.compare.looks import DECISIONS, Question, save_looks
+    from zoo.compare.looks import DECISIONS, save_looks
     from zoo.compare.series import check_series_file, load_series, save_series
     from zoo.compare.statistics import ALPHA
 
@@ -605,20 +601,45 @@ def look_at_comparison(
         check_looks(looks, home, seeds)
         if series is not None:
             looks.check_budget(alpha)
-        question = Question(first.goal, first.baseline, first.at, record.margin, options.get("test") or "t")
-        refusals = refuse_missing_seeds(looks.find_missing_seeds(seeds), [first.baseline, *variants])
-        refused = {name for flag in refusals for name in flag.variants}
-        tested = {name: numbers for name, numbers in seeds.items() if name not in refused}
-        runs = {name: {seed: run_digest(first.runs[name][seed]) for seed in tested[name]} for name in tested}
-        look = looks.next_look(question, tested, bool(record.until), runs, count_alternatives(first))
+        look, refusals = next_look(looks, first, record, options)
         answer = answer_records(ledgers, options, record, looks.plan(look), refusals)
         verdicts = {row.variant: row.verdict.word for row in answer.rows[1:]}
-        new = looks.with_look(look, {name: word for name, word in verdicts.items() if name not in refused})
+        new = looks.with_look(look, {name: word for name, word in verdicts.items() if name in look.seeds})
         if new != looks:
             save_or_warn(home, lambda: save_looks(home, new))
         if series is not None:
             save_series(path, series.with_entry(entry, [name for name in verdicts if verdicts[name] in DECISIONS[:2]]))
     return replace(answer, looks=new.looks, look_number=new.number(look), look=look, looks_elsewhere=len(new.elsewhere))
+
+
+def look_at_runs(ledgers: Sequence[RunRecord], options: ParsedOptions, record: comparison_folder.Record) -> Answer:
+    """The verdict over runs of no recorded comparison, as a comparison of their recipe would give it now.
+
+    Nothing is recorded, but what comparisons have spent on the same runs counts.
+    """
+    first = answer_records(ledgers, options, record)
+    homes = sorted({run.path.parents[2] for seeds in first.runs.values() for run in seeds.values()})
+    beside = [path.parent for home in homes for path in home.glob(f"{comparison_folder.FOLDER}/*/{LOOKS}")]
+    looks = load_looks(homes[0] / comparison_folder.FOLDER, [row.variant for row in first.rows], beside=beside)
+    look, refusals = next_look(looks, first, record, options)
+    answer = answer_records(ledgers, options, record, looks.plan(look), refusals)
+    return replace(answer, look=look, looks_elsewhere=len(looks.elsewhere))
+
+
+def next_look(
+    looks: Looks, first: Answer, record: comparison_folder.Record, options: ParsedOptions
+) -> tuple[Look, list[Flag]]:
+    """The look that an answer would be after others, and flags for variants of which seeds are left out."""
+    from zoo.compare.digests import run_digest
+    from zoo.compare.looks import Question
+
+    seeds = {row.variant: tuple(row.figures) for row in first.rows}
+    question = Question(first.goal, first.baseline, first.at, record.margin, options.get("test") or "t")
+    refusals = refuse_missing_seeds(looks.find_missing_seeds(seeds), [*seeds])
+    refused = {name for flag in refusals for name in flag.variants}
+    tested = {name: numbers for name, numbers in seeds.items() if name not in refused}
+    runs = {name: {seed: run_digest(first.runs[name][seed]) for seed in tested[name]} for name in tested}
+    return looks.next_look(question, tested, bool(record.until), runs, count_alternatives(first)), refusals
 
 
 def check_looks(looks: Looks, home: Path, variants: Collection[str]) -> None:
