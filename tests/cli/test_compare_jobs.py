@@ -62,7 +62,7 @@ def test_an_attribution_has_job_files_too(emit):
         ((*WORDS, "--shards", "2"), "--shards is for job files: add --emit slurm, k8s or sh."),
         ((*WORDS, "--resources", "gpus=1"), "--resources is for job files"),
         (("compare", "runs", "--emit", "slurm"), "--emit is for a comparison that is to be run"),
-        (("compare", "lm-tiny", "--attribute", "--emit", "slurm"), "--emit is for a comparison that is to be run"),
+        (("compare", "lm-tiny", "--attribute", "--emit", "slurm"), "--attribute needs two recipes"),
         (("compare", "runs", "--tries", "9"), "--tries is the number of variants of a series: add --series FILE"),
     ],
 )

@@ -47,7 +47,8 @@ class FakeFits:
 
 
 class FakeMeter:
-    allow = ()
+    def batches_per_epoch(self, config):
+        return None
 
     def check(self, config):
         pass
@@ -287,3 +288,22 @@ def test_a_journal_that_cannot_be_read_or_is_gone_is_said(compare):
     path.unlink()
     (flag,) = [flag for flag in json.loads(compare(str(FOLDER), "--json")[1])["flags"] if flag["about"] == "journal"]
     assert "journal.jsonl is gone" in flag["sentence"]
+
+
+@pytest.mark.parametrize("variants", ["rms,good", "rms,weak", "rms,bad,weak", "rms,weak,same"])
+@pytest.mark.parametrize("seeds", [(2,), (3,), (5,), (3, 5), (2, 4, 9)])
+def test_the_plain_folder_of_runs_says_what_their_comparison_says(compare, variants, seeds):
+    for count in seeds:
+        _, out, _ = compare("toy", "--vary", f"model.norm={variants}", "--seeds", str(count), "--json")
+    before = sorted(Path("runs").rglob("*"))
+    _, plain, started = compare("runs/toy", "--baseline", "default", "--json")
+    recorded, answer = json.loads(out), json.loads(plain)
+    assert [each["verdict"] for each in answer["variants"]] == [each["verdict"] for each in recorded["variants"]]
+    assert [each["low"] for each in answer["variants"]] == [each["low"] for each in recorded["variants"]]
+    assert answer["test"]["level"] == recorded["test"]["level"]
+    assert started == []
+    assert sorted(Path("runs").rglob("*")) == before  # nothing records a look at a plain folder
+    text = " ".join(compare("runs/toy")[1].split())
+    assert "Nothing records this look" in text
+    many = f"{len(seeds)} look{'s' * (len(seeds) > 1)} at the same runs by other comparisons of toy count too"
+    assert many in text

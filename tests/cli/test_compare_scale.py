@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from zoo.cli import compare_run, compare_scale, main
+from zoo.cli import compare_run, main
+from zoo.compare import scale_runs
 from zoo.compare.plan import Point
 from zoo.errors import UsageError
 
@@ -42,7 +43,8 @@ class FakeFits:
 
 
 class FakeMeter:
-    allow = ()
+    def batches_per_epoch(self, config):
+        return None
 
     def check(self, config):
         pass
@@ -174,6 +176,6 @@ def test_a_shard_has_all_sizes_of_its_seeds(compare):
 
 
 def test_sizes_of_equal_compute_are_refused_before_training():
-    compare_scale.check_compute(["dim=8", "dim=16", "dim=24"], [1.0, 2.0, 3.0])
+    scale_runs.check_compute(["dim=8", "dim=16", "dim=24"], [1.0, 2.0, 3.0])
     with pytest.raises(UsageError, match=r"dropout=0\.1 and dropout=0\.2 take the same FLOPs, 2"):
-        compare_scale.check_compute(["dropout=0", "dropout=0.1", "dropout=0.2"], [1.0, 2.0, 2.0])
+        scale_runs.check_compute(["dropout=0", "dropout=0.1", "dropout=0.2"], [1.0, 2.0, 2.0])

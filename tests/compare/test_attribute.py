@@ -10,7 +10,6 @@ import pytest
 
 from tests.compare.fake_zoo import Costs, Fits
 from zoo.cli import compare_fits
-from zoo.cli.compare_attribution import shares_text
 from zoo.compare import attribute
 from zoo.compare.attribute import (
     Difference,
@@ -19,6 +18,7 @@ from zoo.compare.attribute import (
     hybrid_figures,
     shapley_values,
     shares_table,
+    shares_text,
     subsets,
 )
 from zoo.compare.measure_model import CostMeter
@@ -203,7 +203,7 @@ def test_of_many_differences_both_ends_are_told():
     assert done[0].alone.mean == pytest.approx(0.4, abs=0.01)
     rows = shares_table(done)
     assert rows[0] == ["option", "alone", "last", "verdict"]
-    assert "Shapley" not in shares_text(four("abcde"), done, "loss")
+    assert "Shapley" not in shares_text(done, "loss")
 
 
 def test_a_seed_that_a_hybrid_lacks_does_not_count_and_diverged_runs_are_attributed_as_such():
@@ -215,7 +215,7 @@ def test_a_seed_that_a_hybrid_lacks_does_not_count_and_diverged_runs_are_attribu
     assert sum(share.shapley.mean for share in done) == pytest.approx(0.5)  # of the rate: one of two runs of `ab`
     assert {share.verdict.sentence for share in done} == {"1 of 8 runs failed: no verdict"}
     assert all(math.isnan(share.shapley.low) and math.isnan(share.alone.p) for share in done)
-    assert "in the share of runs that failed" in " ".join(shares_text(four("ab"), done, "loss").split())
+    assert "in the share of runs that failed" in " ".join(shares_text(done, "loss").split())
     assert shares_table(done)[1][1:3] == ["+0.25", ""]
     with pytest.raises(UsageError, match="no seed is finished in all hybrids"):
         compute_shares(four("ab"), {**result, frozenset("b"): {}}, True)
@@ -231,13 +231,13 @@ def test_figures_are_read_by_variant():
         return RunRecord(Path(), "toy", variant, seed, goals={"loss": "min"}, best=best, last=best, finished=finished)
 
     records = [ledger("default", 1, 1.0), ledger("a=a2", 1, 2.0), ledger("a=a2", 2, 3.0), ledger("b=b2", 1, 4.0, False)]
-    result = hybrid_figures(hybrids, [*records, ledger("else", 1, 9.0)], "loss")
+    result = hybrid_figures(hybrids.values(), [*records, ledger("else", 1, 9.0)], "loss")
     assert result == {frozenset(): {1: 1.0}, frozenset("a"): {1: 2.0, 2: 3.0}, frozenset("b"): {}, frozenset("ab"): {}}
 
 
 def test_the_table_says_how_to_read_it():
     done = compute_shares(four("ab"), additive({"a": -0.1, "b": 0.2}), True)
-    table = shares_text(four("ab"), done, "loss")
+    table = shares_text(done, "loss")
     assert "option" in table.splitlines()[0]
     assert "b (b1 → b2)" in table.splitlines()[1]
     assert "Shapley's" in table

@@ -20,7 +20,7 @@ from tests.compare.fake_compare import how, jobs
 from tests.compare.toy_site import make_site, read_table
 from zoo.compare import comparison_folder, run_records
 from zoo.compare import execute as execution
-from zoo.compare.execute import FailedRun, execute, exit_code, last_log_lines, threads_per_run
+from zoo.compare.execute import FailedRun, execute, exit_code, headline_text, last_log_lines, threads_per_run
 from zoo.compare.plan import take_shard
 from zoo.errors import UsageError
 from zoo.io import locks
@@ -611,3 +611,25 @@ def test_a_crash_that_the_run_recorded_itself_says_more_than_its_log(tmp_path):
     one = SimpleNamespace(process=SimpleNamespace(returncode=1), job=SimpleNamespace(folder=folder), log_offset=0)
     execution._Worker._record_crash(None, one, log)
     assert run_records.read_crash(folder)["cause"] == "RuntimeError: a kernel failed"
+
+
+@pytest.mark.parametrize(
+    ("goal", "at", "text"),
+    [
+        ("", "last", "loss 2.5 · "),
+        ("", "best", "loss 1.5 · "),
+        ("", "last:2", "loss 2.25 · "),
+        ("", "test", "loss 2.5 · "),  # measured when all runs have ended
+        ("val/top1", "last", "top1 0.25 · "),
+        ("top1", "best", "top1 0.75 · "),
+        ("", "last:9", ""),
+    ],
+)
+def test_the_line_of_a_run_has_the_figure_that_decides(goal, at, text):
+    validations = [{"step": 1, "loss": 1.5, "top1": 0.75}, {"step": 2, "loss": 2.0, "top1": 0.5},
+                   {"step": 3, "loss": 2.5, "top1": 0.25}]  # fmt: skip
+    record = run_records.RunRecord(
+        Path("ledger.json"), "toy", "default", 1, goals={"loss": "min", "top1": "max"}, validations=validations,
+        best={"loss": 1.5, "top1": 0.75}, last={"loss": 2.5, "top1": 0.25}, finished=True,
+    )  # fmt: skip
+    assert headline_text(record, goal, at) == text

@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from fabricate import run, study
 
-from zoo.compare.fairness import default_baseline, find_flags
+from zoo.compare.fairness import default_baseline, find_flags, speed_ratio
 
 
 def pair(seeds=2, base=None, **changes):
@@ -258,3 +259,76 @@ def test_tokens_are_compared_seed_by_seed():
 def test_fatal_flags_come_first():
     result = find_flags(pair(tokens=1_000, **{"setting.precision": "16", "cost.spread": 0.5}))
     assert [flag.fatal for flag in result] == [True, False, False]
+
+
+CODE = {"zoo": {"version": "1", "source": "c0de" * 4, "libraries": {"numpy": "2.0", "tokenizers": "0.22"}}}
+
+
+def with_libraries(**versions):
+    return {"zoo": {**CODE["zoo"], "libraries": {**CODE["zoo"]["libraries"], **versions}}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"code": with_libraries(numpy="1.26")}, "different numpy: 1.26 against 2.0 of default"),
+        ({"code": with_libraries(tokenizers="0.21")}, "different tokenizers: 0.21 against 0.22 of default"),
+        ({"code": CODE, "earlier_code": [with_libraries(numpy="1.26")]}, "different numpy: 1.26 and 2.0 against 2.0"),
+        ({"code": CODE, "outcome": {"state": "finished", "skipped": 15}}, "15 of 3000 steps were left out"),
+    ],
+)
+@pytest.mark.parametrize("seeds", [(1, 2), (2,)])
+def test_what_a_run_was_made_with_and_what_it_left_out_is_named(changes, word, seeds):
+    runs = [replace(one, code=CODE) for one in pair(2)]
+    runs = [replace(one, **changes) if one.variant != "default" and one.seed in seeds else one for one in runs]
+    (flag,) = find_flags(runs)
+    assert word in flag.sentence
+    assert not flag.fatal
+    assert ("s2" in flag.sentence) is (seeds == (2,))
+
+
+@pytest.mark.parametrize("whose", ["default", "position=alibi"])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_run_that_went_on_with_other_options_is_not_pooled(whose, seed):
+    resumed = [{"step": 100, "changes": {"model.lr": [0.1, 0.2]}}]
+    runs = [replace(one, resumed=resumed) if (one.variant, one.seed) == (whose, seed) else one for one in pair(2)]
+    (flag,) = find_flags(runs)
+    assert flag.fatal
+    assert flag.refuses("position=alibi")
+    assert "was resumed with other options: model.lr 0.1 → 0.2" in flag.sentence
+    assert f"s{seed}" in flag.sentence
+
+
+def speeds(variant, values):
+    return {seed: run(variant, seed, **{"cost.tokens_per_s": value}) for seed, value in enumerate(values, 1)}
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5, 10])
+@pytest.mark.parametrize("variants", [1, 3])
+@pytest.mark.parametrize("noise", [0.02, 0.3])
+def test_equal_speed_on_a_noisy_machine_is_not_called_another(seeds, variants, noise):
+    rng = np.random.default_rng([seeds, variants])
+    count, claims = 400, 0
+    for _ in range(count):
+        drawn = np.exp(noise * rng.standard_normal((variants + 1, seeds)))
+        base, *others = (speeds("default", 1000 * each) for each in drawn)
+        claims += any(speed_ratio(each, base, variants).differs for each in others)
+    assert claims / count <= 0.05 + 3 * (0.05 * 0.95 / count) ** 0.5
+
+
+@pytest.mark.parametrize(
+    ("base", "other", "claim"),
+    [
+        ([1000, 1010, 990], [1400, 1420, 1390], "trains at 1.4 times the speed of default (95 % interval 1."),
+        ([1000, 1010, 990], [400, 405, 395], "trains at 0.4 times the speed of default (95 % interval 0."),
+        ([1000, 1010, 990], [1400, 700, 2100], ""),  # scattered
+        ([1000], [1400], ""),  # one seed
+        ([1000, 1010, 990], [1100, 1110, 1090], ""),  # shown, and small
+        ([1000, 1000, 1000], [1000, 1000, 1000], ""),
+    ],
+)
+def test_another_speed_is_said_where_its_interval_excludes_equal_speed(base, other, claim):
+    runs = [*speeds("default", base).values(), *speeds("position=alibi", other).values()]
+    said = [message for message in messages(runs) if "times the speed" in message]
+    assert len(said) == bool(claim)
+    assert claim in "".join(said)

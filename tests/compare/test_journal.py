@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+from dataclasses import replace
 
 import pytest
 
@@ -94,10 +95,43 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
             ("seeds, of which added 3 to 5 and left out 2 after 2 looks",),
         ),
         ([plan(ended_runs=4)], QUESTION, ("the comparison itself, when 4 of its runs had ended",)),
+        (
+            [plan(ended_runs=4), look()],
+            Question("bleu", "best", "default", (1, 2)),
+            (
+                "the comparison itself, when 4 of its runs had ended",
+                "the goal bleu instead of loss after 1 look",
+                "--at best instead of last after 1 look",
+            ),
+        ),
     ],
 )
 def test_what_was_chosen_after_a_look(events, question, expected):
     assert choices_after_looking(events, question) == expected
+
+
+@pytest.mark.parametrize("ended_runs", [0, 1, 4])
+@pytest.mark.parametrize("looks", [0, 1, 3])
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"goal": "bleu"}, "goal"),
+        ({"at": "best"}, "--at"),
+        ({"baseline": "a=1"}, "baseline"),
+        ({"margin": 0.1}, "--margin"),
+        ({"test": "permutation"}, "--test"),
+        ({"seeds": (1, 2, 3)}, "seeds"),
+        ({"variants": ("default", "b=1")}, "variants"),
+    ],
+)
+def test_every_change_of_the_question_is_named_whatever_had_ended_before_the_first_plan(
+    ended_runs, looks, change, word
+):
+    first = replace(QUESTION, variants=("default", "a=1"))
+    events = [plan(first, ended_runs), *[look(first)] * looks, plan(replace(first, **change), max(1, ended_runs))]
+    phrases = choices_after_looking(events, replace(first, **change))
+    assert sum(word in phrase for phrase in phrases) == 1
+    assert ("the comparison itself" in phrases[0]) is (ended_runs > 0)
 
 
 def test_reports_on_other_questions_stand_beside_the_first(tmp_path):

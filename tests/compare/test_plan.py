@@ -13,7 +13,7 @@ from zoo.cli import compare_fits
 from zoo.compare import comparison_folder, matched_sizes, plan, prepare_runs, run_records
 from zoo.compare.execute import execute
 from zoo.compare.plan import Comparison
-from zoo.compare.prepare_runs import prepare
+from zoo.compare.prepare_runs import complete_runs, draft_runs
 from zoo.compare.variants import parse_factors
 from zoo.errors import UsageError, ZooError
 from zoo.io.locks import Lock
@@ -25,6 +25,10 @@ def request(*vary, **more):
 
 def never(arms, seeds):
     pytest.fail("nothing has to be run to know this")
+
+
+def prepare(comparison, fits, meter, execute):
+    return complete_runs(comparison, draft_runs(comparison, fits, meter), fits, meter, execute)
 
 
 def names(design):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.compare.fabricate import lay, ledger
+from tests.compare.fabricate import lay, ledger, study
 from zoo.compare import comparison_folder, tensorboard_summary
 from zoo.compare.tensorboard_summary import (
     COLUMNS,
@@ -14,6 +14,7 @@ from zoo.compare.tensorboard_summary import (
     tensorboard_folder,
     wrap_markdown,
 )
+from zoo.compare.verdict import answer
 from zoo.errors import UsageError
 
 VARIANTS = {
@@ -88,3 +89,28 @@ def test_lines_of_text_are_as_wide_as_the_page_and_tables_stay():
     assert long == [f"# {words}", row, words]
     assert text.split() == f"# {words} {words} - {words} {row} {code}".split()
     assert json.dumps(text).count("\\n  word") == 2  # the item's lines stay one item
+
+
+@pytest.mark.parametrize("at", ["last", "best", "last:2"])
+def test_the_row_of_a_variant_has_the_figure_that_decides_its_interval_and_its_verdict(tmp_path, at):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.plugins.hparams import plugin_data_pb2
+
+    result = answer(study({"default": 1.9, "position=alibi": 1.6, "position=none": 1.9}), at=at)
+    assert tensorboard_summary.write_summary(tmp_path, result)[0] == "loss"
+    tensorboard_summary.write_summary(tmp_path, result)  # replaces the earlier one
+    folders = sorted(path for path in (tmp_path / tensorboard_summary.NAME).iterdir() if path.is_dir())
+    assert len(folders) == len(result.rows)
+    for folder, row in zip(folders, result.rows, strict=True):
+        events = EventAccumulator(str(folder))
+        events.Reload()
+        content = events.summary_metadata["_hparams_/session_start_info"].plugin_data.content
+        start = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info
+        assert start.group_name == f"{row.variant} (lm-tiny)"  # that of its runs
+        assert start.hparams["verdict"].string_value == row.verdict.word
+        values = {tag: events.Scalars(tag)[0].value for tag in events.Tags()["scalars"]}
+        assert values[f"comparison/loss ({at})"] == pytest.approx(row.mean, rel=1e-6)
+        if row is not result.base:
+            assert values["comparison/interval, low"] == pytest.approx(row.pair.low, rel=1e-5)
+            assert values["comparison/interval, high"] == pytest.approx(row.pair.high, rel=1e-5)
+            assert values["comparison/difference"] == pytest.approx(row.pair.mean, rel=1e-5)

@@ -367,3 +367,67 @@ def test_an_option_of_a_part_among_several_is_called_as_its_variant_is():
         run(name, 1, choices={"schedule": schedule, "block": block}) for name, (schedule, block) in variants.items()
     ]
     assert [each.label for each in answer(runs).rows] == [each.variant for each in answer(runs).rows]
+
+
+def classified(variant, accuracies, losses=None, **options):
+    """Runs that are judged by accuracy; None as accuracy leaves it out of the record, NaN records it as no number."""
+    key, _, choice = variant.partition("=")
+    result = []
+    for seed, accuracy in enumerate(accuracies, 1):
+        measured = {"loss": (losses or [0.5] * 9)[seed - 1], **({} if accuracy is None else {"top1": accuracy})}
+        last = {"step": 100, "tokens": 1, **measured}
+        changes = {"goals": {"top1": "max", "loss": "min"}, "best": measured, "last": measured, "validations": [last]}
+        result.append(run(variant, seed, choices={key: choice} if choice else {}, **{**changes, **options}))
+    return result
+
+
+@pytest.mark.parametrize("at", ["last", "best", "last:1"])
+@pytest.mark.parametrize("unmeasured", [None, math.nan, math.inf])
+@pytest.mark.parametrize("seed", [1, 3, 5])
+@pytest.mark.parametrize("whose", ["variant", "baseline"])
+def test_a_finished_run_without_its_figure_is_never_left_out(at, unmeasured, seed, whose):
+    good, usual = [0.95, 0.96, 0.94, 0.95, 0.97], [0.90, 0.91, 0.89, 0.90, 0.92]
+    (good if whose == "variant" else usual)[seed - 1] = unmeasured
+    result = answer([*classified("default", usual), *classified("a=1", good)], at=at)
+    variant = row(result, "a=1")
+    assert variant.verdict.word == "no verdict", variant.sentence
+    assert variant.pair.n == 0
+    failed = variant if whose == "variant" else result.base
+    assert failed.failures == {seed: "without a figure"}
+    assert "1 of 5 without a figure" in " ".join(flag.sentence for flag in result.flags)
+
+
+def test_a_metric_that_decides_nothing_may_be_missing():
+    runs = [*classified("default", BASE), *classified("a=1", [*BASE[:4], None])]
+    result = answer(runs, goal="loss")
+    assert not row(result, "a=1").failures
+    assert math.isnan(row(result, "a=1").others["top1"][0])
+
+
+def test_a_loss_that_is_no_number_is_divergence_whatever_decides():
+    runs = [*classified("default", BASE), *classified("a=1", NEAR, losses=[0.5, math.nan, 0.5, 0.5, 0.5])]
+    assert row(answer(runs), "a=1").failures == {2: "diverged"}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_mean_of_the_last_validations_is_of_the_same_share_of_training(seed):
+    rng = np.random.default_rng(seed)
+    count, every, often = int(rng.integers(2, 5)), 100, int(rng.choice([20, 25, 50]))
+
+    def falling(variant, interval, stretch=1):
+        """Runs of one falling curve, of which an earlier part is higher."""
+        last = {"loss": 2.0}
+        result = []
+        for number in range(1, 6):
+            validations = [{"step": step * stretch, "tokens": 1, "loss": 2 + (500 - step) / 500 + number / 100}
+                           for step in range(interval, 501, interval)]  # fmt: skip
+            changes = {"last": last, "best": last, "validations": validations, "steps": 500 * stretch}
+            result.append(run(variant, number, choices={"a": variant}, **changes))
+        return result
+
+    unequal = answer([*falling("default", every), *falling("a=1", often)], at=f"last:{count}")
+    assert row(unequal, "a=1").verdict.word == "not comparable"
+    assert any(f"--at last:{count}" in sentence for sentence in unequal.comparability_errors)
+    assert not answer([*falling("default", every), *falling("a=1", often)], at="last").comparability_errors
+    longer = answer([*falling("default", every), *falling("a=1", every, stretch=2)], at=f"last:{count}")
+    assert not longer.comparability_errors  # as many validations, at the same shares of training

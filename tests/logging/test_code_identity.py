@@ -1,6 +1,7 @@
 """Which code a run was made with: what changes a digest, and what does not."""
 
 import subprocess
+from importlib.metadata import version
 
 import pytest
 
@@ -71,3 +72,61 @@ def test_a_commit_and_its_changes_are_recorded_where_git_tracks_the_sources(pack
     assert git_state(package)["dirty"] is False
     (package / "part.py").write_text("edited")
     assert git_state(package)["dirty"] is True
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "differs"),
+    [
+        ("own_helper.py", "VALUE = 2", True),  # imported by a module of the package
+        ("far_helper.py", "VALUE = 2", True),  # imported by that one
+        ("own_data/table.csv", "2", True),  # of a package that it imports
+        ("stranger.py", "VALUE = 2", False),  # imported by nobody
+        ("own/weights.json", "[2]", True),
+        ("own/README.md", "2", False),
+        ("own/__pycache__/part.cpython-311.pyc", "2", False),
+        ("own/.cache/state", "2", False),
+    ],
+)
+@pytest.mark.parametrize("layout", ["package", "file"])
+def test_what_a_part_is_made_of_counts_wherever_it_stands(tmp_path, monkeypatch, name, content, differs, layout):
+    source = "import own_helper\nfrom own_data import table\n"
+    files = {
+        "own_helper.py": "import far_helper\nimport torch\n", "far_helper.py": "import own_helper\n",
+        "own_data/__init__.py": "", "own_data/table.csv": "1", "stranger.py": "", "torch/__init__.py": "",
+    }  # fmt: skip
+    if layout == "file":
+        files["own.py"] = source
+        if name.startswith("own/"):
+            differs = False  # no part of that module
+    else:
+        files |= {"own/__init__.py": "", "own/part.py": f"def late():\n    {source.splitlines()[0]}\n{source}"}
+        files |= {"own/weights.json": "[1]", "own/README.md": "1"}
+    for path, text in files.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    before = source_identity("own")["source"]
+    source_identity.cache_clear()
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_text(content)
+    assert (source_identity("own")["source"] != before) is differs
+
+
+def test_all_modules_of_an_installed_distribution_count_and_nothing_beside_it(tmp_path, monkeypatch):
+    (tmp_path / "a_part-1.0.dist-info").mkdir()
+    names = ("a_part/__init__.py", "a_part_kernels/fast.py", "a_part_table.py", "a_part-1.0.dist-info/METADATA")
+    for name in (*names, "other/__init__.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("import other\n")
+    (tmp_path / "a_part-1.0.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: a-part\nVersion: 1.0\nRequires-Dist: NumPy>=1 ; python_version > '3'\n"
+        "Requires-Dist: rich\nRequires-Dist: pytest; extra == 'test'\n"
+    )
+    (tmp_path / "a_part-1.0.dist-info" / "RECORD").write_text("".join(f"{name},,\n" for name in names))
+    monkeypatch.syspath_prepend(tmp_path)
+    assert [path.name for path in module.helpers(tmp_path / "a_part", "a-part")] == [
+        "a_part_kernels",
+        "a_part_table.py",
+    ]
+    assert module.library_versions("a-part") == {"numpy": version("numpy")}
+    assert module.library_versions("no-such-distribution") == module.library_versions(None) == {}

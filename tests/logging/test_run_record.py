@@ -7,6 +7,7 @@ import multiprocessing
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -14,13 +15,15 @@ import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Callback
 
+from tests.compare.fabricate import ledger
 from tests.tasks.training import build
 from zoo.compare.fairness import changed_tensors, other_batches
 from zoo.compare.run_records import parse_record
 from zoo.errors import UsageError
 from zoo.io.atomic_files import remove_drafts
+from zoo.io.content_digests import content_digest
 from zoo.logging import run_record as module
-from zoo.logging.run_record import Ledger, sample, tensor_bytes, tensors, write_json
+from zoo.logging.run_record import Ledger, changed_settings, sample, tensor_bytes, tensors, write_json
 from zoo.parts.position import NoPosition
 from zoo.system import kernel_choice
 from zoo.training.callbacks import CostMeter, EndsWithValidation
@@ -280,6 +283,7 @@ def test_a_reader_never_sees_half_a_ledger(tmp_path):
 def test_json_has_no_word_for_what_is_not_finite(tmp_path):
     write_json(tmp_path / "a.json", {"a": float("nan"), "b": [float("inf"), 1.5, True, None], 3: Path("x")})
     result = json.loads((tmp_path / "a.json").read_text(), parse_constant=lambda word: pytest.fail(word))
+    assert result.pop("digest") == content_digest(result)
     assert result == {"a": None, "b": [None, 1.5, True, None], "3": "x"}
 
 
@@ -293,3 +297,60 @@ def test_every_run_carries_a_ledger_that_comes_before_its_checkpoints_are_saved(
     state = torch.load(tmp_path / "c" / "last.ckpt", weights_only=True)["callbacks"]
     result = next(value for name, value in state.items() if name.startswith("Ledger"))
     assert [each["step"] for each in result["validations"]] == [4, 8, 10]
+
+
+@pytest.mark.parametrize(
+    ("key", "old", "new", "counts"),
+    [
+        ("model.lr", 0.1, 0.2, True),
+        ("model.norm", "RMSNorm", "LayerNorm", True),
+        ("model.vocab_size", None, 99, False),  # filled in by the data
+        ("data.batch_size", 4, 8, True),
+        ("data.num_workers", 0, 2, False),
+        ("trainer.max_steps", 10, 20, True),
+        ("trainer.devices", 1, 2, False),
+        ("trainer.strategy", "auto", "ddp", False),
+        ("trainer.strategy", "auto", "deepspeed_stage_2", True),
+        ("trainer.plugins", None, ["MixedPrecision"], True),
+        ("trainer.callbacks", [{"class_path": "EMA"}], None, True),
+        ("on_nonfinite", "stop", "skip", True),
+        ("data", {"fingerprint": "a"}, {"fingerprint": "b"}, True),
+    ],
+)
+def test_a_resume_with_other_options_leaves_its_trace(key, old, new, counts):
+    usual = {"model.dim": 8, "trainer.gradient_clip_val": 1.0}
+    task = SimpleNamespace(data_sizes=("vocab_size",))
+    changes = changed_settings({**usual, key: old}, {**usual, key: new}, task)
+    assert changes == ({key: [old, new]} if counts else {})
+    assert changed_settings({}, {key: new}, task) == {}
+
+
+@pytest.mark.parametrize("place", [("last", "loss"), ("seed",), ("tokens",), ("code", "zoo", "source")])
+def test_a_record_that_was_changed_by_hand_does_not_count(tmp_path, place):
+    path = tmp_path / "toy" / "default" / "s1" / "ledger.json"
+    content = ledger(recipe="toy")
+    write_json(path, content)
+    assert parse_record(path).problem == ""
+    edited = json.loads(path.read_text())
+    inner = edited
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = "c0ffee" if isinstance(inner[place[-1]], str) else inner[place[-1]] * 2
+    path.write_text(json.dumps(edited))
+    assert "was changed after zoo wrote it" in parse_record(path).problem
+
+
+@pytest.mark.parametrize("validations", [1, 2, 5, 10])
+def test_seconds_and_speed_are_of_training_however_often_it_validates(tmp_path, validations):
+    class Slow(Callback):
+        def on_validation_batch_start(self, *_):
+            time.sleep(0.05)
+
+    result = run(
+        tmp_path, callbacks=[Slow()], val_check_interval=10 // validations, limit_val_batches=4, log_every_n_steps=50
+    )
+    cost_of = result["cost"]
+    assert len(result["validations"]) == validations
+    assert cost_of["validation_seconds"] >= validations * 4 * 0.05
+    assert cost_of["tokens_per_s"] == pytest.approx(result["tokens"] / cost_of["seconds"], rel=0.2)
+    assert cost_of["seconds"] < 5 * 0.05 * 4 + 3  # whatever the number of validations

@@ -14,7 +14,7 @@ from tests.chaos.toys import all_scalars
 from zoo.cli.tensorboard import _free_port
 from zoo.logging import event_files
 from zoo.logging.tensorboard import RunLogger
-from zoo.training.setup import option_values
+from zoo.training.setup import option_values, training_options
 
 ROPE = {"class_path": "zoo.parts.position.RoPE", "init_args": {"base": 500000.0}}
 ALIBI = {"class_path": "zoo.parts.position.ALiBi", "init_args": {}}
@@ -132,3 +132,26 @@ def test_a_port_that_is_in_use_is_passed_over():
         listening.listen()
         port = listening.getsockname()[1]
         assert _free_port(port) > port
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("trainer.gradient_clip_val", 0.5, 0.5),
+        ("trainer.gradient_clip_val", 0, 0),
+        ("trainer.max_steps", 200, 200),
+        ("trainer.precision", "bf16-mixed", "bf16-mixed"),
+        ("trainer.strategy", "deepspeed_stage_2", "deepspeed_stage_2"),
+        ("trainer.callbacks", [{"class_path": "zoo.training.ema.EMA", "init_args": {"decay": 0.9}}], "EMA(decay=0.9)"),
+        ("tune.rank", 8, 8),
+        ("compile", True, True),
+        ("on_nonfinite", "skip", "skip"),
+        ("trainer.devices", 2, None),
+        ("trainer.strategy", "ddp", None),
+        ("trainer.accumulate_grad_batches", None, None),
+        ("model.dim", 8, None),  # a column already
+        ("data.batch_size", 8, None),
+    ],
+)
+def test_whatever_may_vary_outside_of_the_model_is_a_column_of_hparams(key, value, expected):
+    assert training_options({key: value}) == ({} if expected is None else {key: expected})

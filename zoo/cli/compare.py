@@ -25,6 +25,11 @@ FILE_KEYS = (
     "probe", "goal", "at", "margin", "options",
 )  # fmt: skip
 MOST_UNTIL_DECIDED = 30  # seeds of --until decided
+# what --attribute leaves no choice of
+NOT_OF_TWO_RECIPES = (
+    "vary", "baseline", "design", "budget", "match", "tune", "probe", "until", "margin", "test", "series", "scale",
+    "tune_seeds",
+)  # fmt: skip
 # options for new runs
 RUN_OPTIONS = ("seeds", "until", "design", "budget", "match", "tune", "tune_seeds", "scale", "jobs", "shard", "probe")
 
@@ -37,27 +42,23 @@ def run(options: ParsedOptions) -> int:
         raise UsageError("--until decided looks at all runs after each seed, which --shard I/N divides: leave one out.")
     if options.get("tries") and not options.get("series"):
         raise UsageError("--tries is the number of variants of a series: add --series FILE")
+    comparison = read_comparison(options)
     if options.get("emit"):
         from zoo.cli import compare_jobs
 
-        return compare_jobs.run(options, None if options.get("attribute") else read_comparison(options))
+        return compare_jobs.run(options, comparison)
     for name in ("shards", "resources"):
         if options.get(name):
             raise UsageError(f"--{name} is for job files: add --emit slurm, k8s or sh.")
-    if options.get("attribute"):
-        from zoo.cli import compare_attribution
-
-        return compare_attribution.run(options)
-    comparison = read_comparison(options)
     if comparison is None:
         return _answer_folders(options)
-    if len(options.words) > 1:
+    if len(options.words) > 1 and not comparison.attribute:
         from zoo.cli import compare_recipes
 
         return compare_recipes.run(options, comparison)
-    from zoo.cli import compare_run, compare_scale
+    from zoo.cli import compare_run
 
-    return compare_scale.run(options, comparison) if comparison.scale else compare_run.compare(options, comparison)
+    return compare_run.compare(options, comparison)
 
 
 def _answer_folders(options: ParsedOptions) -> int:
@@ -96,8 +97,21 @@ def find_folder(word: str, runs: str) -> Path:
 
 
 def read_comparison(options: ParsedOptions) -> Comparison | None:
-    """The comparison that a file or `--vary` describes; None where folders are to be read."""
-    return _from_file(options) or _from_options(options)
+    """The comparison that a file, `--vary` or `--attribute` describes; None where folders are to be read."""
+    return _of_two_recipes(options) if options.get("attribute") else _from_file(options) or _from_options(options)
+
+
+def _of_two_recipes(options: ParsedOptions) -> Comparison:
+    """The comparison of the hybrids of two recipes. Raises UsageError for anything else."""
+    if len(options.words) != 2:
+        raise UsageError(
+            "--attribute needs two recipes: zoo compare transformer-2017-tiny llama-style-tiny --attribute"
+        )
+    for name in NOT_OF_TWO_RECIPES:
+        if name in options.values:
+            raise UsageError(f"--{name} does not go with --attribute: what varies is what the two recipes differ in.")
+    recipe, other = options.words
+    return _with_options(Comparison(recipe, attribute=other, options=tuple(fit_words(options))), options.values)
 
 
 def _from_options(options: ParsedOptions) -> Comparison | None:

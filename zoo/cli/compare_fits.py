@@ -11,7 +11,7 @@ from zoo.compare import run_records
 from zoo.compare.plan import Point
 from zoo.config import fit_options, run_config, yaml_source
 from zoo.config.option_parser import ParsedOptions
-from zoo.config.passive_settings import CALLBACKS, PASSIVE_CALLBACKS, PASSIVE_SETTINGS
+from zoo.config.passive_settings import CALLBACKS, PASSIVE_CALLBACKS, is_passive
 from zoo.errors import UsageError
 from zoo.inference.find_run import CONFIG
 
@@ -84,7 +84,7 @@ class ZooFit:
             f"{key} was {old.get(key)} and is {new.get(key)}"
             for key in keys
             if key.startswith(("model", "data", "trainer", "tune", "compile", "on_nonfinite"))
-            and not key.startswith(PASSIVE_SETTINGS)
+            and not (is_passive(key, old.get(key)) and is_passive(key, new.get(key)))
             and (old.get(key) or None) != (new.get(key) or None)
             and not (key in blanks and new.get(key) is None)  # the data filled it in
         ]

@@ -10,7 +10,7 @@ from pathlib import Path
 from zoo import console, recipe_files, registry
 from zoo.cli import compare_run
 from zoo.cli.tables import is_terminal
-from zoo.compare import comparison_folder, looks, outcome, plan, prepare_runs, scoreboard, scoreboard_folder, variants
+from zoo.compare import comparison_folder, looks, outcome, scoreboard, scoreboard_folder, variants
 from zoo.compare.plan import Arm, Comparison
 from zoo.compare.scoreboard import Scoreboard, Task
 from zoo.compare.scoreboard_folder import Member
@@ -59,21 +59,16 @@ def run(options: ParsedOptions, comparison: Comparison) -> int:
     if comparison.base is None:
         comparison = replace(comparison, base=",".join(str(factor.choices()[0]) for factor in comparison.vary))
     comparisons = [replace(comparison, recipe=word) for word in options.words]
-    check_before_runs(options, comparisons)
-    members: list[Member] = []
-
-    def remember(arms: Sequence[Arm], record: comparison_folder.Record, place: Path) -> int:
-        members.append(Member(place, {arm.name: variant_name(arm, comparison) for arm in arms}))
-        return 0
-
-    codes = [compare_run.compare(options, one, remember) for one in comparisons]
-    if len(members) < len(comparisons):  # a dry run, or runs of other shards are missing
-        return max(codes)
+    finished, code = compare_run.run_comparisons(options, comparisons)
+    if len(finished) < len(comparisons):  # a dry run, or runs of other shards are missing
+        return code
+    members = [Member(one.place, {arm.name: variant_name(arm, comparison) for arm in one.arms}) for one in finished]
     recipes = [member.folder.parents[1].name for member in members]
     home = scoreboard_folder.scoreboard_path(Path(options.get("runs")), recipes, comparison.title)
     command = compare_run.command_line(options)
     scoreboard_folder.save_members(home, members, command)
-    return max(codes) or show(members, command, options, home, home)
+    shown = show(members, command, options, home, home)
+    return code or shown
 
 
 def variant_name(arm: Arm, comparison: Comparison) -> str:
@@ -91,25 +86,6 @@ def part_name(choice: Choice) -> str:
     return next((name for name in names if name.lower() == choice.value.lower()), choice.value)
 
 
-def check_before_runs(options: ParsedOptions, comparisons: Sequence[Comparison]) -> None:
-    """Raise UsageError, before anything is run, for what any of the recipes refuses: options, baseline, goal."""
-    words = [each for comparison in comparisons for each in prepare_runs.check_comparison(comparison)]
-    fits, meter = compare_run.open_comparison(options, words)
-    words_by_name: dict[str, str] = {}
-    for comparison in comparisons:
-        try:
-            arms, _ = plan.build_arms(comparison, fits, meter.check)
-            compare_run.check_goal(meter, arms[0], comparison.goal)
-        except UsageError as error:
-            raise type(error)(f"{comparison.recipe}: {error}") from error
-        name = arms[0].point.recipe
-        if name in words_by_name:
-            raise UsageError(
-                f"{words_by_name[name]!r} and {comparison.recipe!r} have the same name, {name}, and so one run folder."
-            )
-        words_by_name[name] = comparison.recipe
-
-
 def answer_folder(folder: Path, options: ParsedOptions) -> int | None:
     """`zoo compare FOLDER` of a scoreboard, without torch; None for any other folder."""
     saved = scoreboard_folder.load_members(folder)
@@ -125,7 +101,7 @@ def answer_folder(folder: Path, options: ParsedOptions) -> int | None:
 
 def show(members: Sequence[Member], command: str, options: ParsedOptions, home: Path, place: Path | None) -> int:
     """Answer every recipe's comparison, print the scoreboard, and write all reports if ``place`` is set."""
-    from zoo.compare import report
+    from zoo.compare import report, tensorboard_summary
 
     tasks, reports = [], {}
     for member in members:
@@ -137,7 +113,7 @@ def show(members: Sequence[Member], command: str, options: ParsedOptions, home: 
         tasks.append(Task(answer, member.names))
         if place is not None:
             report.write_report(answer, own_place)
-            compare_run.write_tensorboard_summary(answer, own_place)
+            tensorboard_summary.write_summary(own_place, answer)
             reports[answer.recipe] = own_place
     board = look_at_scoreboard(tasks, home, command)
     if options.get("json"):

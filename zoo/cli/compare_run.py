@@ -8,9 +8,9 @@ import shlex
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -18,12 +18,23 @@ from filelock import FileLock
 
 from zoo import console
 from zoo.cli.tables import is_terminal
-from zoo.compare import comparison_folder, device_shares, journal, plan, run_records
+from zoo.compare import (
+    comparison_folder,
+    device_shares,
+    figures_on_test_split,
+    journal,
+    plan,
+    prepare_runs,
+    run_records,
+    scale_runs,
+)  # fmt: skip
 from zoo.compare.execute import FailedRun, Job, RunOptions, execute, exit_code, threads_per_run
 from zoo.compare.fairness import Flag
 from zoo.compare.looks import FILE as LOOKS
+from zoo.compare.looks import load_looks
 from zoo.compare.number_format import format_duration
 from zoo.compare.plan import Arm, Comparison, Step
+from zoo.compare.prepare_runs import PreparedRuns
 from zoo.compare.validation_counts import check_validations
 from zoo.config.option_parser import ParsedOptions
 from zoo.errors import StorageError, UsageError, ZooError
@@ -31,13 +42,34 @@ from zoo.registry import suggest
 
 if TYPE_CHECKING:
     from zoo.compare.charts import Chart
-    from zoo.compare.looks import Alternatives
+    from zoo.compare.looks import Alternatives, Look, Looks
     from zoo.compare.paired_tests import PairedTestPlan
     from zoo.compare.run_records import RunRecord
     from zoo.compare.verdict import Answer
 
 
-Finish = Callable[[Sequence[Arm], comparison_folder.Record, Path], int]
+@dataclass(frozen=True)
+class Stage:
+    """The runs of one size; a comparison without --scale has one. ``request`` is the comparison at this size."""
+
+    request: Comparison
+    ready: PreparedRuns
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class FinishedRuns:
+    """A comparison of which all runs have ended, with the folder that records it."""
+
+    comparison: Comparison
+    stages: tuple[Stage, ...]  # by size; the last one decides
+    record: comparison_folder.Record
+    place: Path
+
+    @property
+    def arms(self) -> tuple[Arm, ...]:
+        """The variants at the size that decides, the baseline first."""
+        return self.stages[-1].ready.arms
 
 
 class PendingError(Exception):
@@ -51,10 +83,12 @@ class PendingError(Exception):
 class Runner:
     """Runs variants with the number of jobs and the shard of a command line; runs nothing in a dry run."""
 
-    def __init__(self, options: ParsedOptions, fits: plan.Fits, goal: str | None, budget: str | None) -> None:
-        self.options, self.fits, self.goal, self.budget = options, fits, goal, budget
+    def __init__(self, options: ParsedOptions, fits: plan.Fits) -> None:
+        self.options, self.fits = options, fits
+        self.goal: str | None = None
+        self.at = run_records.DECISIVE
+        self.budget: str | None = None
         self.failed: list[FailedRun] = []
-        plan.take_shard([], options.get("shard"))  # checked before anything is run
 
     def __call__(self, arms: Sequence[Arm], seeds: Sequence[int], whole: bool = True) -> None:
         """Run what is missing; ``whole``: all of it, not only this shard, because later steps need it."""
@@ -72,12 +106,15 @@ class Runner:
     def jobs(self, arms: Sequence[Arm], seeds: Sequence[int]) -> list[Job]:
         """The jobs of the variants. Raises UsageError where an existing run has another configuration."""
         plan.verify_runs(arms, seeds, self.fits)
-        return plan.list_jobs(arms, seeds, self.goal)
+        return plan.list_jobs(arms, seeds)
 
     def run_options(self, wait: bool) -> RunOptions:
         """How runs are executed; ``wait``: until those of other processes have ended too."""
         environment = {"ZOO_BUDGET": self.budget} if self.budget else {}
-        return RunOptions(jobs=self.options.get("jobs"), environment=environment, wait=wait, report=self.print_progress)
+        return RunOptions(
+            jobs=self.options.get("jobs"), environment=environment, wait=wait, report=self.print_progress,
+            goal=self.goal or "", at=self.at,
+        )  # fmt: skip
 
     def print_progress(self, line: str) -> None:
         """Print a line of progress."""
@@ -94,77 +131,226 @@ def open_comparison(options: ParsedOptions, command_lines: Sequence[Sequence[str
     warning_filters.filter_warnings(options.get("debug"))
     from zoo.compare.measure_model import CostMeter
 
-    allow = (*options.get("allow_import"), *(["*"] if options.get("trust") else []))
-    return compare_fits.ZooFit(options.get("runs")), CostMeter(allow)
+    return compare_fits.ZooFit(options.get("runs")), CostMeter(allowed_imports(options))
 
 
-def compare(options: ParsedOptions, comparison: Comparison, finish: Finish | None = None) -> int:
-    """`zoo compare RECIPE --vary …`: run what is missing, then print and write the result, or call ``finish``."""
-    from zoo.compare import figures_on_test_split, length_probe, prepare_runs
+def allowed_imports(options: ParsedOptions) -> tuple[str, ...]:
+    """The modules that class paths may name besides zoo and its plugins; ``*`` for any."""
+    return (*options.get("allow_import"), *(["*"] if options.get("trust") else []))
 
-    probe_factors = length_probe.parse_factors(comparison.probe) if comparison.probe else ()
-    fits, meter = open_comparison(options, prepare_runs.check_comparison(comparison))
-    runner = Runner(options, fits, comparison.goal, comparison.budget)
+
+def compare(options: ParsedOptions, comparison: Comparison) -> int:
+    """`zoo compare RECIPE --vary …`, with --scale or --attribute too: run what is missing, print and write the result.
+
+    Returns the exit code.
+    """
+    finished, code = run_comparisons(options, [comparison])
+    for one in finished:  # none where other shards have runs left, and in a dry run
+        shown = show_shares(one, options) if comparison.attribute else show_runs(one, options)
+        code = code or shown
+    return code
+
+
+def show_runs(finished: FinishedRuns, options: ParsedOptions) -> int:
+    """Print and write the result of a comparison, with losses on longer texts where --probe asks for them."""
+    charts = [probe(finished, options)] if finished.comparison.probe else []
+    return show_comparison(finished.record, options, finished.place, finished.place, charts)
+
+
+def show_shares(finished: FinishedRuns, options: ParsedOptions) -> int:
+    """Print and write the result of hybrids of two recipes, and the contribution of each option."""
+    from zoo.compare import attribute
+
+    answer, folder = look_and_record(finished.record, options, finished.place)
+    runs = [run for seeds in answer.runs.values() for run in seeds.values()]
+    shares = attribute.shares_of_arms(finished.stages[-1].ready.differences, finished.arms, runs, answer)
+    code = print_answer(answer, options, folder, [attribute.shares_chart(shares, answer)])
+    print(f"\n{attribute.shares_text(shares, answer.goal)}", file=output_stream(options), flush=True)
+    return code
+
+
+def run_comparisons(options: ParsedOptions, comparisons: Sequence[Comparison]) -> tuple[list[FinishedRuns], int]:
+    """Plan some comparisons, refuse what can be refused, and only then write and run; those of which all runs ended.
+
+    Everything is checked before the first file is written and the first run is started, of all comparisons, whatever
+    they vary. The exit code is that of runs that failed. In a dry run, and where other shards have runs left, a
+    comparison is not finished. Raises UsageError.
+    """
+    words = [line for comparison in comparisons for line in scale_runs.check_request(comparison)]
+    fits, meter = open_comparison(options, words)
+    runner = Runner(options, fits)
+    drafts = []
+    for comparison in comparisons:
+        try:
+            drafts.append(draft_stages(comparison, fits, meter))
+            check_plan(comparison, drafts[-1], meter, runner)
+        except UsageError as error:
+            if len(comparisons) == 1:
+                raise
+            raise type(error)(f"{comparison.recipe}: {error}") from error
+    check_names(comparisons, drafts)
+    result = []
+    for comparison, stages in zip(comparisons, drafts, strict=True):
+        if (finished := _run_stages(comparison, stages, meter, runner)) is not None:
+            result.append(finished)
+    return result, exit_code(runner.failed)
+
+
+def draft_stages(comparison: Comparison, fits: plan.Fits, meter: Any) -> list[Stage]:
+    """The variants at every size, the largest size last, as far as no run is needed. Raises UsageError."""
+    if not comparison.scale:
+        return [Stage(comparison, prepare_runs.draft_runs(comparison, fits, meter))]
+    stages = []
+    for size in scale_runs.check_scale(comparison):
+        request = scale_runs.comparison_at(comparison, size, fits, meter)
+        stages.append(Stage(request, prepare_runs.draft_runs(request, fits, meter), size.label))
+    aligned = scale_runs.align_variants([stage.ready for stage in stages])
+    stages = [replace(stage, ready=ready) for stage, ready in zip(stages, aligned, strict=True)]
+    computes = [scale_runs.training_compute(stage.ready.arms[0], meter) for stage in stages]
+    order = sorted(range(len(stages)), key=computes.__getitem__)
+    scale_runs.check_compute([stages[index].label for index in order], [computes[index] for index in order])
+    return [stages[index] for index in order]
+
+
+def check_plan(comparison: Comparison, stages: Sequence[Stage], meter: Any, runner: Runner) -> None:
+    """Raise UsageError for whatever a plan can be refused for: figures, splits, validations, devices, looks, series.
+
+    Called before anything is written or run, and again where runs have decided about budgets or options.
+    """
+    options, goal = runner.options, stages[-1].ready.goal
+    for stage in stages:
+        arms = stage.ready.arms
+        check_goal(meter, arms[0], goal)
+        check_validations(comparison.at, [(arm.name, arm.point.config) for arm in arms], meter.batches_per_epoch)
+        if comparison.at == "test":
+            figures_on_test_split.check_test_split(arms, meter)
+        device_shares.device_shares(arms[0].point.config["trainer"], options.get("jobs"))
+        if not prepare_runs.needs_runs(stage.request):
+            runner.jobs(arms, comparison.seeds)
+    last = stages[-1].ready.arms
+    if comparison.scale:
+        scale_runs.check_loss(meter.goals(last[0].point.config)[1], goal or first_goal(meter, last[0]))
+    place = comparison_path(comparison, stages)
+    names = [arm.name for arm in last]
+    check_looks(load_looks(place, names), place, names)
+    reserve_tries(options, place, names[1:], save=False)
+
+
+def check_names(comparisons: Sequence[Comparison], drafts: Sequence[Sequence[Stage]]) -> None:
+    """Raise UsageError for two comparisons whose recipes share a name, and so a folder of runs."""
+    recipes: dict[str, str] = {}
+    for comparison, stages in zip(comparisons, drafts, strict=True):
+        name = stages[-1].ready.arms[0].point.recipe
+        if name in recipes:
+            raise UsageError(
+                f"{recipes[name]!r} and {comparison.recipe!r} have the same name, {name}, and so one run folder."
+            )
+        recipes[name] = comparison.recipe
+
+
+def comparison_path(comparison: Comparison, stages: Sequence[Stage]) -> Path:
+    """The folder of a comparison."""
+    point = stages[-1].ready.arms[0].point
+    return comparison_folder.comparison_path(point.root, point.recipe, comparison.title)
+
+
+def _run_stages(comparison: Comparison, stages: list[Stage], meter: Any, runner: Runner) -> FinishedRuns | None:
+    """Run what is missing of a comparison; None in a dry run, and where other shards have runs left."""
+    options, seeds = runner.options, comparison.seeds
+    runner.goal, runner.at = stages[-1].ready.goal, comparison.at
     try:
-        ready = prepare_runs.prepare(comparison, fits, meter, runner)
+        for index, stage in enumerate(stages):
+            runner.budget = stage.request.budget
+            ready = prepare_runs.complete_runs(stage.request, stage.ready, runner.fits, meter, runner)
+            stages[index] = replace(stage, ready=ready)
     except PendingError as pending:
         print_plan(pending.steps, "These runs decide how the compared ones are made.")
-        return 0
-    arms, runner.goal = ready.arms, ready.goal
-    jobs = runner.jobs(arms, comparison.seeds)
-    check_goal(meter, arms[0], comparison.goal)
-    check_validations(comparison.at, [(arm.name, arm.point.config["trainer"]) for arm in arms])
-    if comparison.at == "test":
-        figures_on_test_split.check_test_split(arms, meter)
-    print_introduction(comparison.seeds, arms, plan.list_steps(jobs), runner)
-    for note in ready.notes:
-        runner.print_progress(f"  {note}")
-    for one in ready.invalid:
-        runner.print_progress(f"  left out {one.name}: {one.sentence}")
+        return None
+    if any(prepare_runs.needs_runs(stage.request) for stage in stages):
+        check_plan(comparison, stages, meter, runner)
+    jobs = [job for stage in stages for job in runner.jobs(stage.ready.arms, seeds)]
+    print_stages(comparison, stages, runner)
     if options.get("dry_run"):
         print_plan(plan.list_steps(jobs))
-        return 0
-    record = comparison_folder.Record(
-        tuple(job.folder for job in jobs),
-        arms[0].name,
-        comparison.goal,
-        comparison.budget,
-        ready.tuned,
-        command_line(options),
-        tuple(factor.key for factor in comparison.vary),
-        comparison.at,
-        comparison.margin,
-        comparison.until,
-        ready.tuning,
-    )
-    point = arms[0].point
-    place = comparison_folder.comparison_path(point.root, point.recipe, comparison.title)
-    check_series(options, place, [arm.name for arm in arms[1:]])
+        return None
+    place = comparison_path(comparison, stages)
+    record = make_record(comparison, stages, place, command_line(options))
+    reserve_tries(options, place, [arm.name for arm in stages[-1].ready.arms[1:]])
     comparison_folder.save_record(place, record)
-    ended_runs = sum(run_records.read_state(job.folder) in run_records.END_STATES for job in jobs)
-    question = journal.Question(
-        (comparison.goal or first_goal(meter, arms[0])).removeprefix("val/"), comparison.at, arms[0].name,
-        comparison.seeds, tuple(arm.name for arm in arms), comparison.margin, options.get("test") or "t",
-    )  # fmt: skip
-    details = {"varied": list(record.varied or ()), "command": record.command, "until": comparison.until}
-    journal.append_event(place, journal.Event(journal.PLAN, question, ended_runs, details))
-    if comparison.until:
-        record = run_until_decided(arms, comparison.seeds, record, place, runner)
-        jobs = [job for job in jobs if job.folder in record.folders]
-    else:
-        runner(arms, comparison.seeds, whole=False)
-    if (early_code := exit_code_if_unfinished(jobs, runner)) is not None:
-        return early_code
+    append_plan(comparison, stages, record, place, meter, options)
+    for stage in stages:
+        runner.budget = stage.request.budget
+        if comparison.until:
+            record = run_until_decided(stage.ready.arms, seeds, record, place, runner)
+            jobs = [job for job in jobs if job.folder in record.folders]
+        else:
+            runner(stage.ready.arms, seeds, whole=False)
+    if has_runs_left(jobs, runner):
+        return None
     if comparison.at == "test":
         figures_on_test_split.measure_test_figures(
             [job.folder for job in jobs], options.get("allow_import"), runner.print_progress
         )
-    figures = []
-    if probe_factors:
-        answer = answer_records(comparison_folder.read_ledgers(record.folders), options, record)
-        figures.append(probe(arms, answer, comparison.seeds, probe_factors, place, meter.allow, runner))
-    code = finish(arms, record, place) if finish else show_comparison(record, options, place, place, figures)
-    return exit_code(runner.failed) or code
+    return FinishedRuns(comparison, tuple(stages), record, place)
+
+
+def make_record(comparison: Comparison, stages: Sequence[Stage], place: Path, command: str) -> comparison_folder.Record:
+    """What the comparison's folder records of its runs, those of the size that decides."""
+    stage = stages[-1]
+    ready, arms = stage.ready, stage.ready.arms
+    keys = [factor.key for factor in comparison.vary] or [one.choice.key for one in ready.differences]
+    sizes = [(each.label, each.ready.arms, each.ready, each.request.budget) for each in stages]
+    scale = scale_runs.as_data(place, sizes, comparison.seeds, scale_notes(comparison, stages)) if comparison.scale\
+        else {}  # fmt: skip
+    folders = tuple(job.folder for job in plan.list_jobs(arms, comparison.seeds))
+    return comparison_folder.Record(
+        folders, arms[0].name, ready.goal, stage.request.budget, ready.tuned, command, tuple(keys), comparison.at,
+        comparison.margin, comparison.until, ready.tuning, scale,
+    )  # fmt: skip
+
+
+def append_plan(
+    comparison: Comparison, stages: Sequence[Stage], record: comparison_folder.Record, place: Path, meter: Any,
+    options: ParsedOptions,
+) -> None:  # fmt: skip
+    """Write down in the journal what is asked, before the runs."""
+    arms = stages[-1].ready.arms
+    question = journal.Question(
+        (record.goal or first_goal(meter, arms[0])).removeprefix("val/"), comparison.at, arms[0].name,
+        comparison.seeds, tuple(arm.name for arm in arms), comparison.margin, options.get("test") or "t",
+    )  # fmt: skip
+    ended = sum(run_records.read_state(folder) in run_records.END_STATES for folder in record.folders)
+    details = {"varied": list(record.varied or ()), "command": record.command, "until": comparison.until}
+    details |= {"scale": list(comparison.scale)} if comparison.scale else {}
+    journal.append_event(place, journal.Event(journal.PLAN, question, ended, details))
+
+
+def scale_notes(comparison: Comparison, stages: Sequence[Stage]) -> list[str]:
+    """What to know about the learning rates and the variants of several sizes."""
+    if not comparison.scale:
+        return []
+    ready = stages[-1].ready
+    left_out = [f"Left out, because {one.sentence}: {one.name}." for one in ready.invalid]
+    return scale_runs.rate_notes(comparison, ready.arms) + left_out
+
+
+def print_stages(comparison: Comparison, stages: Sequence[Stage], runner: Runner) -> None:
+    """Print what is run: its differences, sizes, numbers of runs, and notes."""
+    if differences := stages[-1].ready.differences:
+        recipes = f"{stages[-1].ready.arms[0].point.recipe} and {comparison.second_name}"
+        runner.print_progress(f"{recipes} differ in {len(differences)} options: {', '.join(map(str, differences))}")
+    for stage in stages:
+        if stage.label:
+            runner.print_progress(f"size {stage.label}")
+        arms = stage.ready.arms
+        steps = plan.list_steps(plan.list_jobs(arms, comparison.seeds))
+        print_introduction(comparison.seeds, arms, steps, runner)
+    notes = scale_notes(comparison, stages) or stages[-1].ready.notes
+    for note in notes:
+        runner.print_progress(f"  {note}")
+    if not comparison.scale:
+        for one in stages[-1].ready.invalid:
+            runner.print_progress(f"  left out {one.name}: {one.sentence}")
 
 
 def check_goal(meter: Any, arm: Arm, goal: str | None) -> None:
@@ -227,12 +413,11 @@ def run_until_decided(
     return record
 
 
-def check_series(options: ParsedOptions, place: Path, variants: Sequence[str]) -> None:
-    """Reserve the tries of a comparison in the file of --series, before anything is run.
+def reserve_tries(options: ParsedOptions, place: Path, variants: Sequence[str], save: bool = True) -> None:
+    """Reserve the tries of a comparison in the file of --series; without ``save`` only check whether that is possible.
 
     Raises UsageError if there are none left, if the file is damaged, and if the comparison was looked at before.
     """
-    from zoo.compare.looks import load_looks
     from zoo.compare.series import check_series_file, load_series, save_series
 
     if options.get("series"):
@@ -242,7 +427,8 @@ def check_series(options: ParsedOptions, place: Path, variants: Sequence[str]) -
             series = load_series(path, options.get("tries"))
             entry = series.entry(series_key(options, place), variants)
             load_looks(place, variants).check_budget(entry.level)
-            save_series(path, series.with_entry(entry, entry.decided))
+            if save:
+                save_series(path, series.with_entry(entry, entry.decided))
 
 
 def series_key(options: ParsedOptions, place: Path) -> str:
@@ -260,14 +446,14 @@ def command_line(options: ParsedOptions) -> str:
     return shlex.join(["zoo", "compare", *options.argv])
 
 
-def exit_code_if_unfinished(jobs: Sequence[Job], runner: Runner) -> int | None:
-    """The exit code where runs of other shards are missing, else None. Raises ZooError if all runs failed."""
+def has_runs_left(jobs: Sequence[Job], runner: Runner) -> bool:
+    """Whether runs of other shards are missing. Raises ZooError if all runs failed."""
     unfinished = [step for step in plan.list_steps(jobs) if step.state != "finished"]
     if runner.options.get("shard") and unfinished and not runner.failed:
         runner.print_progress(
             f"{len(jobs) - len(unfinished)} of {len(jobs)} runs are finished; the others belong to other shards."
         )
-        return 0
+        return True
     if len(unfinished) == len(jobs):
         of_disk = exit_code(runner.failed) == StorageError.code
         kind = StorageError if of_disk else ZooError
@@ -275,7 +461,7 @@ def exit_code_if_unfinished(jobs: Sequence[Job], runner: Runner) -> int | None:
             f"all {len(jobs)} runs failed: {unfinished[0].job.title} and the others. See their logs."
             + (" When the disk works again, repeat the command." if of_disk else "")
         )
-    return None
+    return False
 
 
 def print_introduction(seeds: Sequence[int], arms: Sequence[Arm], steps: Sequence[Step], runner: Runner) -> None:
@@ -305,24 +491,29 @@ def print_plan(steps: Sequence[Step], note: str = "") -> None:
         print(note)
 
 
-def probe(
-    arms: Sequence[Arm], answer: Answer, seeds: Sequence[int], factors: Sequence[int], place: Path, allow: Any,
-    runner: Runner,
-) -> Chart:  # fmt: skip
+def probe(finished: FinishedRuns, options: ParsedOptions) -> Chart:
     """Measure every finished run on longer texts, print the table, and draw the chart in the answer's colours."""
     from zoo.compare import length_probe
     from zoo.compare.charts import draw_lines, variant_looks
     from zoo.compare.outcomes import failure_text
 
+    def report(line: str) -> None:
+        print(line, file=output_stream(options), flush=True)
+
+    comparison, place = finished.comparison, finished.place
+    factors = length_probe.parse_factors(comparison.probe or "")
+    answer = answer_records(comparison_folder.read_ledgers(finished.record.folders), options, finished.record)
     labels = {row.variant: row.label for row in answer.rows}
     looks = {labels[variant]: look for variant, look in variant_looks(answer).items()}
     folders = {
         labels.get(arm.name, arm.name): {
-            s: arm.point.folder(s) for s in seeds if run_records.read_state(arm.point.folder(s)) == "finished"
+            seed: folder
+            for seed in comparison.seeds
+            if run_records.read_state(folder := arm.point.folder(seed)) == "finished"
         }
-        for arm in arms
+        for arm in finished.arms
     }
-    losses = length_probe.probe(folders, factors, place, allow, runner.print_progress)
+    losses = length_probe.probe(folders, factors, place, allowed_imports(options), report)
     failures = {row.label: failure_text(row.failures, len(row.figures)) for row in answer.rows if row.failures}
     differences = length_probe.length_differences(losses, answer.base.label, failures)
     tables = [length_probe.table(losses, failures)]
@@ -331,12 +522,12 @@ def probe(
         for row in rows:
             widths = [max(len(other[i]) for other in rows) for i in range(len(row))]
             line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-            runner.print_progress(line.rstrip())
-        runner.print_progress("")
+            report(line.rstrip())
+        report("")
     length_probe.save_differences(place, differences)
     legend = length_probe.differences_legend(answer.base.label, differences)
     for line in textwrap.wrap(legend, 100):
-        runner.print_progress(line)
+        report(line)
     ticks = [f"{factor}×" for factor in factors]
     title = "Loss in the last quarter of texts longer than in training"
     caption = "Mean over seeds of each run's best checkpoint on the validation text."
@@ -367,11 +558,8 @@ def answer_folders(folders: Sequence[Path], options: ParsedOptions) -> int:
         raise UsageError("--series is for a comparison that zoo compare has run: RECIPE --vary …, or its folder.")
     ledgers = run_records.read_records(*folders)
     run_records.check_one_task(ledgers)
-    from zoo.compare.paired_tests import PairedTestPlan
-
-    once = PairedTestPlan(options.get("test") or "t", margin=options.get("margin"))  # nothing records looks at these
-    answer = answer_records(ledgers, options, comparison_folder.Record((), options.get("baseline")), once)
-    return print_answer(answer, options, place)
+    record = comparison_folder.Record((), options.get("baseline"), margin=options.get("margin"))
+    return print_answer(look_at_runs(ledgers, options, record), options, place)
 
 
 def answer_records(
@@ -394,8 +582,7 @@ def look_at_comparison(
     ledgers: Sequence[RunRecord], options: ParsedOptions, record: comparison_folder.Record, home: Path
 ) -> Answer:
     """The verdict over a comparison's finished runs, with what earlier looks have left to spend; records the look."""
-    from zoo.compare.digests import run_digest
-    from zoo.compare.looks import DECISIONS, Question, load_looks, save_looks
+    from zoo.compare.looks import DECISIONS, save_looks
     from zoo.compare.series import check_series_file, load_series, save_series
     from zoo.compare.statistics import ALPHA
 
@@ -411,27 +598,60 @@ def look_at_comparison(
             entry = series.entry(series_key(options, home), variants)
             alpha = entry.level
         looks = load_looks(home, seeds, alpha)
-        if not looks.looks and journal.has_tested(journal.read_events(home), seeds):
-            raise UsageError(
-                f"{home / LOOKS} is gone, and {journal.FILE} beside it has looks at this comparison.\n"
-                "It records what they have tested. Restore it, or begin a comparison with other seeds: --runs DIR"
-            )
+        check_looks(looks, home, seeds)
         if series is not None:
             looks.check_budget(alpha)
-        question = Question(first.goal, first.baseline, first.at, record.margin, options.get("test") or "t")
-        refusals = refuse_missing_seeds(looks.find_missing_seeds(seeds), [first.baseline, *variants])
-        refused = {name for flag in refusals for name in flag.variants}
-        tested = {name: numbers for name, numbers in seeds.items() if name not in refused}
-        runs = {name: {seed: run_digest(first.runs[name][seed]) for seed in tested[name]} for name in tested}
-        look = looks.next_look(question, tested, bool(record.until), runs, count_alternatives(first))
+        look, refusals = next_look(looks, first, record, options)
         answer = answer_records(ledgers, options, record, looks.plan(look), refusals)
         verdicts = {row.variant: row.verdict.word for row in answer.rows[1:]}
-        new = looks.with_look(look, {name: word for name, word in verdicts.items() if name not in refused})
+        new = looks.with_look(look, {name: word for name, word in verdicts.items() if name in look.seeds})
         if new != looks:
             save_or_warn(home, lambda: save_looks(home, new))
         if series is not None:
             save_series(path, series.with_entry(entry, [name for name in verdicts if verdicts[name] in DECISIONS[:2]]))
     return replace(answer, looks=new.looks, look_number=new.number(look), look=look, looks_elsewhere=len(new.elsewhere))
+
+
+def look_at_runs(ledgers: Sequence[RunRecord], options: ParsedOptions, record: comparison_folder.Record) -> Answer:
+    """The verdict over runs of no recorded comparison, as a comparison of their recipe would give it now.
+
+    Nothing is recorded, but what comparisons have spent on the same runs counts.
+    """
+    first = answer_records(ledgers, options, record)
+    homes = sorted({run.path.parents[2] for seeds in first.runs.values() for run in seeds.values()})
+    beside = [path.parent for home in homes for path in home.glob(f"{comparison_folder.FOLDER}/*/{LOOKS}")]
+    looks = load_looks(homes[0] / comparison_folder.FOLDER, [row.variant for row in first.rows], beside=beside)
+    look, refusals = next_look(looks, first, record, options)
+    answer = answer_records(ledgers, options, record, looks.plan(look), refusals)
+    return replace(answer, look=look, looks_elsewhere=len(looks.elsewhere))
+
+
+def next_look(
+    looks: Looks, first: Answer, record: comparison_folder.Record, options: ParsedOptions
+) -> tuple[Look, list[Flag]]:
+    """The look that an answer would be after others, and flags for variants of which seeds are left out."""
+    from zoo.compare.digests import run_digest
+    from zoo.compare.looks import Question
+
+    seeds = {row.variant: tuple(row.figures) for row in first.rows}
+    question = Question(first.goal, first.baseline, first.at, record.margin, options.get("test") or "t")
+    refusals = refuse_missing_seeds(looks.find_missing_seeds(seeds), [*seeds])
+    refused = {name for flag in refusals for name in flag.variants}
+    tested = {name: numbers for name, numbers in seeds.items() if name not in refused}
+    runs = {name: {seed: run_digest(first.runs[name][seed]) for seed in tested[name]} for name in tested}
+    return looks.next_look(question, tested, bool(record.until), runs, count_alternatives(first)), refusals
+
+
+def check_looks(looks: Looks, home: Path, variants: Collection[str]) -> None:
+    """Raise UsageError where the record of looks at some variants is gone, and the journal shows that there were some.
+
+    To begin again would spend the error probability of all looks twice.
+    """
+    if not looks.looks and journal.has_tested(journal.read_events(home), variants):
+        raise UsageError(
+            f"{home / LOOKS} is gone, and {journal.FILE} beside it has looks at this comparison.\n"
+            "It records what they have tested. Restore it, or begin a comparison with other seeds: --runs DIR"
+        )
 
 
 def refuse_missing_seeds(missing_seeds: Mapping[str, Sequence[int]], variants: Sequence[str]) -> list[Flag]:
@@ -506,8 +726,6 @@ def look_and_record(record: comparison_folder.Record, options: ParsedOptions, ho
 
     Raises UsageError if there is no run.
     """
-    from zoo.compare.scale_runs import answer_scale
-
     ledgers = comparison_folder.read_ledgers(record.folders, record.budget)
     if not ledgers:
         raise UsageError("all runs of this comparison have been removed.")
@@ -526,7 +744,7 @@ def look_and_record(record: comparison_folder.Record, options: ParsedOptions, ho
     flags = (*answer.flags, *([Flag(gaps, about="journal")] if gaps else []))
     answer = replace(
         answer, late_choices=None if late is None else late + changes, flags=flags, tuning=record.tuning,
-        scaling=answer_scale(home, record, answer.goal, answer.at),
+        scaling=scale_runs.answer_scale(home, record, answer.goal, answer.at),
     )  # fmt: skip
     ended_runs = sum(len(row.figures) for row in answer.rows)
     details = {"verdicts": {row.variant: row.verdict.word for row in answer.rows}, "runs": figures}
@@ -561,18 +779,9 @@ def write_report(answer: Answer, options: ParsedOptions, place: Path, more: Sequ
 
     out = output_stream(options)
     files = write_report(answer, place, more)
-    goals = write_tensorboard_summary(answer, place)
+    goals = tensorboard_summary.write_summary(place, answer)
     homes = [one for one in (place, place.parent) if (one / comparison_folder.FILE).is_file()]
     runs = homes[0] if homes else next(iter(next(iter(answer.runs.values())).values())).path.parents[2]
     page = next((file for file in files if file.suffix == ".html"), place)
     print(f"\nreport  {page}\nlook    zoo tensorboard {runs}", file=out)
     print(f"        {link(pinned=tensorboard_summary.pinned_tags(answer.goal, goals))}", file=out)
-
-
-def write_tensorboard_summary(answer: Answer, place: Path) -> list[str]:
-    """Write TensorBoard's part of a report; the goals, the headline first."""
-    from zoo.compare import table, tensorboard_summary
-
-    goals = [answer.goal, *(answer.base.others or {})]
-    tensorboard_summary.write_summary(place, table.as_markdown(answer), goals)
-    return goals

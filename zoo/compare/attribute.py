@@ -8,9 +8,10 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import textwrap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +23,10 @@ from zoo.compare.sequential import last_p
 from zoo.compare.statistics import Paired, Verdict, holm_adjust, judge, paired_t_test, round_count
 from zoo.compare.variants import Choice
 from zoo.errors import UsageError
+
+if TYPE_CHECKING:
+    from zoo.compare.charts import Chart
+    from zoo.compare.verdict import Answer
 
 FULL = 4  # up to so many options every hybrid is run, 2^k of them; beyond, one option at a time from both ends
 Subset = frozenset[str]
@@ -231,17 +236,53 @@ def is_of_failures(shares: Collection[Share]) -> bool:
     return any(share.verdict.sentence.endswith("runs failed: no verdict") for share in shares)
 
 
+def shares_of_arms(
+    differences: Sequence[Difference], arms: Sequence[Arm], runs: Iterable[RunRecord], answer: Answer
+) -> list[Share]:
+    """The share of each option of which hybrids were trained, by the figure and the test of an answer about them."""
+    figures = hybrid_figures(arms, runs, answer.goal, answer.at)
+    return compute_shares(differences, figures, answer.lower_is_better, answer.plan)
+
+
 def hybrid_figures(
-    arms: Mapping[Subset, Arm], ledgers: Iterable[RunRecord], goal: str, at: str = DECISIVE
+    arms: Iterable[Arm], ledgers: Iterable[RunRecord], goal: str, at: str = DECISIVE
 ) -> dict[Subset, dict[int, float]]:
-    """The headline figure of every hybrid by seed, NaN where a run failed."""
-    names = {arm.name: subset for subset, arm in arms.items()}
-    values: dict[Subset, dict[int, float]] = {subset: {} for subset in arms}
+    """The headline figure of every hybrid by seed, NaN where a run failed; by what it has of the second recipe."""
+    names = {arm.name: frozenset(choice.key.rpartition(".")[2] for choice in arm.variant) for arm in arms}
+    values: dict[Subset, dict[int, float]] = {subset: {} for subset in names.values()}
     for ledger in ledgers:
         figure = ledger.figure(goal, at)
         if ledger.variant in names and figure is not None:
             values[names[ledger.variant]][ledger.seed] = number(figure)
     return values
+
+
+def shares_text(shares: Sequence[Share], goal: str) -> str:
+    """The table of contributions, and how to read it."""
+    rows = shares_table(shares)
+    widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    shapley = "share: Shapley's, the mean over all orders of adding the options. " if shares[0].shapley else ""
+    figure = "the share of runs that failed, because some did" if is_of_failures(shares) else goal
+    legend = (
+        f"Contribution of each option, in {figure}, paired by seed. {shapley}alone: added to the first recipe alone; "
+        "last: added last, to the second recipe without it. ± is the standard deviation over seeds."
+    )
+    return "\n".join([*lines, *textwrap.wrap(legend, 118)])
+
+
+def shares_chart(shares: Sequence[Share], answer: Answer) -> Chart:
+    """The shares as bars."""
+    from zoo.compare.charts import Bar, draw_bars
+
+    pairs = [(share.difference, share.shapley or share.alone) for share in shares]
+    rows = [Bar(str(difference), pair.mean, pair.low, pair.high) for difference, pair in pairs]
+    kind = "Shapley's shares" if shares[0].shapley else "Effects on the first recipe"
+    failing = is_of_failures(shares)
+    figure = "the share of runs that failed" if failing else answer.goal
+    good = "low" if failing or answer.lower_is_better else "high"
+    title = "Contribution of each option"
+    return draw_bars(title, rows, f"change in {figure}", good, f"{kind}, with 95 % intervals over seeds.")
 
 
 def shares_table(shares: Collection[Share]) -> list[list[str]]:

@@ -190,6 +190,7 @@ def draw_pareto(answer: Answer, cost: str = "flops") -> Chart | None:
     if len(rows) < 2 or max(costs) - min(costs) <= 1e-3 * max(costs):
         return None
     sds = [row.sd if math.isfinite(row.sd) else 0.0 for row in rows]
+    cost_sds = [_cost_deviation(answer, row, measure.name) for row in rows]
     heights_of = [_paired_mean(answer, row) for row in rows]
     points = list(zip(costs, heights_of, strict=True))
     looks = variant_looks(answer)
@@ -197,21 +198,31 @@ def draw_pareto(answer: Answer, cost: str = "flops") -> Chart | None:
         figure = new_figure(WIDTH, 380)
         axes = new_axes(figure, 74, 14, WIDTH - 24, 326)
         heights = [mean + side * sd for mean, sd in zip(heights_of, sds, strict=True) for side in (-1, 1)]
-        axes.set(xlim=pad_range(costs, 0.14), ylim=pad_range(heights, 0.12), ylabel=_axis(answer))
+        widths = [cost + side * sd for cost, sd in zip(costs, cost_sds, strict=True) for side in (-1, 1)]
+        axes.set(xlim=pad_range(widths, 0.14), ylim=pad_range(heights, 0.12), ylabel=_axis(answer))
         axes.set_xlabel(measure.axis.replace("token", answer.unit))
         _prefix_ticks(axes)
         axes.grid(axis="y", linewidth=1)
         best = frontier(points, measure.low_is_good, answer.lower_is_better)
         axes.plot(*_xy(best), color=LIGHT["grey"], linewidth=1.4, dashes=(3.6, 2.9))
-        for row, point, sd in zip(rows, points, sds, strict=True):
+        for row, point, sd, cost_sd in zip(rows, points, sds, cost_sds, strict=True):
             colour, marker, _ = looks[row.variant]
-            axes.errorbar(*point, yerr=sd, color=colour, elinewidth=1.4)
+            axes.errorbar(*point, yerr=sd, xerr=cost_sd or None, color=colour, elinewidth=1.4)
             _mark(axes, point, colour, marker, 13)
         _name_points(axes, [clip_name(row.label) for row in rows], points, sds)
-    caption = "Mean and standard deviation over seeds. A dashed line joins what no other variant beats in both."
+    caption = (
+        "Mean and standard deviation over seeds, of the cost too. A dashed line joins what no other variant's mean "
+        "beats in both: where bars overlap it may be chance."
+    )
     if missing := [_name_with_failures(row) for row in answer.rows if row.failures]:
         caption += f" Without a mean, and not in the chart: {', '.join(missing)}."
     return Chart(cost, f"Quality against {measure.word}", caption, figure)
+
+
+def _cost_deviation(answer: Answer, row: Row, name: str) -> float:
+    """The standard deviation over seeds of what a variant costs; 0 with fewer than two."""
+    costs = [value for run in answer.runs[row.variant].values() if math.isfinite(value := number(run.cost.get(name)))]
+    return float(np.std(costs, ddof=1)) if len(costs) > 1 else 0.0
 
 
 def _paired_mean(answer: Answer, row: Row) -> float:

@@ -1,36 +1,17 @@
-"""Digests by which files of a comparison are told from those that were changed by hand or belong to other runs."""
+"""The digest of what a run has reached, by which one that was made again is told from one that was read again."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from zoo.io.content_digests import KEY, check_digest, content_digest, with_digest
 
 if TYPE_CHECKING:
     from zoo.compare.run_records import RunRecord
 
-KEY, LENGTH = "digest", 16
+__all__ = ["KEY", "check_digest", "content_digest", "run_digest", "with_digest"]
 # what a run has reached: equal for a run that was read, copied or measured again, another for one that was made again
 FACTS = ("recipe", "seed", "goals", "steps", "tokens", "validations", "best", "last", "finished", "outcome")
-
-
-def content_digest(content: Mapping[str, Any], previous: str = "") -> str:
-    """The digest of a JSON object without its own one; ``previous`` is that of the object before it in a journal."""
-    text = json.dumps({name: value for name, value in content.items() if name != KEY}, sort_keys=True)
-    return hashlib.sha256((previous + text).encode()).hexdigest()[:LENGTH]
-
-
-def with_digest(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A JSON object with its digest."""
-    normal = json.loads(json.dumps(content))  # tuples and numbers as keys are other values when they are read again
-    return {**normal, KEY: content_digest(normal)}
-
-
-def check_digest(content: Mapping[str, Any]) -> None:
-    """Raise ValueError unless a JSON object has its digest."""
-    if content.get(KEY) != content_digest(content):
-        raise ValueError("it was changed after zoo wrote it")
 
 
 def run_digest(run: RunRecord) -> str:

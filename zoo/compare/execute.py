@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from zoo.compare import device_shares, run_records
-from zoo.errors import StorageError, ZooError
+from zoo.errors import StorageError, UsageError, ZooError
 from zoo.io import atomic_files
 from zoo.io.locks import REFRESH, Lock
 
@@ -38,7 +38,6 @@ class Job:
     title: str
     folder: Path
     words: tuple[str, ...]
-    goal: str = ""  # the figure to print when it ends; by default the run's first
 
 
 @dataclass
@@ -58,6 +57,8 @@ class ActiveRun:
 class RunOptions:
     """Program to call, number of simultaneous runs, additional environment variables, whether to wait for runs of
     other workers, the function that prints progress, and the devices of each simultaneous run (none: not divided).
+
+    ``goal`` and ``at`` say which figure of a run is printed when it ends: by default the first one of its task.
     """
 
     command: Sequence[str] = COMMAND
@@ -66,6 +67,8 @@ class RunOptions:
     wait: bool = True
     report: Callable[[str], object] = print
     devices: Sequence[str] = ()
+    goal: str = ""
+    at: str = run_records.DECISIVE
 
 
 def threads_per_run(jobs: int) -> int:
@@ -197,8 +200,8 @@ class _Worker:
         if state in run_records.END_STATES:
             self.finished_count += 1
             seconds = time.monotonic() - one.start_time
-            record = run_records.read_record(one.job.folder)
-            headline = f"{describe_outcome(record)} · " if state == "diverged" else headline_text(record, one.job.goal)
+            record = run_records.parse_record(one.job.folder / run_records.LEDGER)
+            headline = headline_text(record, self.options.goal, self.options.at)
             self._report_progress(one.job, f"{headline}{seconds:.0f} s")
             return
         self.failures.append(FailedRun(one.job.title, code))
@@ -259,18 +262,20 @@ class _Worker:
             self.active.clear()
 
 
-def headline_text(record: Mapping[str, Any], goal: str) -> str:
-    """A run's headline figure as the beginning of a progress line: ``loss 1.632 · ``; empty without one."""
-    goals = list(record.get("goals", {}))
-    name = goal if goal in goals else goals[0] if goals else ""
-    value = record.get("best", {}).get(name)
-    return f"{name} {value:.4g} · " if isinstance(value, (int, float)) else ""
+def headline_text(run: run_records.RunRecord, goal: str, at: str) -> str:
+    """The beginning of a progress line: the figure that decides, ``loss 1.632 · ``, or ``diverged at step 12 · ``.
 
-
-def describe_outcome(record: Mapping[str, Any]) -> str:
-    """How a run ended without a figure: ``diverged at step 12``."""
-    outcome = record.get("outcome") or {}
-    return f"{outcome.get('state')} at step {outcome.get('step')}"
+    The figures of a test split are measured later: those of the last validation stand for them. Empty without a figure.
+    """
+    if run.outcome.get("state") == "diverged":
+        return f"diverged at step {run.outcome.get('step')} · "
+    name = goal.removeprefix("val/")
+    name = name if name in run.goals else next(iter(run.goals), "")
+    try:
+        figure = run.figure(name, "last" if at == "test" else at)
+    except UsageError:  # fewer validations than the figure is a mean of
+        figure = None
+    return "" if figure is None else f"{name} {figure:.4g} · "
 
 
 def _open_log(path: Path, words: Sequence[str]) -> IO[bytes]:

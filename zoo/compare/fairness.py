@@ -5,11 +5,12 @@ Each difference becomes a flag; a fatal flag withholds the verdict, the others a
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from zoo.compare.number_format import format_apart, join_words
 from zoo.compare.run_records import (
@@ -21,7 +22,7 @@ from zoo.compare.run_records import (
     shared_goals,
 )  # fmt: skip
 from zoo.compare.variant_names import closest_to_recipe, short_names
-from zoo.config.passive_settings import PASSIVE_SETTINGS
+from zoo.config.passive_settings import is_passive
 
 Groups = Mapping[str, Mapping[int, RunRecord]]
 Where = dict[str, list[int]]  # variant → seeds
@@ -124,27 +125,23 @@ def find_flags(
     waiting = Findings(groups)
     for variant, runs in groups.items():
         for run in runs.values():
-            if not run.finished and not has_failed(run):
+            if not run.finished and not run.ended_early:
                 waiting.add("unfinished", "not finished and not counted", run, variant)
     result += waiting.flags()
     completed = {
-        name: {s: run for s, run in runs.items() if run.goals and (run.finished or has_failed(run))}
+        name: {s: run for s, run in runs.items() if run.goals and (run.finished or run.ended_early)}
         for name, runs in groups.items()
     }
     if completed[base]:
         result += [
             *_equality_flags(completed, base, varied),
             *code_flags(completed, base),
+            *conduct_flags(completed, base),
             *config_flags(completed, base, varied),
             *pair_flags(completed, base),
             *_cost_flags(completed, base),
         ]
     return sorted(result, key=lambda flag: not flag.fatal)
-
-
-def has_failed(run: RunRecord) -> bool:
-    """Whether the run ended without a figure according to any goal: diverged, out of memory, or crashed."""
-    return any(run.failure(goal) for goal in run.goals)
 
 
 def code_flags(groups: Groups, base: str) -> list[Flag]:
@@ -169,7 +166,47 @@ def code_flags(groups: Groups, base: str) -> list[Flag]:
                 "in another --runs DIR or after moving these away"
             )
             result.append(Flag(sentence, True, "code", () if base in where else tuple(where)))
-    return [*result, *unknown.flags()]
+    return [*result, *_library_flags(groups, base), *unknown.flags()]
+
+
+def _library_flags(groups: Groups, base: str) -> list[Flag]:
+    """Flags for libraries of which runs had other versions; that of torch is a setting."""
+    findings, label = Findings(groups), short_names(groups)[base]
+    usual = _libraries(_first(groups[base]))
+    for variant, runs in groups.items():
+        for run in runs.values():
+            for name, version in _libraries(run).items():
+                if name in usual and version != usual[name]:
+                    sentence = f"different {name}: {version} against {usual[name]} of {label}"
+                    findings.add("libraries", sentence, run, variant)
+    return findings.flags()
+
+
+def _libraries(run: RunRecord) -> dict[str, str]:
+    """The versions of the libraries of a run, those before a resume with others included."""
+    versions: dict[str, list[str]] = {}
+    for code in (*run.earlier_code, run.code):
+        for module in code.values():
+            for name, version in (module.get("libraries") or {}).items():
+                versions.setdefault(name, []).append(str(version))
+    return {name: " and ".join(dict.fromkeys(each)) for name, each in versions.items() if name != "torch"}
+
+
+def conduct_flags(groups: Groups, base: str) -> list[Flag]:
+    """Flags for runs that did not train as configured throughout: resumed with other options, steps left out."""
+    findings, result = Findings(groups), []
+    for variant, runs in groups.items():
+        for run in runs.values():
+            if (skipped := number(run.outcome.get("skipped"))) > 0:
+                sentence = f"{skipped:.0f} of {run.steps} steps were left out, because they were not finite"
+                findings.add("skipped steps", sentence, run, variant)
+            changes = {key: pair for each in run.resumed for key, pair in each["changes"].items()}
+            if changes:
+                pieces = [f"{key} {old} → {new}" for key, (old, new) in changes.items()]
+                where = describe_runs(groups, {variant: [run.seed]})
+                sentence = f"{NOT_COMPARABLE}: {where} was resumed with other options: {join_words(pieces, 3)}"
+                result.append(Flag(sentence, True, "resumed", () if variant == base else (variant,)))
+    return [*result, *findings.flags()]
 
 
 def describe_code_change(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
@@ -195,7 +232,7 @@ def all_options(run: RunRecord) -> dict[str, Any]:
     settings = {
         name: value
         for name, value in run.config.items()
-        if name.partition(".")[0] in sections and not name.startswith(PASSIVE_SETTINGS) and name not in COVERED
+        if name.partition(".")[0] in sections and not is_passive(name, value) and name not in COVERED
     }
     return {**run.choices, **{name: value for name, value in settings.items() if value not in (None, [], False)}}
 
@@ -265,7 +302,10 @@ def setting_value_text(value: Any) -> str:
 
 
 def moment_flags(groups: Groups, base: str, goal: str, at: str, lower_is_better: bool) -> list[Flag]:
-    """Flags for unequal numbers of validations, which the best of them depends on, and for a best far from the last."""
+    """Flags for figures of unequal validations, and for a best validation far from the last.
+
+    The best depends on how many validations there were, and the mean of the last few on how late they were.
+    """
     ended_runs = {v: {s: run for s, run in runs.items() if run.finished and not run.failure(goal)}
              for v, runs in groups.items()}  # fmt: skip
     counts = {variant: {len(run.validations) for run in runs.values()} for variant, runs in ended_runs.items()}
@@ -279,6 +319,12 @@ def moment_flags(groups: Groups, base: str, goal: str, at: str, lower_is_better:
             sentence = f"{NOT_COMPARABLE}: {sentence}, and the best of more is better by chance (--at last)"
         concerned = () if base in strange else tuple(strange)
         result.append(Flag(sentence, at == "best", "validations", concerned))
+    if at.startswith("last:"):
+        averaged = {variant: runs for variant, runs in ended_runs.items() if runs}
+        about = f"the validations of --at {at}, in shares of training"
+        result += [replace(flag, about="validations") for flag in
+                   _difference_flags(averaged, base, about, lambda run: _shares_of_training(run, goal, at), join_words,
+                                     True)] if base in averaged else []  # fmt: skip
     for variant, runs in ended_runs.items():
         gaps = [_optimism(run, goal, lower_is_better) for run in runs.values()]
         large = [gap for gap in gaps if gap > TOLERANCE["optimism"]]
@@ -289,6 +335,12 @@ def moment_flags(groups: Groups, base: str, goal: str, at: str, lower_is_better:
                 f"its training overfits or is noisy, and {chance}", False, "validations", (variant,),
             ))  # fmt: skip
     return result
+
+
+def _shares_of_training(run: RunRecord, goal: str, at: str) -> tuple[str, ...]:
+    """The share of its steps after which each validation was made whose mean ``at`` names: ``50 %``, ``100 %``."""
+    steps = [number(each.get("step")) for each in run.validations if goal in each]
+    return tuple(f"{100 * step / (run.steps or 1):.0f} %" for step in steps[-int(at.partition(":")[2]) :])
 
 
 def _optimism(run: RunRecord, goal: str, lower_is_better: bool) -> float:
@@ -386,16 +438,16 @@ def _budget_flags(
     groups: Groups, base: str, about: str, spent: Callable[[RunRecord], float], tolerance: float
 ) -> list[Flag]:
     """A flag per budget spent that differs from the baseline's at the same seed (padding varies with the seed)."""
-    usual = _common(groups[base], spent, lambda run: not has_failed(run))
+    usual = _common(groups[base], spent, lambda run: not run.ended_early)
     if usual is None:
         return []
-    amounts = {seed: spent(run) for seed, run in groups[base].items() if not has_failed(run)}
+    amounts = {seed: spent(run) for seed, run in groups[base].items() if not run.ended_early}
     equal = {seed: amount for seed, amount in amounts.items() if tolerance < abs(amount / usual - 1) <= PADDING}
     strange: dict[tuple[float, float], dict[str, list[int]]] = {}
     for variant, runs in groups.items():
         for seed, run in runs.items():
             due = equal.get(seed, usual)
-            if not has_failed(run) and not abs(spent(run) - due) <= tolerance * due:
+            if not run.ended_early and not abs(spent(run) - due) <= tolerance * due:
                 strange.setdefault((spent(run), due), {}).setdefault(variant, []).append(seed)
     result = []
     for (amount, due), where in strange.items():
@@ -447,14 +499,48 @@ def _work_flags(groups: Groups, base: str) -> list[Flag]:
 
     for variant, runs in groups.items():
         work, usual_work = median(runs, "flops_per_token"), median(groups[base], "flops_per_token")
-        speed, usual_speed = median(runs, "tokens_per_s"), median(groups[base], "tokens_per_s")
         if budget not in ("flops", "time") and work and usual_work and abs(work / usual_work - 1) > TOLERANCE["work"]:
             sentence = f"{label[variant]} takes {work / usual_work:.2g} times the FLOPs of {label[base]}"
             result.append(Flag(f"{sentence} (--budget flops=… makes them equal)", False, "flops", (variant,)))
-        if budget != "time" and speed and usual_speed and abs(speed / usual_speed - 1) > TOLERANCE["speed"]:
-            sentence = f"{label[variant]} trains at {speed / usual_speed:.2g} times the speed of {label[base]}"
-            result.append(Flag(f"{sentence} (--budget time=… makes the time equal)", False, "speed", (variant,)))
+        speed = speed_ratio(runs, groups[base], len(groups) - 1)
+        if budget != "time" and speed.differs and abs(speed.ratio - 1) > TOLERANCE["speed"]:
+            sentence = (
+                f"{label[variant]} trains at {speed.ratio:.2g} times the speed of {label[base]} "
+                f"(95 % interval {speed.low:.2g} to {speed.high:.2g}, over {speed.seeds} seeds)"
+            )
+            result.append(Flag(f"{sentence}: --budget time=… makes the time equal", False, "speed", (variant,)))
     return result
+
+
+class SpeedRatio(NamedTuple):
+    """How many times as fast a variant trains as the baseline, with the 95 % interval and the number of seeds."""
+
+    ratio: float
+    low: float
+    high: float
+    seeds: int
+
+    @property
+    def differs(self) -> bool:
+        """Whether the interval excludes equal speed."""
+        return self.low > 1 or self.high < 1
+
+
+def speed_ratio(runs: Mapping[int, RunRecord], baseline: Mapping[int, RunRecord], variants: int = 1) -> SpeedRatio:
+    """The ratio of speeds, by a t test on the logarithms at common seeds; the interval holds for all ``variants``.
+
+    From 0 to infinity with fewer than two seeds: the speed of a single run is that of a moment of the machine.
+    """
+    from zoo.compare.statistics import ALPHA, paired_t_test
+
+    pairs = [[number(run.cost.get("tokens_per_s")) for run in (runs[seed], baseline[seed])]
+             for seed in runs if seed in baseline]  # fmt: skip
+    logs = [[math.log(speed) for speed in pair] for pair in pairs if min(pair) > 0]
+    if len(logs) < 2:
+        return SpeedRatio(math.nan, 0.0, math.inf, len(logs))
+    ours, theirs = zip(*logs, strict=True)
+    pair = paired_t_test(ours, theirs, ALPHA / max(1, variants))
+    return SpeedRatio(math.exp(pair.mean), math.exp(pair.low), math.exp(pair.high), len(logs))
 
 
 def _speed_spread(groups: Groups) -> dict[str, float]:

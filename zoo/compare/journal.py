@@ -137,10 +137,11 @@ def _parse_event(content: dict[str, Any]) -> Event | None:
 
 
 def _has_valid_details(event: Event) -> bool:
-    """Whether the runs of a look are figures or null by path, and its verdicts words by variant."""
+    """Whether the margin is a number or null, the runs of a look are figures or null, and its verdicts words."""
     runs, verdicts = event.details.get("runs") or {}, event.details.get("verdicts") or {}
     figures_valid = all(figure is None or type(figure) in (int, float) for figure in runs.values())
-    return figures_valid and all(isinstance(word, str) for word in verdicts.values())
+    margin_valid = event.question.margin is None or type(event.question.margin) in (int, float)
+    return margin_valid and figures_valid and all(isinstance(word, str) for word in verdicts.values())
 
 
 def count_damaged_lines(home: Path) -> int:
@@ -219,12 +220,13 @@ def choices_after_looking(events: Sequence[Event], question: Question) -> tuple[
     if not events:
         return None
     early_events = plans_before_runs(events)
-    plans = [event.question for event in early_events]
-    if not plans:
-        return (f"the comparison itself, when {events[0].ended_runs} of its runs had ended",)
-    looks = sum(event.what == LOOK and event.ended_runs > 0 for event in events)
-    often = f"after {looks} look{'s' * (looks != 1)}"
     phrases = []
+    if not early_events:  # what it asks now is compared with what it asked first
+        phrases.append(f"the comparison itself, when {events[0].ended_runs} of its runs had ended")
+        early_events = [*events[:1]]
+    plans = [event.question for event in early_events]
+    looks = sum(event.what == LOOK and event.ended_runs > 0 for event in events)
+    often = f"after {looks} look{'s' * (looks != 1)}" if looks else "when runs had ended"
     for name, word in CHOICES.items():
         value, before = getattr(question, name), list(dict.fromkeys(getattr(plan, name) for plan in plans))
         if value not in before:

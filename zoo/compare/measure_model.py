@@ -73,6 +73,11 @@ class CostMeter:
         several = [trainer.get(name) for name in ("accumulate_grad_batches", "devices", "num_nodes")]
         return sum(sizes) / len(sizes) * math.prod(int(n) for n in several if isinstance(n, (int, str)) and _count(n))
 
+    def batches_per_epoch(self, config: Mapping[str, Any]) -> int | None:
+        """The number of batches of an epoch; None for data that do not know it, such as streams."""
+        loader = self.data(config).train_dataloader()
+        return len(loader) if hasattr(loader, "__len__") else None
+
     def task_class(self, config: Mapping[str, Any]) -> type[Task]:
         """The class of a configuration's task."""
         return _class(config["model"])

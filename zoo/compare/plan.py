@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from zoo.compare import run_records, variants
 from zoo.compare.execute import Job
 from zoo.compare.fairness import describe_code_change
+from zoo.compare.run_records import number
 from zoo.compare.variant_names import short_names
 from zoo.compare.variants import Factor, Variant
 from zoo.errors import UsageError
@@ -22,10 +23,14 @@ STARTUP_SECONDS = 8.0  # until a run trains: imports of torch and Lightning
 
 @dataclass(frozen=True)
 class Comparison:
-    """A request for a comparison: a recipe, options for all runs, varied options, seeds, and what must be equal."""
+    """A request for a comparison: a recipe, options for all runs, varied options, seeds, and what must be equal.
+
+    With ``scale`` it has every variant at several sizes. With ``attribute``, a second recipe, its variants are hybrids
+    of both instead of values of ``vary``.
+    """
 
     recipe: str
-    vary: tuple[Factor, ...]
+    vary: tuple[Factor, ...] = ()
     options: tuple[str, ...] = ()
     seeds: tuple[int, ...] = (1, 2, 3, 4, 5)
     base: str | None = None
@@ -35,6 +40,7 @@ class Comparison:
     tune: str | None = None
     tune_seeds: int = 2
     scale: tuple[str, ...] = ()  # options and their values by size, such as dim=64,96,128
+    attribute: str = ""
     probe: str | None = None
     goal: str | None = None
     at: str = run_records.DECISIVE
@@ -43,14 +49,21 @@ class Comparison:
     name: str = ""  # of its folder; by default the names of the varied options
 
     def __post_init__(self) -> None:
-        if not self.vary:
+        if not self.vary and not self.attribute:
             raise UsageError("nothing varies: --vary OPTION=VALUE,VALUE such as --vary model.position=rope,alibi")
         run_records.parse_moment(self.at)
 
     @property
     def title(self) -> str:
         """The name of the comparison's folder."""
-        return self.name or "+".join(one.key.rpartition(".")[2] for one in self.vary)
+        if self.attribute:
+            return f"attribute-{self.second_name}"
+        return (self.name or "+".join(one.key.rpartition(".")[2] for one in self.vary)) + "-scale" * bool(self.scale)
+
+    @property
+    def second_name(self) -> str:
+        """The name of the recipe of ``attribute``."""
+        return Path(self.attribute).name.removesuffix(".yaml").removesuffix(".yml")
 
 
 @dataclass(frozen=True)
@@ -99,10 +112,10 @@ class Arm:
         """The variant's name in folders and tables."""
         return self.point.variant
 
-    def job(self, seed: int, label: str = "", goal: str | None = None) -> Job:
+    def job(self, seed: int, label: str = "") -> Job:
         """The run of one seed; ``label`` replaces the variant's name in its title."""
         words = (*self.words, f"--seed={seed}", f"--runs={self.point.root}")
-        return Job(f"{label or self.name} s{seed}", self.point.folder(seed), words, goal or "")
+        return Job(f"{label or self.name} s{seed}", self.point.folder(seed), words)
 
     def with_options(self, fits: Fits, *words: str, note: str = "") -> Arm:
         """A copy with more options, and a note about them. Raises UsageError as `zoo fit` does."""
@@ -177,10 +190,10 @@ def split_foreign(
     return tuple(word for word, other in pairs if not other), tuple(word for word, other in pairs if other)
 
 
-def list_jobs(arms: Sequence[Arm], seeds: Sequence[int], goal: str | None = None) -> list[Job]:
+def list_jobs(arms: Sequence[Arm], seeds: Sequence[int]) -> list[Job]:
     """Every run, ordered by seed, so that an unfinished comparison has equally many seeds of all variants."""
     labels = short_names(arm.name for arm in arms)
-    return [arm.job(seed, labels[arm.name], goal) for seed in seeds for arm in arms]
+    return [arm.job(seed, labels[arm.name]) for seed in seeds for arm in arms]
 
 
 def verify_runs(arms: Sequence[Arm], seeds: Sequence[int], fits: Fits) -> None:
@@ -257,8 +270,10 @@ def estimate_seconds(steps: Sequence[Step], length: Mapping[str, int | None], ro
     whole: list[float] = []
     for path in root.glob(f"*/*/{run_records.LEDGER}"):
         record = run_records.read_record(path.parent)
-        took, count = record.get("cost", {}).get("seconds"), record.get("steps")
+        cost, count = record.get("cost", {}), record.get("steps")
+        took = cost.get("seconds")
         if record.get("finished") and isinstance(took, (int, float)) and isinstance(count, int) and count:
+            took += number(cost.get("validation_seconds", 0.0))
             paces.setdefault(path.parent.parent.name, []).append(took / count)
             whole.append(took)
     unfinished = [step.job.folder.parent.name for step in steps if step.state != "finished"]

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, cast
 
-from zoo.compare import length_probe, matched_sizes, plan, tuning_runs, variants
+from zoo.compare import attribute, length_probe, matched_sizes, plan, tuning_runs, variants
+from zoo.compare.attribute import Difference
 from zoo.compare.plan import Arm, Comparison, Fits, InvalidVariant
 from zoo.compare.tuning_runs import Execute
 from zoo.errors import UsageError
@@ -34,6 +35,7 @@ class PreparedRuns:
     tuned: Mapping[str, str] = field(default_factory=dict)
     goal: str | None = None  # the metric that decides, where it is not the first of each run
     tuning: Mapping[str, Any] = field(default_factory=dict)  # `tuning_runs.Tuning` as data
+    differences: tuple[Difference, ...] = ()  # of two recipes, of which the variants are hybrids
 
     @property
     def notes(self) -> list[str]:
@@ -43,6 +45,8 @@ class PreparedRuns:
 
 def check_comparison(comparison: Comparison) -> list[tuple[str, ...]]:
     """The arguments of every variant for `zoo fit`. Raises UsageError for errors that can be found without torch."""
+    if comparison.attribute:
+        return [(recipe, *comparison.options) for recipe in (comparison.recipe, comparison.attribute)]
     if comparison.match is not None and comparison.match not in matched_sizes.SIZE_KINDS:
         raise UsageError(
             f"--match {comparison.match!r} is not a size.{suggest(comparison.match, matched_sizes.SIZE_KINDS)} "
@@ -85,41 +89,63 @@ def decisive_metric(arms: Sequence[Arm], goal: str | None, meter: Meter) -> str 
     return goal or shared[0]
 
 
-def prepare(comparison: Comparison, fits: Fits, meter: Meter, execute: Execute) -> PreparedRuns:
-    """Build every variant, match its size, set its budget and tune it; ``execute`` does the runs that this needs.
+def needs_runs(comparison: Comparison) -> bool:
+    """Whether runs decide how the compared ones are made: their rates, or their steps within a time."""
+    return bool(comparison.tune) or (comparison.budget or "").startswith("time")
+
+
+def draft_runs(comparison: Comparison, fits: Fits, meter: Meter) -> PreparedRuns:
+    """Build every variant, match its size, and set its budget, as far as no run is needed for it.
 
     Raises UsageError if fewer than two variants remain.
     """
+    if comparison.attribute:
+        return _draft_hybrids(comparison, fits, meter)
     arms, invalid = plan.build_arms(comparison, fits, meter.check)
     if len(arms) < MIN_VARIANTS:
         why = f" {invalid[0].name}: {invalid[0].sentence}" if invalid else " The values are the recipe's own."
         raise UsageError(f"there is one variant, {arms[0].name}, and nothing to compare it with.{why}")
-    comparison = replace(comparison, goal=decisive_metric(arms, comparison.goal, meter))
+    goal = decisive_metric(arms, comparison.goal, meter)
     if comparison.probe:
         length_probe.check_config(arms[0].point.config)
-    (seed,) = tuning_runs.tuning_seeds(comparison.seeds)
     if comparison.match:
         arms = matched_sizes.match_size(arms, cast(matched_sizes.SizeKind, comparison.match), fits, meter)
-    if comparison.budget:
-        what, size = matched_sizes.parse_budget(comparison.budget)
-        if what == "time":
-            arms = tuning_runs.steps_within_time(arms, size, seed, fits, meter, execute)
-        else:
-            arms = matched_sizes.within_budget(arms, comparison, fits, meter)
+    if comparison.budget and matched_sizes.parse_budget(comparison.budget)[0] != "time":
+        arms = matched_sizes.within_budget(arms, comparison, fits, meter)
+    return PreparedRuns(tuple(arms), tuple(invalid), _settings(arms, {}), goal)
+
+
+def _draft_hybrids(comparison: Comparison, fits: Fits, meter: Meter) -> PreparedRuns:
+    """The hybrids of two recipes, the first recipe first."""
+    from zoo.training.setup import display_value
+
+    words = [(recipe, *comparison.options) for recipe in (comparison.recipe, comparison.attribute)]
+    first, second = map(fits.point, words)
+    differences = attribute.find_differences(first, second, display_value)
+    hybrids = attribute.build_hybrids(Arm((), words[0], first), differences, fits, meter.check)
+    return PreparedRuns(tuple(hybrids.values()), goal=comparison.goal, differences=tuple(differences))
+
+
+def complete_runs(
+    comparison: Comparison, draft: PreparedRuns, fits: Fits, meter: Meter, execute: Execute
+) -> PreparedRuns:
+    """The same with budgets of time and tuned options; ``execute`` does the runs that these need."""
+    arms: list[Arm] = list(draft.arms)
     tuned: dict[str, str] = {}
     tuning: dict[str, Any] = {}
+    what, size = matched_sizes.parse_budget(comparison.budget) if comparison.budget else ("", 0.0)
+    if what == "time":
+        (seed,) = tuning_runs.tuning_seeds(comparison.seeds)
+        arms = tuning_runs.steps_within_time(arms, size, seed, fits, meter, execute)
     if comparison.tune:
         sweep = tuning_runs.sweep_rates(comparison.tune, comparison.vary)
         seeds = tuning_runs.tuning_seeds(comparison.seeds, comparison.tune_seeds)
-        arms, sweep_result = tuning_runs.tune_variants(
-            arms, sweep, seeds, fits, execute, comparison.goal, comparison.at
-        )
+        arms, sweep_result = tuning_runs.tune_variants(arms, sweep, seeds, fits, execute, draft.goal, comparison.at)
         tuned, tuning = sweep_result.sentences, sweep_result.as_data()
+    return replace(draft, arms=tuple(arms), tuned=_settings(arms, tuned), tuning=tuning)
+
+
+def _settings(arms: Sequence[Arm], tuned: Mapping[str, str]) -> dict[str, str]:
+    """By variant, sentences about what was solved or tuned for it."""
     settings = {arm.name: "; ".join(filter(None, (arm.solved, tuned.get(arm.name)))) for arm in arms}
-    return PreparedRuns(
-        tuple(arms),
-        tuple(invalid),
-        {name: sentence for name, sentence in settings.items() if sentence},
-        comparison.goal,
-        tuning,
-    )
+    return {name: sentence for name, sentence in settings.items() if sentence}

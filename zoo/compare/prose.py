@@ -110,6 +110,11 @@ def _how_tested(answer: Answer) -> list[str]:
         result.append(
             f"{number}: verdicts are false with a probability of at most {plan.level:.2g}{later}.{_look_price(answer)}"
         )
+    elif answer.look is not None:
+        result.append(
+            f"Nothing records this look, because the folder is of no comparison: verdicts are false with a probability "
+            f"of at most {plan.level:.2g} if nobody looks at other seeds or asks anything else.{_look_price(answer)}"
+        )
     return result
 
 

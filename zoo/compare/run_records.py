@@ -17,13 +17,15 @@ from zoo.compare.variant_names import pieces
 from zoo.console import LOG
 from zoo.errors import UsageError
 from zoo.io import atomic_files, limits
+from zoo.io.content_digests import KEY, content_digest
 
 LARGEST_SEED = 2**32 - 1  # of numpy
 LEDGER, CONFIG, FORMAT = "ledger.json", "config.yaml", 1
 BETTER = {"min": min, "max": max}
 State = Literal["finished", "diverged", "continue", "started", "missing"]
 END_STATES = ("finished", "diverged")  # states of runs that need not go on: divergence is an outcome
-FAILURES = ("diverged", "out of memory", "crashed")  # outcomes without a figure
+UNMEASURED = "without a figure"  # a run that went through, and whose metric has no finite value
+FAILURES = ("diverged", "out of memory", "crashed", UNMEASURED)  # outcomes without a figure
 TEST, CRASH = "test.json", ".crash.json"  # figures of the test split; how a run's process died, beside its folder
 OTHER_SEED = "and stands in the folder of another seed"
 DECISIVE = "last"  # the validation that decides unless --at says otherwise
@@ -57,6 +59,7 @@ class RunRecord:
     config: Mapping[str, Any] = field(default_factory=dict)  # the whole configuration by dotted keys, and
     code: Mapping[str, Any] = field(default_factory=dict)  # the code by top-level module; both empty in runs of zoo 0.1
     earlier_code: Sequence[Mapping[str, Any]] = ()
+    resumed: Sequence[Mapping[str, Any]] = ()  # from which steps it went on with other options or data, and which
     test: Mapping[str, Any] = field(default_factory=dict)  # figures of the test split, where they were measured
     problem: str = ""
 
@@ -66,19 +69,27 @@ class RunRecord:
         return f"{self.variant} s{self.seed}"
 
     def diverged_on(self, goal: str) -> bool:
-        """Whether training diverged: the run recorded it, or its newest figure is infinite or NaN.
+        """Whether training diverged: the run recorded it, or its newest loss is infinite or NaN.
 
-        A good figure from before does not count, because the run did not use its whole budget for it.
+        ``goal`` stands for the loss in records that have none. A good figure from before does not count, because the
+        run did not use its whole budget for it.
         """
-        newest = [self.last, *self.validations[-1:]]
-        return self.diverged or any(goal in each and not math.isfinite(number(each[goal])) for each in newest)
+        newest = [(each, "loss" if "loss" in each else goal) for each in (self.last, *self.validations[-1:])]
+        return self.diverged or any(name in each and not math.isfinite(number(each[name])) for each, name in newest)
 
     def failure(self, goal: str) -> str:
         """One of FAILURES if the run ended without a figure for this reason, else empty."""
         if self.diverged_on(goal):
             return "diverged"
         state = str(self.outcome.get("state", ""))
-        return state if state in FAILURES and not self.finished else ""
+        if not self.finished:
+            return state if state in FAILURES else ""
+        return UNMEASURED if goal in self.goals and not math.isfinite(number(self.last.get(goal))) else ""
+
+    @property
+    def ended_early(self) -> bool:
+        """Whether the run ended without its whole training: diverged, out of memory, or crashed."""
+        return any(self.failure(goal) not in ("", UNMEASURED) for goal in self.goals)
 
     def figure(self, goal: str, at: str = DECISIVE) -> float | None:
         """The run's figure for a goal; NaN if it failed, None if it has none yet.
@@ -101,7 +112,7 @@ class RunRecord:
                 f"zoo test {self.path.parent / CONFIG} --ckpt_path {self.path.parent / 'checkpoints' / 'last.ckpt'}"
             )
         figures = {"best": self.best, "last": self.last, "test": self.test}[what]
-        return number(figures[goal]) if goal in figures else None
+        return number(figures.get(goal)) if goal in figures or goal in self.goals else None
 
     def _mean_of_last(self, goal: str, count: int) -> float:
         values = [number(each[goal]) for each in self.validations if goal in each][-count:]
@@ -201,6 +212,8 @@ def parse_record(path: Path) -> RunRecord:
         return invalid(f"{path} is damaged: {' '.join(str(error).split())}")
     if not isinstance(content, dict) or "format" not in content or "variant" not in content:
         return invalid(f"{path} is not a run record of zoo")
+    if KEY in content and content[KEY] != content_digest(content):
+        return invalid(f"{path} was changed after zoo wrote it")
     if content["format"] != FORMAT:
         return invalid(f"{path} has format {content['format']!r}, and this version of zoo reads format {FORMAT}")
     wrong = [name for name, kind in KINDS.items() if name in content and not isinstance(content[name], kind)]
@@ -213,6 +226,9 @@ def parse_record(path: Path) -> RunRecord:
     inner = {
         "batches": isinstance((content.get("batches") or {}).get("first", []), list),
         "code": all(isinstance(each, dict) for each in (content.get("code") or {}).values()),
+        "resumed": all(
+            isinstance(each, dict) and isinstance(each.get("changes"), dict) for each in content.get("resumed") or ()
+        ),
         "seed": 0 <= content["seed"] <= LARGEST_SEED,
     }
     if not all(inner.values()):
@@ -255,7 +271,7 @@ def read_crash(folder: Path) -> dict[str, Any]:
 KINDS: dict[str, type | tuple[type, ...]] = {
     "recipe": str, "variant": str, "seed": int, "unit": str, "prediction": str,
     "steps": int, "tokens": (int, float), "finished": bool,
-    "diverged": bool, "validations": list, "earlier_code": list,
+    "diverged": bool, "validations": list, "earlier_code": list, "resumed": list,
     **dict.fromkeys(("choices", "goals", "data", "start", "batches", "setting", "cost", "best", "last"), dict),
     **dict.fromkeys(("outcome", "config", "code", "test"), dict),
 }  # fmt: skip
@@ -287,7 +303,7 @@ def group_by_variant(ledgers: Iterable[RunRecord]) -> dict[str, dict[int, RunRec
 
 
 def _has_ended(run: RunRecord) -> bool:
-    return run.finished or any(run.failure(goal) for goal in run.goals)
+    return run.finished or run.ended_early
 
 
 def duplicate_runs(ledgers: Iterable[RunRecord]) -> list[RunRecord]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,9 +11,9 @@ from typing import Any
 
 from zoo.compare import matched_sizes, variants
 from zoo.compare.comparison_folder import Record, read_ledgers
-from zoo.compare.plan import Arm, Comparison, Fits, Point
-from zoo.compare.prepare_runs import PreparedRuns
-from zoo.compare.scale_result import LEAST_SIZES, ScaleResult, SizeAnswer, scale_result
+from zoo.compare.plan import Arm, Comparison, Fits, InvalidVariant, Point
+from zoo.compare.prepare_runs import PreparedRuns, check_comparison
+from zoo.compare.scale_result import LEAST_RATIO, LEAST_SIZES, ScaleResult, SizeAnswer, scale_result
 from zoo.compare.tuning_runs import Cost, total_cost
 from zoo.compare.verdict import answer
 from zoo.errors import UsageError
@@ -77,10 +78,20 @@ def check_scale(comparison: Comparison) -> list[Size]:
     return sizes
 
 
-def draft_at(comparison: Comparison, size: Size) -> Comparison:
-    """The comparison at one size as far as no model is needed: without a budget of FLOPs and without muP's heads."""
+def check_request(comparison: Comparison) -> list[tuple[str, ...]]:
+    """The arguments of every variant for `zoo fit`, at every size where there are several.
+
+    Sizes are without a budget of FLOPs and without muP's heads, which need a model. Raises UsageError for errors that
+    can be found without torch.
+    """
+    if not comparison.scale:
+        return check_comparison(comparison)
     budget = None if comparison.budget == EQUAL_FLOPS else comparison.budget
-    return replace(comparison, options=(*comparison.options, *size.words), budget=budget, scale=())
+    sizes = [(*comparison.options, *size.words) for size in check_scale(comparison)]
+    return [
+        line for options in sizes
+        for line in check_comparison(replace(comparison, options=options, budget=budget, scale=()))
+    ]  # fmt: skip
 
 
 def comparison_at(comparison: Comparison, size: Size, fits: Fits, costs: matched_sizes.Costs) -> Comparison:
@@ -127,7 +138,7 @@ def uses_mup(point: Point) -> bool:
     return str(path).rpartition(".")[2].lower() == "mup"
 
 
-def rate_notes(comparison: Comparison, arms: Sequence[Arm], sizes: Sequence[Size]) -> list[str]:
+def rate_notes(comparison: Comparison, arms: Sequence[Arm]) -> list[str]:
     """What to know about the learning rates of different sizes; ``arms`` are those of one size."""
     if comparison.tune and ".lr=" in comparison.tune:
         return ["The learning rate was chosen for each variant at each size."]
@@ -140,8 +151,8 @@ def rate_notes(comparison: Comparison, arms: Sequence[Arm], sizes: Sequence[Size
     ]
 
 
-def align_variants(prepared: Sequence[PreparedRuns]) -> tuple[list[list[Arm]], list[str]]:
-    """The variants of each size that all sizes have, in one order, and those that some size lacks.
+def align_variants(prepared: Sequence[PreparedRuns]) -> list[PreparedRuns]:
+    """Each size with the variants that all sizes have, in one order; those that some size lacks are its invalid ones.
 
     Raises UsageError if the baseline alone remains.
     """
@@ -151,7 +162,39 @@ def align_variants(prepared: Sequence[PreparedRuns]) -> tuple[list[list[Arm]], l
     missing = sorted({name for size in by_size for name in size} - set(common))
     if len(common) < 2:
         raise UsageError(f"no variant can be built at all sizes: {', '.join(missing)} cannot at some.")
-    return [[size[name] for name in common] for size in by_size], missing
+    invalid = tuple(InvalidVariant(name, "some size cannot have it") for name in missing)
+    return [
+        replace(one, arms=tuple(size[name] for name in common), invalid=invalid)
+        for one, size in zip(prepared, by_size, strict=True)
+    ]
+
+
+def training_compute(arm: Arm, costs: matched_sizes.Costs) -> float:
+    """Training FLOPs of a run, up to the tokens of a step, which all sizes share unless the data vary."""
+    steps = arm.point.config["trainer"].get("max_steps")
+    flops = matched_sizes.BACKWARD * costs.cost(arm.point.config).flops
+    return float(flops * (steps if isinstance(steps, int) and steps > 0 else 1))
+
+
+def check_compute(labels: Sequence[str], computes: Sequence[float]) -> None:
+    """Raise UsageError, before anything is run, for two sizes of equal training FLOPs; ``computes`` are sorted."""
+    for index, (smaller, larger) in enumerate(itertools.pairwise(computes)):
+        if larger <= LEAST_RATIO * smaller:
+            raise UsageError(
+                f"--scale: {labels[index]} and {labels[index + 1]} take the same FLOPs, {larger:.3g}, and a law of "
+                "loss and compute needs sizes that differ.\nScale what costs compute, such as dim=64,96,128."
+            )
+
+
+def check_loss(goals: Mapping[str, str], goal: str) -> None:
+    """Raise UsageError unless the figure that decides is a loss: a power law is of something that falls towards E.
+
+    ``goals`` are the figures of the task with their directions, ``goal`` the one that decides.
+    """
+    name = goal.removeprefix("val/")
+    if goals.get(name) != "min":
+        losses = ", ".join(loss for loss, direction in goals.items() if direction == "min")
+        raise UsageError(f"--scale fits a law of loss, and {name} is better the higher it is: --goal {losses}")
 
 
 def as_data(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from zoo.compare import scoreboard
 from zoo.compare.scoreboard import Scoreboard
-from zoo.compare.tensorboard_summary import MOST, NAME, SCOREBOARD_TAGS, wrap_markdown
+from zoo.compare.tensorboard_summary import MOST, NAME, SCOREBOARD_TAGS, wrap_markdown, write_row
 from zoo.config.run_folder import slug
 from zoo.console import printable
 
@@ -19,8 +19,6 @@ def write_summary(home: Path, board: Scoreboard) -> Path:
     """Write the scoreboard for TensorBoard: its table as text, and a run per variant with its scores as scalars and
     its name as hyperparameter, so that Scalars and HParams show a row per variant and a column per task.
     """
-    from tensorboard.plugins.hparams import summary_v2
-
     from zoo.logging.event_files import Events
 
     folder = home / NAME
@@ -29,11 +27,9 @@ def write_summary(home: Path, board: Scoreboard) -> Path:
     writer.add_text(TAG, wrap_markdown(printable(scoreboard.as_markdown(board), lines=True)), 0)
     writer.close()
     for row in board.rows:
-        writer = Events(str(folder / (slug(row.name) or "variant")))
-        writer.add_summary(summary_v2.hparams_pb({"variant": row.name}, trial_id=row.name))
-        for name, value in scalars(board, row).items():
-            writer.add_scalar(f"{TAG}/{name}", value, 0)
-        writer.close()
+        values = {f"{TAG}/{name}": value for name, value in scalars(board, row).items()}
+        choices = {"variant": row.name, "verdict": row.verdict.word}
+        write_row(folder / (slug(row.name) or "variant"), row.name, choices, values)
     return folder
 
 

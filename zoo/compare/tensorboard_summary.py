@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
+import shutil
 import tempfile
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from zoo.compare import comparison_folder, run_records
 from zoo.compare.variant_names import short_names
-from zoo.compare.verdict import answer
+from zoo.compare.verdict import Answer, answer
+from zoo.config.run_folder import slug
 from zoo.console import printable
 from zoo.errors import UsageError
 
@@ -23,16 +26,19 @@ SCOREBOARD_TAGS = ("scoreboard/all tasks", "scoreboard/P(improvement)")  # of co
 COLUMNS = 110  # characters of a line: TensorBoard's Text does not wrap
 
 
-def write_summary(home: Path, markdown: str, goals: Iterable[str]) -> Path:
-    """Write the table and the layout of the Custom Scalars page into a folder of the comparison's own."""
+def write_summary(home: Path, answer: Answer) -> list[str]:
+    """Write the table, the layout of the Custom Scalars page, and a run per variant with its figure and verdict.
+
+    Into a folder of the comparison's own. Returns the names of the figures, the headline first.
+    """
+    from zoo.compare import table
     from zoo.logging.event_files import Events
 
     folder = home / NAME
-    for old in folder.glob("events.out.tfevents.*"):
-        old.unlink(missing_ok=True)  # an earlier answer of the same comparison
+    shutil.rmtree(folder, ignore_errors=True)  # an earlier answer of the same comparison
     writer = Events(str(folder))
-    writer.add_text("comparison", wrap_markdown(printable(markdown, lines=True)), 0)
-    figures = list(goals)
+    writer.add_text("comparison", wrap_markdown(printable(table.as_markdown(answer), lines=True)), 0)
+    figures = [answer.goal, *(answer.base.others or {})]
     writer.add_custom_scalars(
         {
             "comparison": {
@@ -44,7 +50,31 @@ def write_summary(home: Path, markdown: str, goals: Iterable[str]) -> Path:
         }
     )
     writer.close()
-    return folder
+    for index, row in enumerate(answer.rows):
+        run = next(iter(answer.runs[row.variant].values()))
+        values = {
+            f"{answer.goal} ({answer.at})": row.mean, "difference": row.pair.mean, "interval, low": row.pair.low,
+            "interval, high": row.pair.high, "p": row.adjusted,
+        }  # fmt: skip
+        scalars = {f"comparison/{name}": value for name, value in values.items() if math.isfinite(value)}
+        choices = {**row.choices, "verdict": row.verdict.word}
+        # the row of HParams that the runs of the variant share
+        write_row(folder / f"{index}-{slug(row.variant)[:60]}", f"{run.variant} ({run.recipe})", choices, scalars)
+    return figures
+
+
+def write_row(folder: Path, group: str, choices: Mapping[str, str], scalars: Mapping[str, float]) -> None:
+    """Write a run that is a row of HParams, or part of the row of its ``group``: its values and its figures."""
+    from tensorboard.plugins.hparams import summary_v2
+
+    from zoo.logging.event_files import Events
+
+    writer = Events(str(folder))
+    texts = {printable(name): printable(value) for name, value in choices.items()}
+    writer.add_summary(summary_v2.hparams_pb(texts, trial_id=printable(group)))
+    for name, value in scalars.items():
+        writer.add_scalar(name, value, 0)
+    writer.close()
 
 
 def wrap_markdown(markdown: str) -> str:

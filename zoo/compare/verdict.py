@@ -28,6 +28,7 @@ from zoo.compare.outcomes import (
 from zoo.compare.paired_tests import NOT_TESTED, T_TEST, PairedTestPlan, compare_samples, judge_all
 from zoo.compare.run_records import (
     DECISIVE,
+    UNMEASURED,
     RunRecord,
     chosen_alike,
     group_by_variant,
@@ -182,7 +183,7 @@ def answer(
     findings = find_flags(everything, base, varied_set)
     findings += [*moment_flags(groups, base, headline, at, lower), *refusals]
     findings.sort(key=lambda flag: not flag.fatal)
-    failures = {name: {seed: runs[seed].failure(headline) or "diverged" for seed, f in figures[name].items()
+    failures = {name: {seed: runs[seed].failure(headline) or UNMEASURED for seed, f in figures[name].items()
                        if math.isnan(f)} for name, runs in groups.items()}  # fmt: skip
     comparable = [name for name in groups if name != base and not any(flag.refuses(name) for flag in findings)]
     common = {name: plan.sort_seeds([seed for seed in figures[name] if seed in figures[base]]) for name in comparable}

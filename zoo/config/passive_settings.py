@@ -9,18 +9,26 @@ from zoo import registry
 # what may differ between two runs without mattering: where a run happens and how it is watched, never what it learns.
 # All other settings name a run's folder, are compared, and can be varied; callbacks: see `is_passive_callback`
 PASSIVE_SETTINGS = (
-    "trainer.devices", "trainer.accelerator", "trainer.strategy", "trainer.num_nodes", "trainer.logger",
-    "trainer.log_every_n_steps", "trainer.default_root_dir", "trainer.profiler", "trainer.plugins",
-    "trainer.barebones", "trainer.detect_anomaly", "trainer.max_time", "trainer.model_registry",
-    "trainer.num_sanity_val_steps", "trainer.enable_", "data.num_workers", "data.pin_memory",
+    "trainer.devices", "trainer.accelerator", "trainer.num_nodes", "trainer.logger", "trainer.log_every_n_steps",
+    "trainer.default_root_dir", "trainer.profiler", "trainer.barebones", "trainer.detect_anomaly", "trainer.max_time",
+    "trainer.model_registry", "trainer.num_sanity_val_steps", "trainer.enable_", "data.num_workers", "data.pin_memory",
     "data.cache",
 )  # fmt: skip
-CALLBACKS = "trainer.callbacks"
+CALLBACKS, STRATEGY = "trainer.callbacks", "trainer.strategy"
+# strategies that divide batches and leave numbers as they are; others may have a precision of their own
+PASSIVE_STRATEGIES = ("auto", "ddp", "single_device")
 # callbacks of Lightning that only watch; those of zoo and its plugins declare whether they do more
 PASSIVE_CALLBACKS = (
     "ModelCheckpoint", "LearningRateMonitor", "DeviceStatsMonitor", "ModelSummary", "RichModelSummary",
     "TQDMProgressBar", "RichProgressBar", "ProgressBar", "ThroughputMonitor", "OnExceptionCheckpoint",
 )  # fmt: skip
+
+
+def is_passive(key: str, value: object) -> bool:
+    """Whether a setting only says where a run happens or how it is watched; ``value`` matters for the strategy."""
+    if key.startswith(STRATEGY):
+        return key == STRATEGY and (value is None or str(value).startswith(PASSIVE_STRATEGIES))
+    return key.startswith(PASSIVE_SETTINGS)
 
 
 def is_passive_callback(cls: type) -> bool:
@@ -37,5 +45,6 @@ def is_passive_callback(cls: type) -> bool:
 
 def passive_keys(full: Mapping[str, object]) -> tuple[str, ...]:
     """How the keys of passive settings begin, of all runs and of callbacks in this configuration that only watch."""
+    strategy = (STRATEGY,) if is_passive(STRATEGY, full.get(STRATEGY)) else ()
     callbacks = {key: value for key, value in full.items() if key.startswith(CALLBACKS) and isinstance(value, type)}
-    return (*PASSIVE_SETTINGS, *(key for key, cls in callbacks.items() if is_passive_callback(cls)))
+    return (*PASSIVE_SETTINGS, *strategy, *(key for key, cls in callbacks.items() if is_passive_callback(cls)))

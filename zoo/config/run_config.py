@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from zoo import recipe_files, registry
 from zoo.config import fit_options, precision, run_folder, yaml_source
 from zoo.config.layers import MISSING, Node, where
-from zoo.config.passive_settings import CALLBACKS, PASSIVE_SETTINGS, passive_keys
+from zoo.config.passive_settings import CALLBACKS, is_passive, passive_keys
 from zoo.errors import PartError, PluginError, UsageError
 from zoo.inference import part_versions
 from zoo.inference.find_run import refuse_published
@@ -279,7 +279,8 @@ def check_resume(config_plan: Plan, against: dict[str, Any], training: frozenset
         key
         for key in sorted({*old, *new})
         if key.partition(".")[0] in ("model", "data", "trainer", "tune")
-        and not key.startswith((*PASSIVE_SETTINGS, CALLBACKS))
+        and not key.startswith(CALLBACKS)
+        and not (is_passive(key, old.get(key)) and is_passive(key, new.get(key)))
         and _without_none(old.get(key)) != _without_none(new.get(key))
         and not (new.get(key) is None and key.removeprefix("model.") in blanks)  # not yet filled by the data
     ]

@@ -19,8 +19,10 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 
+from zoo.config.passive_settings import is_passive
 from zoo.errors import CheckpointError, NonFiniteError, StorageError, UsageError
 from zoo.io import atomic_files, limits
+from zoo.io.content_digests import with_digest
 from zoo.logging.best_effort import BestEffort
 from zoo.logging.cost_measures import MEASURES, RunFacts
 from zoo.parts.attention import Attention
@@ -42,7 +44,8 @@ class Ledger(Callback):
     ``about`` is what the configuration says: choices, optimizer, schedule and the options of the data, the whole
     ``config``, and the ``code`` that it names. Digests show that two runs began with the same weights and saw the same
     batches in the same order: those of the first process, where there are several. All of it goes on after a resume,
-    out of the checkpoint; ``earlier_code`` lists the code of earlier processes where it was other code.
+    out of the checkpoint; ``earlier_code`` lists the code of earlier processes where it was other code, and ``resumed``
+    the steps from which the run went on with other options or data, and which.
     """
 
     def __init__(self, folder: Path, about: Mapping[str, Any]):
@@ -50,11 +53,15 @@ class Ledger(Callback):
         self.start: dict[str, str] = {}
         self.batches: dict[str, Any] = {"digest": "", "count": 0, "first": []}
         self.validations: list[dict[str, float]] = []
-        self.seconds, self.finished = 0.0, False
+        self.seconds, self.finished = 0.0, False  # of training, without validation
+        self.validation_seconds = 0.0
         self.outcome: dict[str, Any] = {"state": "running"}
         self.code: dict[str, Any] = dict(about.get("code", {}))
         self.earlier_code: list[dict[str, Any]] = []
+        self.resumed: list[dict[str, Any]] = []
+        self._trained_with: dict[str, Any] = {}  # options and data of the checkpoint that is resumed
         self._started_at: float | None = None
+        self._paused_at: float | None = None  # when the validation in progress began
         self._pending: list[list[tuple[str, Tensor]]] = []
         self.effort = BestEffort(
             f"the record of the run, {folder / FILE},",
@@ -73,6 +80,9 @@ class Ledger(Callback):
         """Start the clock, and write the file."""
         self._started_at, self.finished = time.monotonic(), False
         self.outcome = {"state": "running"}
+        if changes := changed_settings(self._trained_with, self._training_with(trainer), pl_module):
+            self.resumed.append({"step": trainer.global_step, "changes": changes})
+        self._trained_with = self._training_with(trainer)
         self.write(trainer, pl_module)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
@@ -84,10 +94,19 @@ class Ledger(Callback):
         if len(self._pending) == PENDING or all(tensor.device.type == "cpu" for _, tensor in samples):
             self._digest()
 
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Stop the clock: a variant that validates more does not train more slowly."""
+        if self._started_at is not None:
+            self._paused_at = time.monotonic()
+
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Add the metrics of the validation, and write the file."""
         if trainer.sanity_checking or self._started_at is None:
             return
+        if self._paused_at is not None:
+            took, self._paused_at = time.monotonic() - self._paused_at, None
+            self._started_at += took
+            self.validation_seconds += took
         measured: dict[str, float] = getattr(pl_module, "measured", {})
         # a metric that is nan was not measured; where the loss is not finite either, the run diverged
         diverged = not math.isfinite(measured.get("loss", 0.0))
@@ -118,20 +137,30 @@ class Ledger(Callback):
     def state_dict(self) -> dict[str, Any]:
         """Everything that a resumed run continues from."""
         self._digest()
-        names = ("start", "batches", "validations", "finished", "code", "earlier_code")
+        names = ("start", "batches", "validations", "finished", "code", "earlier_code", "resumed", "validation_seconds")
         state = {name: getattr(self, name) for name in names}
-        return {**state, "seconds": self._elapsed(), "kernels": kernel_choice.record()}
+        return {
+            **state,
+            "trained_with": self._trained_with,
+            "seconds": self._elapsed(),
+            "kernels": kernel_choice.record(),
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from what ``state_dict`` gave, by the same kernels; code of another process is remembered."""
         code = self.code
+        self._trained_with = state_dict.get("trained_with", {})
         for name, value in state_dict.items():
-            if name != "kernels":
+            if name not in ("kernels", "trained_with"):
                 setattr(self, name, value)
         kernel_choice.adopt(state_dict.get("kernels"))
         if "code" in state_dict and self.code != code:
             self.earlier_code = [*self.earlier_code, self.code]
         self.code = code
+
+    def _training_with(self, trainer: Trainer) -> dict[str, Any]:
+        """The options of the run by dotted keys, and its data."""
+        return {**self.about.get("config", {}), "data": data_identity(trainer)} if self.about.get("config") else {}
 
     def _amend(self) -> None:
         """Replace the outcome in the file, and leave the rest as it is."""
@@ -152,7 +181,8 @@ class Ledger(Callback):
         self._pending.clear()
 
     def _elapsed(self) -> float:
-        return self.seconds + (0.0 if self._started_at is None else time.monotonic() - self._started_at)
+        now = time.monotonic() if self._paused_at is None else self._paused_at
+        return self.seconds + (0.0 if self._started_at is None else now - self._started_at)
 
     # writing
 
@@ -186,6 +216,7 @@ class Ledger(Callback):
             "config": self.about.get("config", {}),
             "code": self.code,
             "earlier_code": self.earlier_code,
+            "resumed": self.resumed,
         }
         with self.effort.attempt():
             write_json(self.folder / FILE, content)
@@ -199,12 +230,28 @@ class Ledger(Callback):
         return self.validations[-1] if self.validations else {}
 
     def _cost(self, trainer: Trainer, task: Any) -> dict[str, float | None]:
-        """Every measure of what the run costs, and the relative spread of its speed."""
+        """Every measure of what the run costs, the relative spread of its speed, and the seconds of validation."""
         meter = next((item for item in trainer.callbacks if isinstance(item, CostMeter)), None)  # type: ignore[attr-defined]
         seconds, tokens = self._elapsed(), tokens_seen(task)
         facts = meter.facts(seconds, tokens) if meter else RunFacts(None, None, [], peak_memory(), seconds, tokens)
         spread = statistics.stdev(facts.rates) / statistics.mean(facts.rates) if len(facts.rates) > 1 else None
-        return {**{measure.name: measure.measure(facts) for measure in MEASURES}, "spread": spread}
+        return {**{measure.name: measure.measure(facts) for measure in MEASURES}, "spread": spread,
+                "validation_seconds": self.validation_seconds}  # fmt: skip
+
+
+def changed_settings(old: Mapping[str, Any], new: Mapping[str, Any], task: Any) -> dict[str, list[Any]]:
+    """What a run is trained with from now on and was not before, as old and new value by dotted key.
+
+    Passive settings, and sizes that the data fill in, do not count. Empty where either is not known.
+    """
+    sizes = {f"model.{name}" for name in getattr(task, "data_sizes", ())}
+    return {
+        key: [old.get(key), new.get(key)]
+        for key in (dict.fromkeys([*old, *new]) if old and new else ())
+        if json_value(old.get(key)) != json_value(new.get(key))
+        and not (is_passive(key, old.get(key)) and is_passive(key, new.get(key)))
+        and not (key in sizes and None in (old.get(key), new.get(key)))
+    }
 
 
 def describe_exception(error: BaseException, step: int) -> dict[str, Any]:
@@ -307,10 +354,10 @@ def own_version() -> str:
         return "unknown"
 
 
-def write_json(path: Path, value: object) -> None:
-    """Write JSON atomically. Raises OSError where that fails."""
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a JSON object with its digest atomically. Raises OSError where that fails."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    atomic_files.write_json(path, json_value(value), end="\n")
+    atomic_files.write_json(path, with_digest(json_value(value)), end="\n")
 
 
 def json_value(value: object) -> Any:

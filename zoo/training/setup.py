@@ -11,6 +11,7 @@ from typing import Any
 
 from lightning.pytorch import Callback
 
+from zoo.config.passive_settings import is_passive
 from zoo.logging.attention_maps import Heatmaps
 from zoo.logging.progress_bar import on_terminal
 from zoo.logging.run_record import Ledger
@@ -54,7 +55,9 @@ def make_logger_and_callbacks(
     """
     saving = saving or CheckpointOptions()
     recipe, variant = folder.parts[-3:-1]
-    logger = RunLogger(folder, f"{variant} ({recipe})", option_values(model), saving.logged)
+    about = {**describe_configuration(model, data or {}), **(identity or {})}
+    hyperparameters = {**about["choices"], **training_options(about.get("config", {}))}
+    logger = RunLogger(folder, f"{variant} ({recipe})", hyperparameters, saving.logged)
     callbacks: list[Callback] = [
         CheckpointSaver(folder / "checkpoints", next(iter(task.monitored_metrics.items())), saving.every, saving.facts),
         PrecisionCheck(folder, saving.on_imprecise),
@@ -62,7 +65,7 @@ def make_logger_and_callbacks(
         CostMeter(cost),
         EndsWithValidation(),
         Heatmaps(),
-        Ledger(folder, {**describe_configuration(model, data or {}), **(identity or {})}),
+        Ledger(folder, about),
         *on_terminal(),
         PrintedLines(),
     ]
@@ -77,6 +80,18 @@ def describe_configuration(model: Mapping[str, Any], data: Mapping[str, Any]) ->
     below = {f"data.{name}": value for name, value in data_options.items() if name not in INFRASTRUCTURE}
     task = {"model": display_value({"class_path": model["class_path"]})} if "class_path" in model else {}
     return {"choices": {**task, **model_options, **below}, "setting": {**setting, "batch": batch}}
+
+
+def training_options(config: Mapping[str, Any]) -> dict[str, Choice]:
+    """One hyper-parameter per option outside of model and data that is set and may change a run, by its dotted key."""
+    sections = ("trainer", "tune", "compile", "on_nonfinite")
+    return {
+        name: " and ".join(str(display_value(item)) for item in value) if isinstance(value, list)
+        else display_value(value)
+        for name, value in config.items()
+        if name.partition(".")[0] in sections and not is_passive(name, value)
+        and value is not None and value is not False and value != []
+    }  # fmt: skip
 
 
 def option_values(model: Mapping[str, Any]) -> dict[str, Choice]:
