@@ -44,11 +44,12 @@ def run(options: ParsedOptions) -> int:
     source_checkpoint = importer.checkpoint(source)
     model = _changed(source_checkpoint, options) if options.settings else source_checkpoint.model
     task, tensors, lines = importer.swapped_parts(source_checkpoint, model)
-    importer.save(source_checkpoint, target, model, task, tensors, _recipe(source_checkpoint, model, source.name))
+    recipe = _recipe(source_checkpoint, model, source.name)
+    notes = importer.save(source_checkpoint, target, model, task, tensors, recipe)
     kind = model["class_path"].rpartition(".")[2]
     total = sum(tensor.numel() for tensor in tensors.values())
     print(f"{source_checkpoint.family.name}: {kind} of {total:,} parameters → {target}")
-    print(importer.table(lines, source_checkpoint))
+    print("\n".join([importer.table(lines, source_checkpoint), *notes]))
     return 0
 
 

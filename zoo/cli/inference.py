@@ -146,8 +146,7 @@ def draw(model: Any, source: str, target: str, path: str) -> None:
 
     from zoo.logging.attention_maps import align_tokens
 
-    tokens = [model.start, *model.target_tokenizer.encode(target), model.end]
-    source_ids = [*model.lead, *model.source_tokenizer.encode(source), model.source_end]
+    tokens, source_ids = model.target_ids(target), model.source_ids(model.source_tokenizer.encode(source))
     ids = torch.tensor(source_ids, device=model.device), torch.tensor(tokens, device=model.device)
     image = align_tokens(model.net, ids, (model.source_tokenizer, model.target_tokenizer))
     if image is None:

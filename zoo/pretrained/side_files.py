@@ -46,18 +46,25 @@ SPECIAL_TOKENS_MAP = Keys({**SPECIALS, "split_special_tokens": FLAG}, ignored=()
 SEARCH_SETTINGS = frozenset(
     """
     num_beams length_penalty early_stopping num_return_sequences do_sample temperature top_k top_p min_p top_h typical_p
-    epsilon_cutoff eta_cutoff max_length max_new_tokens num_beam_groups diversity_penalty penalty_alpha
+    epsilon_cutoff eta_cutoff max_length max_new_tokens num_beam_groups diversity_penalty
     """.split()
 )
 _GENERATION_BOOKKEEPING = """
-    _commit_hash _from_model_config assistant_confidence_threshold assistant_early_exit assistant_lookbehind
-    cache_config cache_implementation compile_config continuous_batching_config disable_compile
-    do_sample_num_return_sequences_per_prompt
-    is_assistant low_memory max_matching_ngram_size max_time num_assistant_tokens num_assistant_tokens_schedule
-    output_attentions output_hidden_states output_logits output_scores pad_token_id prefill_chunk_size
-    prompt_lookup_num_tokens return_dict_in_generate return_legacy_cache speculation_token_threshold
-    stop_strings_file target_lookbehind token_healing_bias transformers_version use_cache use_mtp
+    _commit_hash _from_model_config assistant_confidence_threshold assistant_early_exit assistant_ensemble_weight
+    assistant_lookbehind cache_config cache_implementation compile_config continuous_batching_config disable_compile
+    is_assistant low_memory max_cache_len max_matching_ngram_size max_time num_assistant_tokens
+    num_assistant_tokens_schedule output_attentions output_hidden_states output_logits output_scores pad_token_id
+    prefill_chunk_size prompt_lookup_num_tokens return_dict_in_generate speculation_type target_lookbehind
+    transformers_version use_cache use_mtp
 """.split()
+# keys that choose other tokens than the rules which are read, and the values with which they do not
+_UNUSED: dict[str, list[Any]] = {
+    **{key: [0, None] for key in ("encoder_no_repeat_ngram_size", "penalty_alpha")},
+    **{key: [1, 1.0, None] for key in ("encoder_repetition_penalty", "guidance_scale")},
+    **{key: [False, None] for key in ("renormalize_logits", "remove_invalid_values", "token_healing")},
+    **{key: [None] for key in ("constraints", "dola_layers", "exponential_decay_length_penalty", "force_words_ids")},
+    **{key: [None] for key in ("forced_decoder_ids", "sequence_bias", "stop_strings", "watermarking_config")},
+}
 GENERATION_CONFIG = Keys(
     {
         **dict.fromkeys(["bos_token_id", "eos_token_id", "decoder_start_token_id"], ANY),
@@ -66,21 +73,18 @@ GENERATION_CONFIG = Keys(
         **dict.fromkeys(["min_length", "min_new_tokens", "no_repeat_ngram_size"], COUNT),
         "repetition_penalty": Key(None, float, 0.0, optional=True),
     },
-    {
-        **dict.fromkeys(["encoder_no_repeat_ngram_size"], [0, None]),
-        **dict.fromkeys(["encoder_repetition_penalty", "guidance_scale"], [1, 1.0, None]),
-        **dict.fromkeys(["renormalize_logits", "remove_invalid_values", "token_healing"], [False, None]),
-        **dict.fromkeys(["constraints", "force_words_ids", "forced_decoder_ids", "sequence_bias", "stop_strings"], [None]),
-        **dict.fromkeys(["exponential_decay_length_penalty", "watermarking_config", "dola_layers"], [None]),
-    },
+    _UNUSED,
     [*_GENERATION_BOOKKEEPING, *SEARCH_SETTINGS],
-)  # fmt: skip
+)
 
 
-def read_side_file(path: Path, keys: Keys) -> dict[str, Any]:
-    """A JSON file beside the weights with null for each key that it lacks; {} for a missing file.
+def read_side_file(path: Path, keys: Keys, suffix: str | None = None) -> dict[str, Any]:
+    """The content of a JSON file beside the weights; {} for a missing file. Any key may end with ``suffix``.
 
     Raises UsageError that names the first key that is not read, or whose value is not supported.
     """
     content = hf_files.optional(path)
-    return keys.complete(content, f"{path.name} beside published weights", str(path)) if path.is_file() else {}
+    own = {key for key in content if suffix and key.endswith(suffix)}
+    declared = {key: value for key, value in content.items() if key in keys.read or key not in own}
+    keys.complete(declared, path.name, str(path))
+    return content
