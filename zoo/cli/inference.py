@@ -41,6 +41,9 @@ def load_trained(options: ParsedOptions, bare: bool = False) -> Any:
     allow = (*options.get("allow_import"), *(["*"] if options.get("trust") else []))
     model = load(options.words[0], options.get("device"), runs=options.get("runs"), allow=allow, bare=bare)
     getattr(model, options.command)
+    if options.values.get("split_special_tokens"):
+        for tokenizer in model.tokenizers:
+            tokenizer.splits_specials = True
     if options.values.get("dtype") == "bf16":
         convert_to_bf16(model, options)
     if options.values.get("int8"):
