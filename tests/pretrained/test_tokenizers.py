@@ -239,3 +239,64 @@ def test_special_tokens_of_a_prompt_can_be_split_like_other_text(tmp_path, capsy
         assert main([*command, "--json", *words]) == 0
     outputs = [json.loads(line)["score"] for line in capsys.readouterr().out.splitlines()]
     assert outputs[0] != outputs[1]
+
+
+CORPUS = "the quick brown fox jumps over the lazy dog. it doesn't matter!\n" * 40
+CONTINUED = {
+    "gpt2": (DECODERS["gpt2"], decoder_tokenizers()["bytes-prefix-space"], "--data.path"),
+    "llama": (DECODERS["llama"], decoder_tokenizers()["pieces-first"], "--data.path"),
+    "bert": (peers.ENCODERS["bert"], encoder_tokenizers()["bert-cased"], "--data.text.path"),
+    "deberta": (peers.ENCODERS["deberta-3"], encoder_tokenizers()["deberta"], "--data.text.path"),
+    "bert-texts": (peers.ENCODERS["bert-texts"], encoder_tokenizers()["bert-uncased"], "--data.path"),
+    "bart": (peers.PAIRS["bart"], pair_tokenizers()["bart"], "--data.path"),
+    "t5": (peers.PAIRS["t5"], pair_tokenizers()["t5-sentinels"], "--data.path"),
+}
+
+
+@pytest.mark.parametrize("name", CONTINUED)
+def test_the_recipe_of_an_import_trains_its_weights_with_its_tokenizer(name, tmp_path, monkeypatch):
+    case, save, option = CONTINUED[name]
+    made(case, save, tmp_path / "theirs", **({"decoder_start_token_id": 0} if name in ("bart", "t5") else {}))
+    ours, _ = brought(tmp_path / "theirs", tmp_path / "ours")
+    if name in ("bart", "t5"):
+        corpus = tmp_path / "pairs"
+        corpus.mkdir()
+        for side in ("en", "de"):
+            (corpus / f"train.{side}").write_text("".join(f"the quick fox {n}\n" for n in range(200)))
+    elif name == "bert-texts":
+        corpus = tmp_path / "texts"
+        corpus.mkdir()
+        (corpus / "train.tsv").write_text(
+            "".join(f"{kind}\tthe quick fox {n}\n" for n in range(30) for kind in "abcde")
+        )
+    else:
+        corpus = tmp_path / "corpus.txt"
+        corpus.write_text(CORPUS)
+    monkeypatch.chdir(tmp_path)
+    words = [option, str(corpus), "--trainer.max_steps", "1", "--model.lr", "1e-12", "--runs", "runs", "--name", "x"]
+    limits = ["--trainer.limit_val_batches", "1", "--trainer.val_check_interval", "1", "--trainer.accelerator", "cpu"]
+    assert main(["fit", str(tmp_path / "ours" / "recipe.yaml"), *words, *limits]) == 0
+    (run,) = tmp_path.glob("runs/**/finished.json")
+    trained = zoo.load(run.parent, device="cpu")
+    for key, tensor in ours.net.state_dict().items():
+        if not key.startswith("head") or name != "bert-texts":
+            assert torch.allclose(trained.net.state_dict()[key], tensor, atol=1e-6), key
+    for mine, theirs in zip(trained.tokenizers, ours.tokenizers, strict=True):
+        assert (mine.to_json(), mine.names) == (theirs.to_json(), theirs.names)
+        assert mine.template == theirs.template
+
+
+def test_a_documents_beginning_is_trained_as_it_is_scored(tmp_path, monkeypatch):
+    from zoo.data.text import TextFiles
+
+    made(DECODERS["llama"], decoder_tokenizers()["pieces-first"], tmp_path / "theirs")
+    ours, _ = brought(tmp_path / "theirs", tmp_path / "ours")
+    for number in range(2):
+        (tmp_path / f"{number}.txt").write_text(CORPUS)
+    monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "cache"))
+    data = TextFiles(str(tmp_path / "*.txt"), tokenizer=str(tmp_path / "ours"), max_length=16)
+    data.ready()
+    stream = data.datasets["train"].tokens.tolist()
+    assert stream[0] == ours.tokenizer.bos
+    place = stream.index(ours.tokenizer.eos)
+    assert stream[place + 1] == ours.tokenizer.bos

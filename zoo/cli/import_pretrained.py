@@ -80,7 +80,7 @@ def _data(kind: str, options: Mapping[str, Any], folder: str) -> dict[str, Any]:
     if kind == "MaskedLM":
         return {"class_path": "MaskedText", "init_args": {"text": text}}
     names: dict[str, tuple[str, dict[str, Any]]] = {
-        "SequenceClassification": ("LabelledFiles", {"path": "texts.tsv"}),
+        "SequenceClassification": ("LabelledFiles", {"path": "texts"}),
         "TokenClassification": ("PythonRoles", {}),
         "Translation": ("ParallelFiles", {"path": "corpus"}),
     }
