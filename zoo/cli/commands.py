@@ -32,6 +32,7 @@ WHERE = (
     Option("allow-import", ALLOW_IMPORT.help, metavar="PKG.MOD", repeats=True),
     Option("trust", "let the model name any module", bool),
 )
+SPLIT = Option("split-special-tokens", "special tokens in a text are plain text, also with a published tokenizer", bool)
 LENGTH_PENALTY = Option("length-penalty", "exponent of the length by which a beam's score is divided", float,
                         metavar="A", default=1.0)  # fmt: skip
 FORCE = Option("force", "write although the target exists", bool)
@@ -187,7 +188,7 @@ _TABLE = (
             Option("int8", "matrices and what they multiply in 8 bits: faster on a CPU, slightly worse", bool),
             Option("speculate", "guess tokens from earlier text (lookup) or by a smaller model: faster if most fit",
                    metavar="lookup|RUN"),
-            _json("one JSON object per text: prompt, text, score, ended"), *WHERE,
+            SPLIT, _json("one JSON object per text: prompt, text, score, ended"), *WHERE,
         ),
         examples=(
             'zoo generate lm-tiny --prompt "Return the" --length 60',
@@ -223,7 +224,7 @@ _TABLE = (
                    choices=("error", "skip", "truncate")),
             Option("batch-tokens", "padded source tokens at once, counted per beam (4096)", int, metavar="N"),
             Option("attention", "draw what the first translation attended to in its source", metavar="FILE.png"),
-            _json("one JSON object per translation: line, source, text, score, ended"), *WHERE,
+            SPLIT, _json("one JSON object per translation: line, source, text, score, ended"), *WHERE,
         ),
         usages=("RUN [options] < source.txt > target.txt",),
         examples=(
@@ -241,7 +242,7 @@ _TABLE = (
             Option("top", "classes per image (5)", int, metavar="N"),
             Option("resize", "the middle square, or all of the image, where training did not resize",
                    choices=("crop", "stretch")),
-            _json("one JSON object per image: image, classes"), *WHERE,
+            SPLIT, _json("one JSON object per image: image, classes"), *WHERE,
         ),
         examples=("zoo classify vit-tiny photo.png --top 3", 'zoo classify sentiment --text "as good as it gets"'),
         only_prints=True,
@@ -252,7 +253,7 @@ _TABLE = (
             Option("text", "a text with [MASK], any number of times; else the lines of standard input",
                    metavar="TEXT", repeats=True),
             Option("top", "tokens per blank, with --json (5)", int, metavar="N"),
-            _json("one JSON object per text: text, filled, blanks"), *WHERE,
+            SPLIT, _json("one JSON object per text: text, filled, blanks"), *WHERE,
         ),
         examples=('zoo fill mlm-tiny --text "a [MASK] of text"', "zoo fill mlm-tiny --top 3 --json < texts.txt"),
         surplus="a text is written with --text", only_prints=True,
@@ -262,7 +263,7 @@ _TABLE = (
         (
             Option("text", "a text, any number of times; else the lines of standard input", metavar="TEXT",
                    repeats=True),
-            _json("one JSON object per text: text, tokens"), *WHERE,
+            SPLIT, _json("one JSON object per text: text, tokens"), *WHERE,
         ),
         examples=('zoo tag roles-tiny --text "return x"', "zoo tag roles-tiny --json < code.txt"),
         surplus="a text is written with --text", only_prints=True,

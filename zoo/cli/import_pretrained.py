@@ -14,17 +14,7 @@ from zoo.io import atomic_files
 if TYPE_CHECKING:
     from zoo.pretrained.importer import Checkpoint
 
-DATA = {
-    "CausalLM": {"class_path": "TextFiles", "init_args": {"path": "corpus", "batch_size": 8}},
-    "MaskedLM": {
-        "class_path": "MaskedText",
-        "init_args": {"text": {"class_path": "TextFiles", "init_args": {"path": "corpus", "batch_size": 8}}},
-    },
-    "SequenceClassification": {"class_path": "LabelledFiles", "init_args": {"path": "texts.tsv"}},
-    "TokenClassification": {"class_path": "PythonRoles"},
-    "Translation": {"class_path": "ParallelFiles", "init_args": {"path": "corpus"}},
-    "Classification": {"class_path": "ImageFolder", "init_args": {"root": "images", "batch_size": 32}},
-}
+ROW, RATE = 512, 5e-5  # tokens of a row at most, and a learning rate, to train on with
 TRAINER = {"max_steps": 1000, "val_check_interval": 100, "check_val_every_n_epoch": None, "gradient_clip_val": 1.0}
 
 
@@ -44,11 +34,12 @@ def run(options: ParsedOptions) -> int:
     source_checkpoint = importer.checkpoint(source)
     model = _changed(source_checkpoint, options) if options.settings else source_checkpoint.model
     task, tensors, lines = importer.swapped_parts(source_checkpoint, model)
-    importer.save(source_checkpoint, target, model, task, tensors, _recipe(source_checkpoint, model, source.name))
+    recipe = _recipe(source_checkpoint, model, target)
+    notes = importer.save(source_checkpoint, target, model, task, tensors, recipe)
     kind = model["class_path"].rpartition(".")[2]
     total = sum(tensor.numel() for tensor in tensors.values())
     print(f"{source_checkpoint.family.name}: {kind} of {total:,} parameters → {target}")
-    print(importer.table(lines, source_checkpoint))
+    print("\n".join([importer.table(lines, source_checkpoint), *notes]))
     return 0
 
 
@@ -59,15 +50,40 @@ def _changed(source: Checkpoint, options: ParsedOptions) -> Mapping[str, Any]:
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "recipe.yaml")
-        atomic_files.write_text(path, _recipe(source, source.model, source.folder.name))
+        atomic_files.write_text(path, _recipe(source, source.model, None))
         command = fit_options.Command("fit", str(path), options=options.settings)
         return complete_options(run_config.make_plan(command, run_config.read_draft(command)).config["model"])
 
 
-def _recipe(source: Checkpoint, model: Mapping[str, Any], name: str) -> str:
+def _recipe(source: Checkpoint, model: Mapping[str, Any], target: Path | None) -> str:
+    """The text of a recipe that trains the model on: from the weights and with the tokenizer of the target folder."""
     import yaml
 
-    kind = model["class_path"].rpartition(".")[2]
-    content = {"model": dict(model), "data": DATA[kind], "trainer": TRAINER}
-    header = f"# {name}: imported from a checkpoint of the family {source.family.name}\n"
+    kind, options = model["class_path"].rpartition(".")[2], dict(model["init_args"])
+    content: dict[str, Any] = {"model": {**model, "init_args": options}}
+    if target is not None:
+        if options["lr"] == source.model["init_args"]["lr"]:
+            options["lr"] = RATE
+        options.pop("num_classes", None)  # those of the new data
+        content["tune"] = {"start": str(target.resolve())}
+    content |= {"data": _data(kind, options, str(target and target.resolve())), "trainer": TRAINER}
+    header = f"# {source.folder.name}: imported from a checkpoint of the family {source.family.name}\n"
     return header + yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+
+
+def _data(kind: str, options: Mapping[str, Any], folder: str) -> dict[str, Any]:
+    """The data module of a recipe for a task: files of the user's own, read with the tokenizer of a folder."""
+    if kind == "Classification":
+        return {"class_path": "ImageFolder", "init_args": {"root": "images", "batch_size": 32}}
+    shared = {"tokenizer": folder, "max_length": min(options["max_length"], ROW)}
+    text = {"class_path": "TextFiles", "init_args": {"path": "corpus", "batch_size": 8, **shared}}
+    if kind == "MaskedLM":
+        return {"class_path": "MaskedText", "init_args": {"text": text}}
+    names: dict[str, tuple[str, dict[str, Any]]] = {
+        "SequenceClassification": ("LabelledFiles", {"path": "texts"}),
+        "TokenClassification": ("PythonRoles", {}),
+        "Translation": ("ParallelFiles", {"path": "corpus"}),
+    }
+    if kind not in names:
+        return text
+    return {"class_path": names[kind][0], "init_args": {**names[kind][1], **shared}}

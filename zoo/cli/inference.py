@@ -41,6 +41,9 @@ def load_trained(options: ParsedOptions, bare: bool = False) -> Any:
     allow = (*options.get("allow_import"), *(["*"] if options.get("trust") else []))
     model = load(options.words[0], options.get("device"), runs=options.get("runs"), allow=allow, bare=bare)
     getattr(model, options.command)
+    if options.values.get("split_special_tokens"):
+        for tokenizer in model.tokenizers:
+            tokenizer.splits_specials = True
     if options.values.get("dtype") == "bf16":
         convert_to_bf16(model, options)
     if options.values.get("int8"):
@@ -146,8 +149,7 @@ def draw(model: Any, source: str, target: str, path: str) -> None:
 
     from zoo.logging.attention_maps import align_tokens
 
-    tokens = [model.start, *model.target_tokenizer.encode(target), model.end]
-    source_ids = [*model.lead, *model.source_tokenizer.encode(source), model.source_end]
+    tokens, source_ids = model.target_ids(target), model.source_ids(model.source_tokenizer.encode(source))
     ids = torch.tensor(source_ids, device=model.device), torch.tensor(tokens, device=model.device)
     image = align_tokens(model.net, ids, (model.source_tokenizer, model.target_tokenizer))
     if image is None:

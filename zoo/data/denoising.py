@@ -30,7 +30,7 @@ from zoo.errors import UsageError
 
 Noise = Literal["masking", "deletion", "infilling", "permutation", "rotation"]
 NOISES = ("masking", "deletion", "infilling", "permutation", "rotation")
-SENTINEL = "<extra_{}>"
+SENTINEL = "<extra_id_{}>"
 Corrupt = Callable[[np.ndarray, np.random.Generator], Corrupted]
 
 
@@ -137,7 +137,7 @@ class RestorationData(FromText):
 
 
 class SpanCorruption(RestorationData):
-    """A text with spans replaced by sentinels <extra_0>, <extra_1>, …, which the target says (T5).
+    """A text with spans replaced by sentinels <extra_id_0>, <extra_id_1>, …, which the target says (T5).
 
     The target is each sentinel with its span, and one more sentinel as the end. Spans are `mean_span` tokens long on
     average and hold `rate` of the text, other ones in every epoch.
@@ -162,11 +162,12 @@ class SpanCorruption(RestorationData):
             raise UsageError(f"mean_span is {mean_span}: a span has at least one token")
         self.rate, self.mean_span = rate, mean_span
         most = max(1, round(max(round(self.length * rate), 1) / mean_span))
-        self.added = (PAD, BOS, EOS, *(SENTINEL.format(number) for number in range(most + 1)))
+        self.sentinels = [SENTINEL.format(number) for number in range(most + 1)]
+        self.added = (PAD, BOS, EOS, *reversed(self.sentinels))  # the first one has the highest number, as in T5
 
     def corrupter(self) -> Corrupt:
         """Replaces spans by sentinels (Raffel et al., 2020)."""
-        return Spans(self.rate, self.mean_span, np.array([self.number(name) for name in self.added[3:]]))
+        return Spans(self.rate, self.mean_span, np.array([self.number(name) for name in self.sentinels]))
 
     def recipe(self) -> dict[str, Any]:
         """The rate and the mean length of spans."""

@@ -7,7 +7,6 @@ import gzip
 import hashlib
 import importlib.util
 import itertools
-import json
 import os
 import zlib
 from collections.abc import Iterator, Sequence
@@ -19,6 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 from zoo.data.read import strip_mark
 from zoo.data.text import SUFFIXES, text_files
 from zoo.errors import UsageError
+from zoo.io import limits
 
 COMPRESSIONS = (".gz", ".zst")
 RECORD_SUFFIXES = (".jsonl", ".ndjson")
@@ -160,7 +160,7 @@ class DocumentFiles:
             if not text.strip():
                 continue
             try:
-                record: Any = json.loads(text)
+                record: Any = limits.load_json(text)
             except (ValueError, RecursionError) as error:
                 raise UsageError(f"{path}:{_line(path, offset)} is not a line of JSON: {error}") from error
             value = record.get(self.form.field) if isinstance(record, dict) else None

@@ -113,8 +113,12 @@ class LabelledData(Data):
         return self.tokenizer.marked(ids[: self.room])[1:]
 
     def marks(self) -> tuple[int, int]:
-        """The numbers of <cls> and <pad>."""
-        return self.tokenizer.marked([])[0], self.tokenizer.pad or 0
+        """The numbers of <cls> and <pad>. Raises UsageError for a published tokenizer that begins texts otherwise."""
+        before = self.tokenizer.marked([])[: self.tokenizer.marks_before]
+        if len(before) != 1:
+            name = self.tokenizer_path or "the tokenizer"
+            raise UsageError(f"{name} begins a text with {len(before)} special tokens: training needs one, {CLS}.")
+        return before[0], self.tokenizer.pad or 0
 
     def sizes(self) -> dict[str, int]:
         """The size of the vocabulary and the number of classes."""

@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from zoo.data.data import Data, at_least
 from zoo.data.tokenizer import BOS, EOS, PAD, Tokenizer, language_token
 from zoo.errors import UsageError
 
+FILES = ("source-tokenizer.json", "target-tokenizer.json")
 SPECIALS = (PAD, BOS, EOS)  # 0, 1, 2
 Span: TypeAlias = tuple[int, int]  # [start, end)
 TooLong: TypeAlias = Literal["error", "skip"]
@@ -36,6 +37,14 @@ class Pair:
     kind: str = ""
     slots: tuple[tuple[Span, Span], ...] = ()
     language: str = ""
+
+
+class Marks(NamedTuple):
+    """The numbers of the tokens that end a source, and begin and end a target."""
+
+    source_end: int
+    start: int
+    target_end: int
 
 
 class Side:
@@ -71,7 +80,13 @@ class Pairs(BatchDataset):
     """Encoded pairs; `extra` holds what evaluation wants to know of each: texts, kind, token slots and `decode`."""
 
     def __init__(
-        self, source: Side, target: Side, rows: np.ndarray, max_length: int, extra: dict[str, list[Any]] | None
+        self,
+        source: Side,
+        target: Side,
+        rows: np.ndarray,
+        max_length: int,
+        extra: dict[str, list[Any]] | None,
+        marks: Marks,
     ) -> None:
         self.source, self.target, self.rows_in_use, self.max_length, self.extra = (
             source,
@@ -80,6 +95,7 @@ class Pairs(BatchDataset):
             max_length,
             extra,
         )
+        self.marks = marks
 
     def __len__(self) -> int:
         return len(self.rows_in_use)
@@ -87,7 +103,7 @@ class Pairs(BatchDataset):
     def all_decoded(self) -> Pairs:
         """The same pairs, all marked for decoding."""
         extra = None if self.extra is None else {**self.extra, "decode": [True] * len(self.source.lengths)}
-        return Pairs(self.source, self.target, self.rows_in_use, self.max_length, extra)
+        return Pairs(self.source, self.target, self.rows_in_use, self.max_length, extra, self.marks)
 
     @property
     def lengths(self) -> np.ndarray:
@@ -106,9 +122,9 @@ class Pairs(BatchDataset):
         for name, side, start in (("source", self.source, 0), ("target", self.target, 1)):
             lengths = side.lengths[rows]
             width = int(round_up(int(lengths.max()) + 1, self.max_length)) + start
-            ids = np.ones((len(rows), width), np.int64)  # <bos> in the first column of target
+            ids = np.full((len(rows), width), self.marks.start, np.int64)  # in the first column of target
             ids[:, start:] = side.rows(rows, width - start)
-            ids[np.arange(len(rows)), start + lengths] = 2  # <eos>
+            ids[np.arange(len(rows)), start + lengths] = self.marks.target_end if start else self.marks.source_end
             valid = np.arange(width) <= (start + lengths)[:, None]
             batch |= {name: torch.from_numpy(ids), f"{name}_valid": torch.from_numpy(valid)}
         return batch if self.extra is None else batch | self._extra(self.extra, rows)
@@ -138,6 +154,7 @@ class PairData(Data):
     split_ideographs = False
     target_languages: tuple[str, ...] = ()  # each with a special token of the source, where there are several
     too_long: TooLong = "skip"
+    tokenizer_path: str | None = None  # a folder with two tokenizers, instead of those that are learned here
 
     def __init__(
         self,
@@ -178,39 +195,59 @@ class PairData(Data):
 
     def load(self) -> None:
         """Read the pairs, train the tokenizers, and encode the splits once."""
-        coding = [self.vocab_size, self.shared, self.split_digits, self.split_ideographs]
+        coding: list[Any] = [self.vocab_size, self.shared, self.split_digits, self.split_ideographs]
+        trained = self._trained_tokenizers()
+        if trained is not None:
+            coding = [[one.to_json(), one.names] for one in trained]
         origin = self.origin()
 
         def encode(folder: Path) -> None:
-            self._encode(folder)
+            self._encode(folder, trained)
             if self.origin() != origin:  # it would be kept under the name of what was there before
                 raise UsageError(f"the files of {type(self).__name__} changed while they were read. Start again.")
 
         entry = cached_entry("pairs", {"format": 1, "origin": origin, "coding": coding}, encode)
-        self.source_tokenizer = Tokenizer.load(entry / "source-tokenizer.json")
-        self.target_tokenizer = Tokenizer.load(entry / "target-tokenizer.json")
+        self.source_tokenizer, self.target_tokenizer = trained or (Tokenizer.load(entry / name) for name in FILES)
         meta = json.loads((entry / "meta.json").read_text("utf-8"))
         self._fingerprint: str = meta["fingerprint"]
         splits = {split: self._split(entry, split) for split in meta["splits"]}
         self.datasets = {"test": splits["val"].all_decoded(), **splits}
 
-    def _encode(self, folder: Path) -> None:
+    def _trained_tokenizers(self) -> tuple[Tokenizer, Tokenizer] | None:
+        """The tokenizers of ``tokenizer_path``, if any. Raises UsageError where they end sentences otherwise."""
+        if self.tokenizer_path is None:
+            return None
+        source, target = (Tokenizer.load(Path(self.tokenizer_path).expanduser() / name) for name in FILES)
+        for one in (source, target):
+            if one.published and one.template[1] != [one.eos]:
+                raise UsageError(f"{one.source} puts {one.template[1]} behind a text: training needs its {EOS} there.")
+        if source.eos is None or target.eos is None or target.bos is None:
+            raise UsageError(f"the tokenizers in {self.tokenizer_path} lack {BOS} or {EOS}, which a translation needs.")
+        return source, target
+
+    def _marks(self) -> Marks:
+        source, target = self.source_tokenizer, self.target_tokenizer
+        return Marks(source.end_of_document(), target.end_of_document() if target.bos is None else target.bos,
+                     target.end_of_document())  # fmt: skip
+
+    def _encode(self, folder: Path, trained: tuple[Tokenizer, Tokenizer] | None) -> None:
         corpus = self.corpus()
-        source, target = self._train(corpus["train"])
+        source, target = trained or self._train(corpus["train"])
         content = hashlib.sha256((self.maker() + source.to_json() + target.to_json()).encode())
         for split, pairs in sorted(corpus.items()):
             sources = source.encode_batch([pair.source for pair in pairs])
             leads = [_lead(pair, source) for pair in pairs]
             Side.save(folder, f"{split}.source", [lead + ids for lead, ids in zip(leads, sources, strict=True)])
-            Side.save(folder, f"{split}.target", target.encode_batch([pair.target for pair in pairs]))
+            targets = target.encode_batch([pair.target for pair in pairs])
+            Side.save(folder, f"{split}.target", [target.template[0] + ids for ids in targets])
             for pair in pairs:
                 content.update(json.dumps([split, pair.source, pair.target, *filter(None, [pair.language])]).encode())
             if split != "train":
                 texts = {"source": [p.source for p in pairs], "target": [p.target for p in pairs]}
                 slots = [token_slots(pair, source, target) for pair in pairs]
                 write_json(folder / f"{split}.json", {**texts, "kind": [p.kind for p in pairs], "slots": slots})
-        source.save(folder / "source-tokenizer.json")
-        target.save(folder / "target-tokenizer.json")
+        for name, tokenizer in zip(FILES, (source, target), strict=True):
+            tokenizer.save(folder / name)
         write_json(folder / "meta.json", {"fingerprint": content.hexdigest(), "splits": sorted(corpus)})
 
     def _train(self, pairs: list[Pair]) -> tuple[Tokenizer, Tokenizer]:
@@ -231,11 +268,11 @@ class PairData(Data):
         if len(rows) < len(longest):
             self._tell(split, longest)
         if split == "train":
-            return Pairs(source, target, rows, self.max_length, None)
+            return Pairs(source, target, rows, self.max_length, None, self._marks())
         extra = json.loads((entry / f"{split}.json").read_text("utf-8"))
         decoded = set(select_by_kind(extra["kind"], rows, self.eval_limit))
         extra["decode"] = [i in decoded for i in range(len(longest))]
-        pairs = Pairs(source, target, rows, self.max_length, extra)
+        pairs = Pairs(source, target, rows, self.max_length, extra, self._marks())
         return pairs.all_decoded() if split == "test" else pairs
 
     def _tell(self, split: str, longest: np.ndarray) -> None:
@@ -278,8 +315,8 @@ class PairData(Data):
     def save(self, folder: Path) -> None:
         """Two files, also where both sides share one tokenizer."""
         self.ready()
-        self.source_tokenizer.save(folder / "source-tokenizer.json")
-        self.target_tokenizer.save(folder / "target-tokenizer.json")
+        for name, tokenizer in zip(FILES, (self.source_tokenizer, self.target_tokenizer), strict=True):
+            tokenizer.save(folder / name)
 
 
 def token_slots(pair: Pair, source: Tokenizer, target: Tokenizer) -> list[list[int]]:
@@ -287,13 +324,15 @@ def token_slots(pair: Pair, source: Tokenizer, target: Tokenizer) -> list[list[i
     if not pair.slots:
         return []
     lead: list[Span] = [(0, 0) for _ in _lead(pair, source)]
-    source_offsets, target_offsets = lead + source.offsets(pair.source)[1], target.offsets(pair.target)[1]
+    begin: list[Span] = [(0, 0) for _ in target.template[0]]
+    source_offsets, target_offsets = lead + source.offsets(pair.source)[1], begin + target.offsets(pair.target)[1]
     return [[*_tokens(source_offsets, ours), *_tokens(target_offsets, theirs)] for ours, theirs in pair.slots]
 
 
 def _lead(pair: Pair, source: Tokenizer) -> list[int]:
-    """The token of the pair's target language, in front of its source."""
-    return [source.specials[language_token(pair.language)]] if pair.language else []
+    """The tokens in front of a pair's source: those of a published tokenizer, and that of the target language."""
+    language = [source.specials[language_token(pair.language)]] if pair.language else []
+    return [*source.template[0], *language]
 
 
 def _tokens(offsets: list[Span], span: Span) -> Span:

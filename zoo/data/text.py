@@ -17,7 +17,7 @@ from zoo.data.batches import BatchDataset, generator, sample_sentence
 from zoo.data.cache import cached_entry, map_array, write_array, write_json
 from zoo.data.data import Data, at_least, log_once, require_fraction
 from zoo.data.read import missing_file, read_bytes, read_text
-from zoo.data.tokenizer import EOS, Tokenizer
+from zoo.data.tokenizer import CLS, EOS, Tokenizer
 from zoo.errors import UsageError
 from zoo.io import atomic_files
 from zoo.registry import suggest
@@ -191,13 +191,15 @@ class TextData(Data):
             documents = documents | split_test(documents["train"], self.test_fraction, separate)
         tokenizer = run_tokenizer or self._train_tokenizer(documents, separate)
         end = [tokenizer.end_of_document()] if separate else []
+        # what a published decoder's documents begin with; rows of encoders get their special tokens later
+        begin = np.array(tokenizer.template[0] if tokenizer.special(CLS) is None else [], dtype=np.int64)
         content = hashlib.sha256(tokenizer.to_json().encode())
         for split, texts in sorted(documents.items()):
             pieces: list[np.ndarray] = []
             for text in texts:
                 if pieces and separate:
                     pieces.append(np.array(end))
-                pieces.append(tokenizer.encode_array(text))
+                pieces += [begin, tokenizer.encode_array(text)]
                 content.update(f"{split} {len(text)} ".encode() + text.encode())
             kind = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
             stream = np.concatenate(pieces).astype(kind) if pieces else np.zeros(0, kind)

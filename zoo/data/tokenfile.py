@@ -20,8 +20,9 @@ PATTERNS = [{"Regex": IDEOGRAPH}, {"Regex": CHARACTER}]
 LONGEST_TOKEN = 10_000  # characters
 
 
-def published_names(path: Path) -> dict[str, str] | None:
-    """The names of <pad>, <bos>, <cls> and others in a published tokenizer; None for zoo's own tokenizers.
+def published_names(path: Path) -> tuple[dict[str, str] | None, bool]:
+    """The names of <pad>, <bos>, <cls> and others in a published tokenizer, None for zoo's own tokenizers; and whether
+    it splits special tokens that a text spells.
 
     It is told by special_tokens_map.json beside it, the file in which the library transformers keeps these names. For
     target-tokenizer.json it is target-special_tokens_map.json: a published model's targets begin with another token.
@@ -29,17 +30,17 @@ def published_names(path: Path) -> dict[str, str] | None:
     own = path.with_name(path.name.replace("tokenizer.json", NAMES))
     beside = own if own.is_file() else path.with_name(NAMES)
     if not beside.is_file():
-        return None
+        return None, False
     content: Any = limits.read_json(beside)
     if not isinstance(content, dict):
         raise UsageError(f"{beside} holds no JSON object with names such as pad_token.")
-    digests = {}
+    names = {}
     for ours in (PAD, BOS, EOS, CLS, SEP, MASK, FORCED):
         value = content.get(f"{ours.strip('<>')}_token")
         name = value.get("content") if isinstance(value, dict) else value
         if isinstance(name, str):
-            digests[ours] = name
-    return digests
+            names[ours] = name
+    return names, content.get("split_special_tokens") is True
 
 
 def check_tokenizer(path: Path, text: str) -> None:

@@ -38,26 +38,39 @@ ALPHABET_SIZE = 256
 
 
 class Tokenizer:
-    """Characters, bytes or byte-level BPE.
+    """Characters, bytes or byte-level BPE, or a published tokenizer.
 
     Text that looks like a special token is plain text: only the data layer puts special tokens in. Decoding what was
-    encoded gives the same text; a tokenizer of characters refuses those it has not seen.
+    encoded gives the same text; a tokenizer of characters refuses those it has not seen. A published tokenizer reads
+    special tokens in a text as special tokens, as the library transformers does, unless ``splits_specials``.
     """
 
-    def __init__(self, inner: tokenizers.Tokenizer, names: Mapping[str, str] | None = None) -> None:
-        """``names`` says which tokens pad, begin, end and hide where they are not called <pad>, <bos> and so on."""
-        inner.encode_special_tokens = True  # "<eos>" in a text must stay five characters
-        self.inner, self.names = inner, dict(names or {})
+    def __init__(
+        self, inner: tokenizers.Tokenizer, names: Mapping[str, str] | None = None, splits_specials: bool = False
+    ) -> None:
+        """``names`` are those of a published tokenizer: the tokens that pad, begin, end and hide."""
+        self.inner, self.published, self.names = inner, names is not None, dict(names or {})
+        self.splits_specials = splits_specials or not self.published
         vocabulary = inner.get_vocab(with_added_tokens=True)
         self.tokens = [""] * (max(vocabulary.values(), default=-1) + 1)
         for token, number in vocabulary.items():
             self.tokens[number] = token
-        self.specials = {token.content: number for number, token in inner.get_added_tokens_decoder().items()}
+        added = inner.get_added_tokens_decoder().items()
+        self.specials = {token.content: number for number, token in added if token.special}
         self.pad, self.bos, self.eos = (self.special(name) for name in (PAD, BOS, EOS))
         self.scheme = _scheme(inner)
         self._table = self._lookup() if self.scheme == "chars" else None
         self.source = ""  # the file it was read from
-        self.foreign = names is not None and '"Regex"' in inner.to_str()  # with patterns that are none of ours
+        self.foreign = self.published and '"Regex"' in inner.to_str()  # with patterns that are none of ours
+
+    @property
+    def splits_specials(self) -> bool:
+        """Whether a special token that a text spells is split like other text."""
+        return bool(self.inner.encode_special_tokens)
+
+    @splits_specials.setter
+    def splits_specials(self, value: bool) -> None:
+        self.inner.encode_special_tokens = value
 
     @classmethod
     def chars(cls, texts: Iterable[str], specials: Sequence[str] = ()) -> Tokenizer:
@@ -119,7 +132,8 @@ class Tokenizer:
     def extended(self, specials: Sequence[str]) -> Tokenizer:
         """The same tokenizer with further special tokens behind all others, whose numbers stay."""
         inner = tokenizers.Tokenizer.from_str(self.to_json())
-        return type(self)(_with_specials(inner, [name for name in specials if self.special(name) is None]), self.names)
+        _with_specials(inner, [name for name in specials if self.special(name) is None])
+        return type(self)(inner, self.names if self.published else None, self.splits_specials)
 
     @classmethod
     def load(cls, path: Path | str) -> Tokenizer:
@@ -127,14 +141,14 @@ class Tokenizer:
         path = Path(path)
         try:
             text = limits.read_text(path, limits.JSON_BYTES)
-            names = published_names(path)
+            names, splits_specials = published_names(path)
             if names is None:
                 check_tokenizer(path, text)
             with native_call(str(path), silent=True):
                 inner = tokenizers.Tokenizer.from_str(text)
                 inner.no_padding()
                 inner.no_truncation()
-                result = cls(inner, names)
+                result = cls(inner, names, splits_specials)
             result.source = str(path)
             return result
         except UsageError:
@@ -158,8 +172,9 @@ class Tokenizer:
         """
         path = Path(path)
         atomic_files.write_bytes(path, self.to_json().encode())
-        if self.names:
-            content = {f"{ours.strip('<>')}_token": theirs for ours, theirs in self.names.items()}
+        if self.published:
+            content: dict[str, object] = {f"{ours.strip('<>')}_token": theirs for ours, theirs in self.names.items()}
+            content |= {"split_special_tokens": True} if self.splits_specials else {}
             atomic_files.write_json(path.with_name(path.name.replace("tokenizer.json", NAMES)), content)
 
     def to_json(self) -> str:
@@ -180,21 +195,34 @@ class Tokenizer:
         matches = {re.fullmatch(r"<2(\w+)>", token): number for token, number in self.specials.items()}
         return {match[1]: number for match, number in matches.items() if match}
 
-    def lead(self) -> list[int]:
-        """The special tokens that a published tokenizer puts before a text; empty for zoo's own tokenizers."""
-        with native_call(self.source, (), self.foreign):
-            ids = self.inner.encode("", add_special_tokens=True).ids if self.names else []
-        return ids[: ids.index(self.eos)] if self.eos in ids else ids
+    @functools.cached_property
+    def template(self) -> tuple[list[int], list[int]]:
+        """The special tokens that a published tokenizer puts before and behind a text; none for zoo's own."""
+        if not self.published or self.inner.post_processor is None:
+            return [], []
+        place = len(self.tokens)
+        probe = tokenizers.Tokenizer(models.WordLevel({"x": place}, unk_token="x"))  # a text of one token
+        ids = self.inner.post_processor.process(probe.encode("x"), None, True).ids
+        return ids[: ids.index(place)], ids[ids.index(place) + 1 :]
+
+    def framed(self, ids: Sequence[int]) -> list[int]:
+        """These tokens in the special tokens of the template."""
+        before, behind = self.template
+        return [*before, *ids, *behind]
 
     def marked(self, ids: Sequence[int]) -> list[int]:
-        """<cls> and these tokens, and <sep> behind them where the tokenizer is a published one that has it.
-
-        Raises KeyError where there is no <cls>.
-        """
-        first, last = self.special(CLS), self.special(SEP) if SEP in self.names else None
-        if first is None:
+        """<cls> and these tokens; in the template of a published tokenizer. Raises KeyError where there is no <cls>."""
+        if self.published:
+            return self.framed(ids)
+        cls = self.special(CLS)
+        if cls is None:
             raise KeyError(CLS)
-        return [first, *ids] if last is None else [first, *ids, last]
+        return [cls, *ids]
+
+    @property
+    def marks_before(self) -> int:
+        """How many tokens ``marked`` puts before a text."""
+        return len(self.template[0]) if self.published else 1
 
     def encode(self, text: str) -> list[int]:
         """Raises UsageError that names the first character a tokenizer of characters does not know."""
@@ -228,6 +256,10 @@ class Tokenizer:
         """The text of these tokens; special tokens are left out."""
         with native_call(self.source, (), self.foreign):
             return self.inner.decode([int(number) for number in ids], skip_special_tokens=True)
+
+    def continuation(self, prompt: Sequence[int], ids: Sequence[int]) -> str:
+        """What these tokens add to the text of a prompt: the first of them may begin with a space only behind it."""
+        return self.decode([*prompt, *ids])[len(self.decode(prompt)) :]
 
     def offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """The tokens, and for each the characters [start, end) it stands for, at least in part.

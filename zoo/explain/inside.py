@@ -15,7 +15,7 @@ from zoo.errors import UsageError
 from zoo.inference.classification import TrainedClassification, TrainedClips
 from zoo.inference.labelling import TrainedLabelling
 from zoo.inference.language import TrainedLanguageModel
-from zoo.inference.masked import BLANK, TrainedMaskedLM
+from zoo.inference.masked import TrainedMaskedLM
 from zoo.inference.trained_model import Trained
 from zoo.inference.translation import TrainedTranslation
 from zoo.logging.attention_maps import evaluation, labels
@@ -95,8 +95,8 @@ def _first_tokens(ids: list[int], most: int, notes: list[str]) -> list[int]:
 @prepare.register
 def _language(model: TrainedLanguageModel, text: str | None, image: str | None) -> Inputs:
     notes: list[str] = []
-    ids = _first_tokens(model.tokenizer.encode(_require_text(model, text)), model.net.max_length, notes)
-    row = torch.tensor([ids], device=model.device)
+    ids = model.tokenizer.framed(model.tokenizer.encode(_require_text(model, text)))
+    row = torch.tensor([_first_tokens(ids, model.net.max_length, notes)], device=model.device)
     words = labels(model.tokenizer, row[0])
     return Inputs((row,), getattr(model.net, "stack", None), words, [], words, model.tokenizer, notes=notes)
 
@@ -104,9 +104,7 @@ def _language(model: TrainedLanguageModel, text: str | None, image: str | None) 
 @prepare.register
 def _masked(model: TrainedMaskedLM, text: str | None, image: str | None) -> Inputs:
     notes: list[str] = []
-    *before, last = _require_text(model, text).split(BLANK)  # a token includes the space before it
-    pieces = [model.tokenizer.encode(piece) for piece in (*(piece.rstrip(" ") for piece in before), last)]
-    ids = [*pieces[0], *(token for piece in pieces[1:] for token in (model.mask, *piece))]
+    ids = model.encode_blanks(_require_text(model, text))
     marks = len(model.tokenizer.marked([]))
     row = torch.tensor(
         [model.tokenizer.marked(_first_tokens(ids, model.net.max_length - marks, notes))], device=model.device
@@ -129,9 +127,11 @@ def _labelling(model: TrainedLabelling, text: str | None, image: str | None) -> 
 def _translation(model: TrainedTranslation, text: str | None, image: str | None) -> Inputs:
     notes: list[str] = []
     ids = _first_tokens(
-        model.source_tokenizer.encode(_require_text(model, text)), model.net.max_length - len(model.lead) - 1, notes
+        model.source_tokenizer.encode(_require_text(model, text)),
+        model.net.max_length - len(model.source_ids([])),
+        notes,
     )
-    source = torch.tensor([[*model.lead, *ids, model.source_end]], device=model.device)
+    source = torch.tensor([model.source_ids(ids)], device=model.device)
     best = model.translate(model.source_tokenizer.decode(ids))[0].text
     target = [model.start, *model.forced, *model.target_tokenizer.encode(best)][:TOKENS]
     row = torch.tensor([target], device=model.device)

@@ -38,7 +38,6 @@ class TrainedLabelling(Trained):
         path = place.file("labels.json")
         try:
             self.names: list[str] = cast(Any, limits.read_json(path))["names"]
-            self.cls = self.tokenizer.marked([])[0]
             self.room = self.net.max_length - len(self.tokenizer.marked([]))
         except (ValueError, KeyError, TypeError) as error:
             raise UsageError(f"{path} is not what a run writes: {type(error).__name__} {error}") from error
@@ -79,9 +78,9 @@ class TrainedTokenClassification(TrainedLabelling):
     def _tag(self, text: str) -> list[TaggedText]:
         ids, offsets = self.tokenizer.offsets(text)
         tagged: list[TaggedText] = []
-        room = self.room
+        room, before = self.room, self.tokenizer.marks_before
         for begin in range(0, len(ids), room):
-            chance, place = self._chances(ids[begin : begin + room])[1 : 1 + room].max(-1)
+            chance, place = self._chances(ids[begin : begin + room])[before : before + room].max(-1)
             for (start, end), value, one in zip(offsets[begin:], chance.tolist(), place.tolist(), strict=False):
                 tagged.append(TaggedText(text[start:end], self.names[one], value))
         return tagged

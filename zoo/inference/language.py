@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, cast, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 import torch
 from torch import Tensor
@@ -13,9 +13,9 @@ from zoo.data.conversation import Conversation, Turn, chat_tokens, has_chat_temp
 from zoo.data.infill_prompt import MIDDLE, PREFIX, SUFFIX, Marks, prompt_tokens
 from zoo.data.tokenizer import EOS, Tokenizer
 from zoo.errors import UsageError
+from zoo.inference.decoding_rules import GenerationRules, Ruled, Stopping, cut_at_stop
 from zoo.inference.find_run import ModelLocation
 from zoo.inference.networks import TaskNetwork
-from zoo.inference.stop_strings import Stopping, cut_at_stop
 from zoo.inference.trained_model import Gap, GeneratedText, Score, Trained, as_list
 from zoo.models.decoding_state import State
 from zoo.models.generation import GenerationConfig, generate, independent_search
@@ -31,6 +31,7 @@ LOOKUP = "lookup"
 LENGTH = 128  # generated tokens by default
 ANSWER = 64  # tokens of an answer by default
 ROWS = 64  # prompts per batch
+TAIL = 16  # tokens of a prompt
 NUMBERS = 2**24  # logits per batch while scoring: 128 MB
 
 
@@ -45,6 +46,13 @@ class TrainedLanguageModel(Trained):
         super().__init__(task, place)
         self.tokenizer = Tokenizer.load(place.file("tokenizer.json"))
         self.check_entries("vocab_size", self.tokenizer.vocab_size, "tokenizer.json")
+        self.rules = GenerationRules.of_config(place.config)
+        own = [] if self.tokenizer.eos is None else [self.tokenizer.eos]
+        self.ends = own if self.rules is None else self.rules.ends
+
+    def extra(self) -> dict[str, Any]:
+        """The rules of generation of an import, for an export's config.json."""
+        return {"generation": self.place.config["generation"]} if self.rules else {}
 
     def generate(
         self,
@@ -129,6 +137,11 @@ class TrainedLanguageModel(Trained):
         """
         if isinstance(draft, str) and draft != LOOKUP:
             raise UsageError(f"speculate={draft!r}: give {LOOKUP!r}, or a language model with the same tokenizer.")
+        if draft is not None and self.rules is not None and self.rules.change_logits:
+            raise UsageError(
+                f"{self.place.folder} was imported with rules of generation (config.json: generation) that speculation "
+                "does not obey: leave --speculate out, or delete the rules."
+            )
         check_state(self.net.begin(1), f"the model of {self.place.folder}")
         if isinstance(draft, TrainedLanguageModel):
             check_state(draft.net.begin(1), f"the draft {draft.place.folder}")
@@ -177,7 +190,10 @@ class TrainedLanguageModel(Trained):
         return getattr(position, "limit", None)
 
     def _start(self, prompt: Prompt) -> list[int]:
-        """The tokens of a prompt; <eos>, which starts a document, for an empty one. Raises UsageError for a Gap."""
+        """The tokens of a prompt in the template of its tokenizer; for an empty one what starts a document.
+
+        Raises UsageError for a Gap.
+        """
         if isinstance(prompt, Conversation):
             return chat_tokens(self.tokenizer, prompt)[0]
         if isinstance(prompt, Gap):
@@ -186,10 +202,16 @@ class TrainedLanguageModel(Trained):
                 f"{self.place.folder} is a {name}, which continues a text: it was not trained to fill in before a "
                 "suffix, as --model FIM is."
             )
-        ids = self.tokenizer.encode(prompt)
-        if not ids and self.tokenizer.eos is None:
+        ids = self.tokenizer.framed(self.tokenizer.encode(prompt)) or self._beginning()
+        if not ids:
             raise UsageError("the prompt is empty, and this tokenizer has no <eos> to start from. Give a prompt.")
-        return ids or [cast(int, self.tokenizer.eos)]
+        return ids
+
+    def _beginning(self) -> list[int]:
+        """The token that a document begins with: <bos> of a published tokenizer, or <eos>; none without either."""
+        tokenizer = self.tokenizer
+        start = tokenizer.eos if tokenizer.bos is None or not tokenizer.published else tokenizer.bos
+        return [] if start is None else [start]
 
     def _check_length(self, prompt: int, length: int) -> None:
         """Raise UsageError for more tokens than the model has positions; the last token is never an input."""
@@ -228,12 +250,21 @@ class TrainedLanguageModel(Trained):
             places, lengths = torch.arange(width), torch.tensor([len(row) for row in ids])
             valid = (places >= (width - lengths)[:, None]).to(self.device)
         state: State = self.net.begin(width + search.max_length, valid)
-        end = self.tokenizer.eos
+        ends = self.ends
+        if self.rules is not None and self.rules.change_logits:
+            state = Ruled(state, ids, self.rules, [search.max_length] * len(ids))
         if stops:
-            end = self.net.vocab_size if end is None else end
-            state = Stopping(state, self.tokenizer.decode, stops, end)
-        hypotheses = generate(state, first, end, search)
-        return [[self._text(*one, stops) for one in every] for every in hypotheses]
+            ends = ends or [self.net.vocab_size]
+            state = Stopping(state, list(map(self._tail, ids)), self.tokenizer.continuation, stops, ends[0])
+        hypotheses = generate(state, first, ends, search)
+        return [
+            [self._text(prompt, *one, stops) for one in every] for prompt, every in zip(ids, hypotheses, strict=True)
+        ]
+
+    def _tail(self, prompt: list[int]) -> list[int]:
+        """The end of a prompt, after which tokens are read as the same text as after the whole."""
+        tail = prompt[-TAIL:]
+        return tail if self.tokenizer.decode(tail) else prompt
 
     def _generate_speculatively(
         self, tokens: list[int], search: GenerationConfig, stops: Sequence[str]
@@ -242,16 +273,19 @@ class TrainedLanguageModel(Trained):
         draft: Draft = PromptLookup()
         if isinstance(self.draft, TrainedLanguageModel):
             draft = DraftModel(self.draft.net.begin(capacity), search, self.draft.limit)
-        longest = max((len(stop.encode()) for stop in stops), default=0) + 1  # a token has at least one byte
+        tail = self._tail(tokens)
 
         def is_stopped(generated: list[int]) -> bool:
-            return bool(stops) and cut_at_stop(text := self.tokenizer.decode(generated[-longest:]), stops) != text
+            return bool(stops) and cut_at_stop(text := self.tokenizer.continuation(tail, generated), stops) != text
 
         state = self.net.begin(capacity)
-        return self._text(*generate_speculatively(state, tokens, self.tokenizer.eos, search, draft, is_stopped), stops)
+        hypothesis = generate_speculatively(state, tokens, self.ends, search, draft, is_stopped)
+        return self._text(tokens, *hypothesis, stops)
 
-    def _text(self, tokens: list[int], score: float, ended: bool, stops: Sequence[str]) -> GeneratedText:
-        whole = self.tokenizer.decode(tokens)
+    def _text(
+        self, prompt: list[int], tokens: list[int], score: float, ended: bool, stops: Sequence[str]
+    ) -> GeneratedText:
+        whole = self.tokenizer.continuation(prompt, tokens)
         text = cut_at_stop(whole, stops)
         return GeneratedText(text, score, ended or text != whole)
 
@@ -264,21 +298,35 @@ class TrainedLanguageModel(Trained):
     def score(self, text: str | list[str], context: str = "") -> Score | list[Score]:
         """The log-probability of a text, conditioned on ``context``.
 
-        A document begins after <eos> if the tokenizer has it; otherwise the first token is not scored. Texts longer
-        than the model's max_length are read in windows of that length, as in evaluation. If tokenization of a + b is
-        that of a and b, then score(a + b) = score(a) + score(b, context=a).
+        A document begins after the special tokens of a published tokenizer, or else after <eos> if the tokenizer has
+        it; otherwise the first token is not scored. Texts longer than the model's max_length are read in windows of
+        that length, as in evaluation. Context and text are tokenized together, and the tokens behind those of the
+        context alone are scored, as lm-eval does; with a published tokenizer also the spaces that the context ends
+        with. If tokenization of a + b is that of a and b, then score(a + b) = score(a) + score(b, context=a).
         """
         scores = self._score(as_list(text), context)
         return scores[0] if isinstance(text, str) else scores
 
+    def _context_and_text(self, context: str, text: str) -> tuple[list[int], list[int]]:
+        """The tokens that a text is conditioned on, and those that are scored."""
+        tokenizer = self.tokenizer
+        before, behind = tokenizer.template
+        if not before and not (context and tokenizer.published):
+            before = self._beginning()
+        ids = tokenizer.encode(context.rstrip() if tokenizer.published else context)
+        whole = tokenizer.encode(context + text)
+        return [*before, *ids], [*whole[len(ids) :], *behind]
+
     @torch.no_grad()
     def _score(self, texts: list[str], context: str) -> list[Score]:
-        lead = ([] if self.tokenizer.eos is None else [self.tokenizer.eos]) + self.tokenizer.encode(context)
-        lengths = torch.from_numpy(self.tokenizer.byte_lengths())
-        long, sums = self.net.max_length, [[0.0, 0, 0] for _ in texts]
+        long, sums = self.net.max_length, [[0.0, 0] for _ in texts]
+        sizes = [len(text.encode()) for text in texts]
         windows: dict[int, list[tuple[int, Tensor, int]]] = {}
         for row, text in enumerate(texts):
-            ids = torch.tensor([*lead, *self.tokenizer.encode(text)])
+            lead, scored = self._context_and_text(context, text)
+            if not lead and scored:  # the first token is not scored
+                sizes[row] -= int(self.tokenizer.byte_lengths()[scored[0]])
+            ids = torch.tensor([*lead, *scored])
             for start in range(0, len(ids) - 1, long):
                 window = ids[start : start + long + 1]
                 skip = max(0, len(lead) - 1 - start)  # targets that belong to the context
@@ -290,11 +338,10 @@ class TrainedLanguageModel(Trained):
                 part = members[begin : begin + rows]
                 tokens = torch.stack([window for _, window, _ in part])
                 log_probs = self.log_probabilities(tokens)
-                for (row, window, skip), gained in zip(part, log_probs, strict=True):
+                for (row, _, skip), gained in zip(part, log_probs, strict=True):
                     sums[row][0] += float(gained[skip:].sum())
                     sums[row][1] += len(gained) - skip
-                    sums[row][2] += int(lengths[window[1 + skip :]].sum())
-        return [Score(float(total), int(count), int(size)) for total, count, size in sums]
+        return [Score(float(total), int(count), size) for (total, count), size in zip(sums, sizes, strict=True)]
 
     @torch.no_grad()
     def log_probabilities(self, tokens: Tensor) -> Tensor:

@@ -54,19 +54,10 @@ class TrainedMaskedLM(Trained):
         return [self._fill(text, top) for text in as_list(texts)]
 
     def _fill(self, text: str, top: int) -> FilledText:
-        pieces = text.split(BLANK)
-        if len(pieces) < 2:
+        row = self.tokenizer.marked(self.encode_blanks(text))
+        blanks = [place for place, token in enumerate(row) if token == self.mask]
+        if not blanks:
             raise UsageError(f"there is no {BLANK} in {text[:60]!r}: put one where a token is missing.")
-        # a token includes the space before it
-        ids = [self.tokenizer.encode(piece.rstrip(" ")) for piece in pieces[:-1]] + [self.tokenizer.encode(pieces[-1])]
-        tokens: list[int] = []
-        blanks = []
-        for number, piece in enumerate(ids):
-            if number:
-                blanks.append(1 + len(tokens))
-                tokens.append(self.mask)
-            tokens += piece
-        row = self.tokenizer.marked(tokens)
         logits = self.require_finite(self.net(self._row(row))[0, blanks].double())
         logits[:, sorted(self.tokenizer.specials.values())] = -torch.inf
         chance, best = logits.softmax(-1).topk(min(top, logits.size(-1)), -1)
@@ -77,6 +68,14 @@ class TrainedMaskedLM(Trained):
         for place, token in zip(blanks, best[:, 0].tolist(), strict=True):
             row[place] = token
         return FilledText(self.tokenizer.decode(row), guesses)
+
+    def encode_blanks(self, text: str) -> list[int]:
+        """The tokens of a text in which ``[MASK]`` is the mask token; a token includes the space before it."""
+        *before, last = text.split(BLANK)
+        if self.tokenizer.published and not self.tokenizer.splits_specials:
+            return self.tokenizer.encode(self.tokenizer.names[MASK].join([*before, last]))
+        pieces = [self.tokenizer.encode(piece.rstrip(" ")) for piece in before]
+        return [*(token for piece in pieces for token in (*piece, self.mask)), *self.tokenizer.encode(last)]
 
     def _row(self, tokens: list[int]) -> Tensor:
         if len(tokens) > self.net.max_length:
@@ -100,7 +99,8 @@ class TrainedMaskedLM(Trained):
         tokens = self._row(self.tokenizer.marked(ids))
         valid, segments = torch.ones_like(tokens, dtype=torch.bool), torch.zeros_like(tokens)
         scored = torch.zeros_like(valid)
-        scored[:, 1 : 1 + len(ids)] = True
+        begin = self.tokenizer.marks_before
+        scored[:, begin : begin + len(ids)] = True
         log_probs = self.require_finite(
             pseudo_log_probabilities(self.net, (tokens, valid, segments), scored, self.mask)
         )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from zoo.data.tokenizer import Tokenizer
 from zoo.errors import CheckpointError, NonFiniteError, UsageError
 from zoo.inference.find_run import ModelLocation
 from zoo.inference.networks import TaskNetwork
@@ -104,6 +105,11 @@ class Trained:
     def net(self) -> Any:
         """The model itself, a torch module."""
         return self.module.net
+
+    @property
+    def tokenizers(self) -> list[Tokenizer]:
+        """Its tokenizers; none for images."""
+        return [value for value in vars(self).values() if isinstance(value, Tokenizer)]
 
     @property
     def device(self) -> torch.device:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 import torch
 from torch import Tensor
@@ -14,9 +14,11 @@ from torch.nn.utils.rnn import pad_sequence
 from zoo.data.tokenfile import FORCED
 from zoo.data.tokenizer import Tokenizer
 from zoo.errors import UsageError
+from zoo.inference.decoding_rules import GenerationRules, Ruled
 from zoo.inference.find_run import ModelLocation
 from zoo.inference.networks import TaskNetwork
 from zoo.inference.trained_model import GeneratedText, Score, Trained, as_list
+from zoo.models.decoding_state import State
 from zoo.models.generation import GenerationConfig, generate
 from zoo.registry import suggest
 
@@ -28,6 +30,7 @@ TooLong: TypeAlias = Literal["error", "skip", "truncate"]
 WAYS = ("error", "skip", "truncate")
 WINDOW = 4096  # lines that are read ahead and sorted by length
 TOKENS = 4096  # padded source tokens per batch, counted once per beam
+FACTOR, MORE = 2, 10  # a poorly trained model may never end: twice the source's tokens and 10, unless told otherwise
 EMPTY = GeneratedText("", 0.0, True)
 
 
@@ -50,15 +53,32 @@ class TrainedTranslation(Trained):
             raise UsageError(f"the tokenizers in {place.folder} lack <bos> or <eos>, which a translation needs.")
         self.source_end, self.start, self.end = (int(end) for end in ends if end is not None)
         forced = self.target_tokenizer.special(FORCED)
-        self.languages = self.source_tokenizer.languages()
-        self.lead, self.forced = self.source_tokenizer.lead(), [] if forced is None else [forced]
+        self.languages, self.language = self.source_tokenizer.languages(), list[int]()
+        self.forced = [] if forced is None else [forced]
+        self.rules = GenerationRules.of_config(place.config)
+        self.ends = [self.end] if self.rules is None else self.rules.ends
+
+    def extra(self) -> dict[str, Any]:
+        """The rules of generation of an import, for an export's config.json."""
+        return {"generation": self.place.config["generation"]} if self.rules else {}
+
+    def source_ids(self, ids: Sequence[int]) -> list[int]:
+        """The tokens of a source as the model reads it: the language and <eos>, or the template of a published one."""
+        if self.source_tokenizer.published:
+            return self.source_tokenizer.framed([*self.language, *ids])
+        return [*self.language, *ids, self.source_end]
+
+    def target_ids(self, text: str) -> list[int]:
+        """The tokens of a translation from the start token to the end."""
+        tokenizer, ids = self.target_tokenizer, self.target_tokenizer.encode(text)
+        return [self.start, *(tokenizer.framed(ids) if tokenizer.published else [*ids, self.end])]
 
     def set_language(self, locale: str) -> None:
         """Translate into this language from now on, with a model of several. Raises UsageError for one it lacks."""
         if locale not in self.languages:
             names = f"translates into {', '.join(self.languages)}" if self.languages else "has one target language"
             raise UsageError(f"{self.place.folder} {names}, and not into {locale!r}.{suggest(locale, self.languages)}")
-        self.lead = [self.languages[locale]]
+        self.language = [self.languages[locale]]
 
     def translate(
         self,
@@ -102,8 +122,9 @@ class TrainedTranslation(Trained):
         if max_length is not None and max_length > most:
             raise UsageError(f"max_length={max_length} is more than the model's own max_length={most}.")
         return GenerationConfig(
-            max_length=max_length or most, beams=beams, length_penalty=length_penalty, n_best=n_best
-        )
+            max_length=max_length or most, beams=beams, length_penalty=length_penalty, n_best=n_best,
+            bounded_by_source=max_length is None,
+        )  # fmt: skip
 
     def stream(
         self,
@@ -121,11 +142,14 @@ class TrainedTranslation(Trained):
         """
         if too_long not in WAYS:
             raise UsageError(f"too_long must be one of {', '.join(WAYS)}, got {too_long!r}.")
-        waiting = iter(lines)
+        waiting, count, cut = iter(lines), 0, 0
         for first in itertools.count(1, window):
             texts = list(itertools.islice(waiting, window))
             if not texts:
+                if cut > 1:
+                    log.warning("%d of %d translations were cut off", cut, count)
                 return
+            count += len(texts)
             results = [[EMPTY] * search.n_best for _ in texts]
             sources = self._sources(texts, first, too_long)
             tell(len(texts) - len(sources))
@@ -133,8 +157,20 @@ class TrainedTranslation(Trained):
             for rows in buckets(order, [len(sources[row]) for row in order], batch_tokens // search.beams):
                 for row, best in zip(rows, self._translate([sources[row] for row in rows], search), strict=True):
                     results[row] = best
+                    if not best[0].ended:
+                        self._tell_of_cut(row + first, cut, search)
+                        cut += 1
                 tell(len(rows))
             yield from results
+
+    def _tell_of_cut(self, line: int, before: int, search: GenerationConfig) -> None:
+        """Warn of the first translation that did not end."""
+        if not before:
+            why = f"{FACTOR} times its source's tokens + {MORE}" if search.bounded_by_source else "max_length"
+            log.warning(
+                "line %d: the translation did not end and is cut off at %s. The model takes up to --max-length %d",
+                line, why, self.net.max_length,
+            )  # fmt: skip
 
     def _sources(self, texts: list[str], first: int, too_long: TooLong) -> dict[int, list[int]]:
         """The tokens of the texts to translate, by index."""
@@ -144,34 +180,43 @@ class TrainedTranslation(Trained):
         return {row: tokens for row, tokens in ids.items() if tokens is not None}
 
     def _fit(self, line: int, ids: list[int], too_long: TooLong) -> list[int] | None:
-        """A source with <eos>, and the prefix of a published tokenizer; None to skip it."""
-        if self.languages and not self.lead:
+        """The tokens of a source with all that belongs around it; None to skip it."""
+        if self.languages and not self.language:
             names = ", ".join(self.languages)
             raise UsageError(f"{self.place.folder} translates into {names}: name one with --to, or set_language().")
-        most = self.net.max_length - len(self.lead)
-        if len(ids) < most:
-            return [*self.lead, *ids, self.source_end]
-        count = len(self.lead) + len(ids) + 1
-        sentence = f"line {line} has {count} tokens, more than max_length={self.net.max_length} of the model"
+        whole, most = self.source_ids(ids), self.net.max_length
+        if len(whole) <= most:
+            return whole
+        sentence = f"line {line} has {len(whole)} tokens, more than max_length={most} of the model"
         if too_long == "error":
             raise UsageError(
                 f"{sentence}. Split it, or go on without it or with its beginning: "
                 "--too-long skip or --too-long truncate."
             )
         log.warning("%s: %s", sentence, "its translation is left empty" if too_long == "skip" else "its end is cut off")
-        return None if too_long == "skip" else [*self.lead, *ids[: most - 1], self.source_end]
+        return None if too_long == "skip" else self.source_ids(ids[: len(ids) - (len(whole) - most)])
 
     @torch.no_grad()
     def _translate(self, ids: list[list[int]], search: GenerationConfig) -> list[list[GeneratedText]]:
         source, valid = self._padded(ids)
-        # a poorly trained model may never end: limit the length to twice the source's plus 10
         forced = len(self.forced)
-        longest = (2 * valid.sum(1) + 10).clamp(max=search.max_length - forced)
-        state = self.net.begin(source, valid, int(longest.max()) + forced)
+        longest = torch.full((len(ids),), search.max_length - forced, device=self.device)
+        if search.bounded_by_source:
+            longest = (FACTOR * valid.sum(1) + MORE).clamp(max=search.max_length - forced)
+        state: State = self.net.begin(source, valid, int(longest.max()) + forced)
         first = source.new_tensor([self.start, *self.forced]).expand(len(ids), -1)
-        hypotheses = generate(state, first, self.end, search, longest)
-        decode = self.target_tokenizer.decode
-        return [[GeneratedText(decode(one.tokens), one.score, one.ended) for one in every] for every in hypotheses]
+        if self.rules is not None and self.rules.change_logits:
+            state = Ruled(state, first.tolist(), self.rules, longest.tolist())
+        hypotheses = generate(state, first, self.ends, search, longest)
+        decode, forced_end = self.target_tokenizer.decode, bool(self.rules and self.rules.forces_end)
+        translations = []
+        for most, every in zip(longest.tolist(), hypotheses, strict=True):
+            cut = [forced_end and len(one.tokens) + 1 >= most for one in every]
+            pairs = zip(every, cut, strict=True)
+            translations.append(
+                [GeneratedText(decode(one.tokens), one.score, one.ended and not at) for one, at in pairs]
+            )
+        return translations
 
     def _padded(self, ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """Tokens (B, T) padded on the right, and a mask (B, T) that is True for real tokens."""
@@ -197,7 +242,7 @@ class TrainedTranslation(Trained):
         encoded_sources = [
             self._fit(line, self.source_tokenizer.encode(text), "error") for line, text in enumerate(sources, 1)
         ]
-        encoded_targets = [[self.start, *self.target_tokenizer.encode(text), self.end] for text in targets]
+        encoded_targets = [self.target_ids(text) for text in targets]
         for line, tokens in enumerate(encoded_targets, 1):
             if len(tokens) - 1 > self.net.max_length:
                 sentence = f"target {line} has {len(tokens) - 1} tokens"

@@ -51,11 +51,25 @@ def read_json(path: Path, most: int = JSON_BYTES) -> object:
 def parse_json(source: str, name: str) -> object:
     """The value of a JSON text. Raises UsageError for what is none, or is nested too deeply to be read."""
     try:
-        return json.loads(source)
+        return load_json(source)
     except RecursionError as error:
         raise TooMuchError(f"{name} is nested too deeply.") from error
     except ValueError as error:
         raise UsageError(f"{name} is not valid JSON: {error}") from error
+
+
+def load_json(source: str) -> object:
+    """The value of a JSON text. Raises ValueError also for an escape of half a character, which no file can hold."""
+    value = json.loads(source)
+    if "\\ud" in source or "\\uD" in source:
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            half = f"\\u{ord(error.object[error.start]):04x}"
+            raise ValueError(
+                f"{half} is half a character, without its other half. Write it whole, or \\ufffd in its place"
+            ) from error
+    return value
 
 
 def gunzip(data: bytes, name: str) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -21,8 +22,9 @@ class GenerationConfig:
     ``temperature`` 0 takes the likeliest token; above it tokens are sampled, from the ``top_k`` likeliest or from the
     smallest set that holds ``top_p`` of the probability (Holtzman et al., 2020) where these are given. ``beams`` above
     1 keeps that many sequences at once; finished ones compete by log-probability / length^``length_penalty``.
-    ``n_best`` are returned. Lengths count generated tokens, the end token included. The same ``seed`` draws the same
-    tokens; None means torch's seed, that of the last `torch.manual_seed`.
+    ``n_best`` are returned. Lengths count generated tokens, the end token included; ``bounded_by_source`` bounds a
+    translation by the length of its source too. The same ``seed`` draws the same tokens; None means torch's seed, that
+    of the last `torch.manual_seed`.
     """
 
     max_length: int = 128
@@ -34,6 +36,7 @@ class GenerationConfig:
     beams: int = 1
     length_penalty: float = 1.0
     n_best: int = 1
+    bounded_by_source: bool = False
 
     def __post_init__(self) -> None:
         rules = (
@@ -79,33 +82,44 @@ class Hypothesis(NamedTuple):
 
 @torch.no_grad()
 def generate(
-    state: State, first: Tensor, end: int | None, search: GenerationConfig, longest: Tensor | None = None
+    state: State,
+    first: Tensor,
+    end: int | Collection[int] | None,
+    search: GenerationConfig,
+    longest: Tensor | None = None,
 ) -> list[list[Hypothesis]]:
-    """Continue ``first`` (B, T) until the token ``end``; the ``n_best`` sequences of each row, best first.
+    """Continue ``first`` (B, T) until the token ``end``, or one of several; the ``n_best`` sequences of each row, best
+    first.
 
     ``longest`` (B,) bounds rows below ``search.max_length``.
     """
+    ends = as_ends(end)
     limit = (
         torch.full((len(first),), search.max_length) if longest is None else longest.cpu().clamp(max=search.max_length)
     )
     limits: list[int] = limit.clamp(min=1).tolist()
     if search.beams > 1:
-        return _beam(state, first, end, search, limits)
-    return [[hypothesis] for hypothesis in _single(state, first, end, search, limits)]
+        return _beam(state, first, ends, search, limits)
+    return [[hypothesis] for hypothesis in _single(state, first, ends, search, limits)]
 
 
-def _log_probabilities(state: State, tokens: Tensor, end: int | None, forbid: bool) -> tuple[Tensor, Tensor]:
-    """Log-probabilities of the next token (B, V), and the same with the end forbidden where it is."""
+def as_ends(end: int | Collection[int] | None) -> list[int]:
+    """The end tokens as a list."""
+    return [] if end is None else [end] if isinstance(end, int) else sorted(end)
+
+
+def _log_probabilities(state: State, tokens: Tensor, ends: list[int], forbid: bool) -> tuple[Tensor, Tensor]:
+    """Log-probabilities of the next token (B, V), and the same with the ends forbidden where they are."""
     log_probs = state.step(tokens).to(torch.float64).log_softmax(-1)
-    if end is None or not forbid:
+    if not ends or not forbid:
         return log_probs, log_probs
     allowed = log_probs.clone()
-    allowed[:, end] = float("-inf")
+    allowed[:, ends] = float("-inf")
     return log_probs, allowed
 
 
 def _single(
-    state: State, first: Tensor, end: int | None, search: GenerationConfig, limits: list[int]
+    state: State, first: Tensor, ends: list[int], search: GenerationConfig, limits: list[int]
 ) -> list[Hypothesis]:
     generator = None
     if search.temperature:
@@ -115,7 +129,7 @@ def _single(
     score, ended = [0.0] * len(limits), [False] * len(limits)
     rows, tokens = list(range(len(limits))), first
     for length in range(1, max(limits) + 1):
-        log_probs, allowed = _log_probabilities(state, tokens, end, length <= search.min_length)
+        log_probs, allowed = _log_probabilities(state, tokens, ends, length <= search.min_length)
         try:
             next_tokens = allowed.argmax(-1) if generator is None else sample_token(allowed, search, generator)
         except RuntimeError as error:  # torch draws from no distribution that holds nan
@@ -126,7 +140,7 @@ def _single(
         going = []
         for place, (row, token) in enumerate(zip(rows, next_tokens.tolist(), strict=True)):
             score[row] += gained[place]
-            ended[row] = token == end
+            ended[row] = token in ends
             if not ended[row]:
                 out[row].append(token)
                 if length < limits[row]:
@@ -189,11 +203,11 @@ class _Row:
 
 
 def _beam(
-    state: State, first: Tensor, end: int | None, search: GenerationConfig, limits: list[int]
+    state: State, first: Tensor, ends: list[int], search: GenerationConfig, limits: list[int]
 ) -> list[list[Hypothesis]]:
     width, device = search.beams, first.device
     done = [_Row(search, limit) for limit in limits]
-    _, allowed = _log_probabilities(state, first, end, search.min_length >= 1)
+    _, allowed = _log_probabilities(state, first, ends, search.min_length >= 1)
     rows = list(range(len(limits)))
     # sequences of a row stand next to each other; at the start there is one, the empty one
     state.select(torch.arange(len(rows), device=device).repeat_interleave(width))
@@ -215,7 +229,7 @@ def _beam(
                 if value == float("-inf") or len(alive) == width:
                     continue
                 text = texts[number][parent]
-                if token == end:
+                if token in ends:
                     if rank < width:
                         done[row].add(text, value, True)
                 elif length == limits[row]:
@@ -236,5 +250,5 @@ def _beam(
         scores = torch.tensor(beam_scores, dtype=torch.float64, device=device)
         state.select(torch.tensor(parents, device=device))
         following = torch.tensor(tokens, device=device)[:, None]
-        _, allowed = _log_probabilities(state, following, end, length + 1 <= search.min_length)
+        _, allowed = _log_probabilities(state, following, ends, length + 1 <= search.min_length)
     return [[hypothesis for _, hypothesis in row.finished] for row in done]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from zoo.errors import UsageError
 from zoo.models.decoding_state import LanguageState, State
-from zoo.models.generation import GenerationConfig, Hypothesis, check_numbers, sampling_distribution
+from zoo.models.generation import GenerationConfig, Hypothesis, as_ends, check_numbers, sampling_distribution
 from zoo.parts.cache import Caches
 
 LONGEST = 16  # tokens of a guess
@@ -153,19 +153,20 @@ def generator_of(search: GenerationConfig, stream: int = 0) -> torch.Generator |
 def generate_speculatively(
     state: LanguageState,
     prompt: Sequence[int],
-    end: int | None,
+    end: int | Collection[int] | None,
     search: GenerationConfig,
     draft: Draft,
     is_stopped: Callable[[list[int]], bool] = lambda tokens: False,
 ) -> Hypothesis:
-    """Continue the tokens of a prompt until the token ``end``, or until ``is_stopped`` says so of what was generated.
+    """Continue the tokens of a prompt until the token ``end``, or one of several, or until ``is_stopped`` says so of
+    what was generated.
 
     Raises UsageError for beam search, NonFiniteError for a model that gives nan.
     """
     if search.beams > 1:
         raise UsageError("beam search cannot be speculative: use beams=1, or no speculation.")
     reader, generator = Reader(state), generator_of(search)
-    tokens, start, score, size = list(prompt), len(prompt), 0.0, FIRST
+    tokens, start, score, size, ends = list(prompt), len(prompt), 0.0, FIRST, as_ends(end)
     while True:
         guess = draft.guess(tokens, min(size, search.max_length - (len(tokens) - start) - 1))
         logits = reader.logits(tokens + guess.tokens, len(tokens) - 1)
@@ -173,13 +174,13 @@ def generate_speculatively(
         accepted = 0
         for row, log_prob in enumerate(log_probs):
             allowed = log_prob
-            if end is not None and len(tokens) - start < search.min_length and end < len(log_prob):
+            if ends and len(tokens) - start < search.min_length:
                 allowed = log_prob.clone()
-                allowed[end] = float("-inf")
+                allowed[[one for one in ends if one < len(log_prob)]] = float("-inf")
             check_numbers(float(log_prob.sum()))
             token, right = verify(allowed, guess, row, search, generator)
             score += float(log_prob[token])
-            if token == end:
+            if token in ends:
                 return Hypothesis(tokens[start:], score, True)
             tokens.append(token)
             if is_stopped(tokens[start:]):

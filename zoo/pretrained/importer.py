@@ -143,8 +143,11 @@ def _anonymous(name: str) -> str:
 
 def save(
     source: Checkpoint, folder: Path, model: Mapping[str, Any], task: Task, tensors: Tensors, recipe: str = ""
-) -> None:
-    """Write an imported model as an export of zoo, with the files that its task needs and the text of a recipe."""
+) -> list[str]:
+    """Write an imported model as an export of zoo, with the files that its task needs and the text of a recipe.
+
+    Returns sentences that a user must know, such as that there is no tokenizer.
+    """
     tied = {other: tensors[name] for other, name in aliases(task.net).items()}
     weights = {f"net.{name}": tensor for name, tensor in {**tensors, **tied}.items()}
     for name, tensor in task.state_dict().items():
@@ -154,7 +157,7 @@ def save(
     try:
         with atomic_files.replace_files(folder, EXPORT) as draft:
             weight_files.write_tensors(weights, draft / WEIGHTS)
-            extra = tokenizer_files.import_tokenizers(source.folder, draft, source.theirs, model)
+            extra, notes = tokenizer_files.import_tokenizers(source.folder, draft, source.theirs, model)
             about = {
                 "format": FORMAT,
                 "zoo": version("zoo-transformers"),
@@ -169,3 +172,4 @@ def save(
             atomic_files.write_json(draft / EXPORT, about)
     except OSError as error:
         raise UsageError(f"cannot write into {folder}: {atomic_files.reason(error)}") from error
+    return notes

@@ -174,7 +174,8 @@ def feed(config: Config) -> Options:
         "ffn.MoE",
         experts=config["num_local_experts"],
         top_k=config["num_experts_per_tok"],
-        aux_loss_weight=config["router_aux_loss_coef"],
+        # theirs is top_k at uniform load, for all layers together; ours is the weight, in each layer
+        aux_loss_weight=config["router_aux_loss_coef"] * config["num_experts_per_tok"] / config["num_hidden_layers"],
         expert=gated,
     )
 
@@ -248,7 +249,7 @@ def mixtral_config(options: Options) -> dict[str, Any]:
         "sliding_window": options["window"],
         "num_local_experts": moe["experts"],
         "num_experts_per_tok": moe["top_k"],
-        "router_aux_loss_coef": moe["aux_loss_weight"],
+        "router_aux_loss_coef": moe["aux_loss_weight"] * options["depth"] / moe["top_k"],
     }
 
 

@@ -1,22 +1,26 @@
-"""Import and export the files next to the weights: tokenizers, class names, and normalisation of images."""
+"""Import and export the files next to the weights: tokenizers, settings of generation, class names, and images."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import processors
 
 from zoo.data.conversation import CHAT_TEMPLATE, has_chat_template
-from zoo.data.native import native_call
 from zoo.data.tokenizer import Tokenizer
 from zoo.errors import UsageError
-from zoo.io import atomic_files, limits
-from zoo.pretrained import hf_files
+from zoo.io import atomic_files
+from zoo.pretrained import hf_files, tokenizer_classes
+from zoo.pretrained.config_keys import shorten
 from zoo.pretrained.family import Family
+from zoo.pretrained.side_files import GENERATION_CONFIG, SEARCH_SETTINGS, read_side_file
 
+VOCABULARIES = ("tokenizer.model", "spiece.model", "spm.model", "source.spm", "vocab.txt", "vocab.json")
+GENERATING = ("CausalLM", "Translation")
 KEPT_FILES = "family.json"  # what an export needs of their configuration and ours has no word for
 FACTS = (
     *("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_eos_token_id"),
@@ -26,7 +30,7 @@ FACTS = (
 NAMES, IMAGES = "special_tokens_map.json", "preprocessor_config.json"
 TOKENIZER, GENERATION = "tokenizer_config.json", "generation_config.json"
 COPIED_FILES = (
-    *(NAMES, TOKENIZER, "added_tokens.json", GENERATION, IMAGES),
+    *(NAMES, TOKENIZER, "added_tokens.json", GENERATION, IMAGES, "chat_template.jinja", "chat_template.json"),
     *("vocab.json", "merges.txt", "vocab.txt", "tokenizer.model", "spiece.model", "source.spm", "target.spm"),
 )
 MEAN, STD = [0.5, 0.5, 0.5], [0.5, 0.5, 0.5]  # transformers' own default for ViT
@@ -34,8 +38,8 @@ MEAN, STD = [0.5, 0.5, 0.5], [0.5, 0.5, 0.5]  # transformers' own default for Vi
 
 def import_tokenizers(
     source: Path, folder: Path, theirs: Mapping[str, Any], model: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Write the files that our task needs; what config.json must say besides."""
+) -> tuple[dict[str, Any], list[str]]:
+    """Write the files that our task needs; what config.json must say besides, and what the user must know."""
     for name in COPIED_FILES:
         if (source / name).is_file():
             atomic_files.copy(source / name, folder / name)
@@ -44,13 +48,41 @@ def import_tokenizers(
     options = model["init_args"]
     if "num_classes" in options and "image_size" in options:
         _images(source, folder, theirs, options)
-        return {"resize": "crop"}
+        return {"resize": "crop"}, []
     if "num_classes" in options:
         labels = theirs.get("id2label") or {}
         names = [labels.get(str(n), f"class {n}") for n in range(options["num_classes"])]
         atomic_files.write_json(folder / "labels.json", {"names": names})
-    _tokenizer(source, folder, theirs, "source_vocab_size" in options)
-    return {}
+    size = options.get("source_vocab_size", options.get("vocab_size"))
+    notes = _tokenizer(source, folder, theirs, size, "source_vocab_size" in options)
+    if model["class_path"].rpartition(".")[2] not in GENERATING:
+        return {}, notes
+    settings, more = generation_settings(source, theirs)
+    return {"generation": settings}, [*notes, *more]
+
+
+def generation_settings(source: Path, theirs: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The rules of generation of a checkpoint, those of generation_config.json or else of config.json; and a sentence
+    on settings that zoo's own options replace. Raises UsageError that names a key which is not read.
+    """
+    path = source / GENERATION
+    if path.is_file():
+        content = read_side_file(path, GENERATION_CONFIG)
+    else:
+        path = source / hf_files.CONFIG
+        known = {*GENERATION_CONFIG.read, *GENERATION_CONFIG.fixed, *SEARCH_SETTINGS}
+        content = {key: value for key, value in theirs.items() if key in known}
+        GENERATION_CONFIG.complete(content, path.name, str(path))
+    rules = {key: content[key] for key in GENERATION_CONFIG.read if content.get(key) is not None}
+    for key in rules:
+        numbers = rules[key] if isinstance(rules[key], list) else [rules[key]]
+        if key.endswith("_id") and not all(isinstance(one, int) and not isinstance(one, bool) for one in numbers):
+            raise UsageError(f"{path}: {key}={shorten(rules[key])} is not supported; a token's number would be.")
+    theirs_own = {"do_sample": False, "num_beams": 1, "temperature": 1.0, "top_k": 50, "top_p": 1.0}
+    search = [f"{key}={content[key]}" for key in content if key in SEARCH_SETTINGS
+              and content[key] not in (None, theirs_own.get(key))]  # fmt: skip
+    note = f"not used ({path.name}; zoo's own options say how to search): {', '.join(sorted(search))}"
+    return rules, [note] if search else []
 
 
 def export_tokenizers(source: Path, folder: Path, family: Family, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -150,67 +182,55 @@ def _images(source: Path, folder: Path, theirs: Mapping[str, Any], options: Mapp
     atomic_files.write_json(folder / "images.json", content)
 
 
-def _tokenizer(source: Path, folder: Path, theirs: Mapping[str, Any], pair: bool) -> None:
-    """Write tokenizer.json, and the names of special tokens beside it; nothing where the checkpoint has none."""
-    inner = _read(source)
-    if inner is None:
-        return
+def _tokenizer(source: Path, folder: Path, theirs: Mapping[str, Any], size: int, pair: bool) -> list[str]:
+    """Write tokenizer.json, and the names of special tokens beside it; what the user must know.
+
+    Raises UsageError for a tokenizer with more tokens than ``size``, not counting added ones, which are left out.
+    """
+    published = tokenizer_classes.read(source, theirs)
+    if published is None:
+        there = [name for name in VOCABULARIES if (source / name).is_file()]
+        why = f"{there[0]} is not read alone" if there else "there is no tokenizer.json"
+        return [f"no tokenizer: {why}, so that texts cannot be used. Save tokenizer.json beside it: "
+                "AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR) with transformers."]  # fmt: skip
+    if published.inner.get_vocab_size(with_added_tokens=False) > size:
+        count = published.inner.get_vocab_size(with_added_tokens=False)
+        raise UsageError(f"the tokenizer in {source} has {count} tokens and the model {size}: it belongs to another.")
+    inner, notes = _within(published.inner, size)
+    names: dict[str, Any] = {f"{role}_token": token for role, token in published.roles.items()}
+    for role in tokenizer_classes.ROLES:
+        number = theirs.get(f"{role}_token_id")
+        number = number[0] if isinstance(number, list) and number else number
+        if f"{role}_token" not in names and isinstance(number, int):
+            names[f"{role}_token"] = inner.id_to_token(number)
+    names = {key: token for key, token in names.items() if token and inner.token_to_id(token) is not None}
+    inner.add_special_tokens([token for token in names.values() if token not in _added(inner)])
+    own = {"split_special_tokens": True} if published.splits_specials else {}
     for name in ("source-tokenizer.json", "target-tokenizer.json") if pair else ("tokenizer.json",):
         atomic_files.write_text(folder / name, inner.to_str(pretty=True))
-    if not (folder / NAMES).is_file():
-        atomic_files.write_json(folder / NAMES, _names(source, inner, theirs))
+    atomic_files.write_json(folder / NAMES, {**names, **own})
     if pair:
-        config = {**theirs, **hf_files.optional(folder / "generation_config.json")}
+        config = {**theirs, **hf_files.optional(folder / GENERATION)}
         fallbacks = (("bos_token", "decoder_start_token_id"), ("forced_bos_token", "forced_bos_token_id"))
         first = {name: inner.id_to_token(config[key]) for name, key in fallbacks if isinstance(config.get(key), int)}
         inner.add_special_tokens([token for token in first.values() if token])
         atomic_files.write_text(folder / "target-tokenizer.json", inner.to_str(pretty=True))
-        atomic_files.write_json(folder / f"target-{NAMES}", {**hf_files.optional(folder / NAMES), **first})
+        atomic_files.write_json(folder / f"target-{NAMES}", {**names, **own, **first})
+    return notes
 
 
-def _names(source: Path, inner: tokenizers.Tokenizer, theirs: Mapping[str, Any]) -> dict[str, str]:
-    """Which tokens end, begin and pad, by tokenizer_config.json or by their numbers in config.json."""
-    config, names = hf_files.optional(source / "tokenizer_config.json"), {}
-    for word in ("bos", "eos", "pad", "unk", "cls", "sep", "mask"):
-        value = config.get(f"{word}_token")
-        content = value.get("content") if isinstance(value, dict) else value
-        number = theirs.get(f"{word}_token_id")
-        number = number[0] if isinstance(number, list) and number else number
-        if content is None and isinstance(number, int):
-            content = inner.id_to_token(number)
-        if content is not None:
-            names[f"{word}_token"] = content
-    return names
+def _added(inner: tokenizers.Tokenizer) -> set[str]:
+    """The texts of the special tokens of a tokenizer."""
+    return {token.content for token in inner.get_added_tokens_decoder().values() if token.special}
 
 
-def _read(source: Path) -> tokenizers.Tokenizer | None:
-    """The tokenizer of a checkpoint, from its standard file or from the files of BPE and WordPiece."""
-    try:
-        if (source / "tokenizer.json").is_file():
-            with native_call(str(source / "tokenizer.json"), silent=True):
-                return tokenizers.Tokenizer.from_str(limits.read_text(source / "tokenizer.json", limits.JSON_BYTES))
-        if (source / "vocab.json").is_file() and (source / "merges.txt").is_file():
-            inner = tokenizers.Tokenizer(models.BPE.from_file(str(source / "vocab.json"), str(source / "merges.txt")))
-            inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-            inner.decoder = decoders.ByteLevel()
-            return _special(inner, source)
-        if (source / "vocab.txt").is_file():
-            lower = hf_files.optional(source / "tokenizer_config.json").get("do_lower_case", True)
-            inner = tokenizers.Tokenizer(models.WordPiece.from_file(str(source / "vocab.txt"), unk_token="[UNK]"))
-            inner.normalizer = normalizers.BertNormalizer(lowercase=lower)
-            inner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-            inner.decoder = decoders.WordPiece()
-            return _special(inner, source)
-    except Exception as error:  # the library raises bare Exception
-        raise UsageError(f"the tokenizer in {source} cannot be read: {error}") from error
-    return None
-
-
-def _special(inner: tokenizers.Tokenizer, source: Path) -> tokenizers.Tokenizer:
-    """Mark the special tokens that the files name, where the vocabulary has them."""
-    config = {**hf_files.optional(source / "tokenizer_config.json"), **hf_files.optional(source / NAMES)}
-    words = [value.get("content") if isinstance(value, dict) else value for key, value in config.items()
-             if key.endswith("_token")]  # fmt: skip
-    words += ["<|endoftext|>", "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    inner.add_special_tokens([word for word in dict.fromkeys(words) if word and inner.token_to_id(word) is not None])
-    return inner
+def _within(inner: tokenizers.Tokenizer, size: int) -> tuple[tokenizers.Tokenizer, list[str]]:
+    """The tokenizer without added tokens that the model has no row for, and a sentence that names them."""
+    beyond = sorted(number for number in inner.get_added_tokens_decoder() if number >= size)
+    if not beyond:
+        return inner, []
+    content = json.loads(inner.to_str())
+    content["added_tokens"] = [token for token in content["added_tokens"] if token["id"] < size]
+    names = ", ".join(inner.id_to_token(number) or "" for number in beyond[:3]) + (", …" if len(beyond) > 3 else "")
+    note = f"{len(beyond)} added tokens are left out, since the model has {size} numbers: {names}"
+    return tokenizers.Tokenizer.from_str(json.dumps(content)), [note]

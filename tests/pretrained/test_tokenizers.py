@@ -1,0 +1,302 @@
+"""Odd tokenizers, imported: tokens, texts, greedy generation and scores equal transformers', or a named refusal."""
+
+import io
+import json
+from contextlib import redirect_stdout
+
+import peers
+import pytest
+import torch
+from odd_tokenizers import TEXTS, decoder_tokenizers, encoder_tokenizers, pair_tokenizers
+
+import zoo
+from zoo.cli import main
+
+transformers = peers.transformers
+LLAMA = {**peers.LLAMA, "num_hidden_layers": 1}
+DECODERS = {
+    "gpt2": ("GPT2LMHeadModel", "GPT2Config", {**peers.GPT2, "n_layer": 1}),
+    "llama": ("LlamaForCausalLM", "LlamaConfig", LLAMA),
+    "mistral": ("MistralForCausalLM", "MistralConfig", LLAMA),
+    "qwen2": ("Qwen2ForCausalLM", "Qwen2Config", LLAMA),
+    "qwen3": ("Qwen3ForCausalLM", "Qwen3Config", {**LLAMA, "head_dim": 8}),
+    "mixtral": ("MixtralForCausalLM", "MixtralConfig", {**LLAMA, "num_local_experts": 2, "sliding_window": None}),
+}
+VOCABULARY_ALONE = {"bytes-prefix-space", "bytes-bos-by-flag", "bytes-added-by-file", "bytes-added-by-decoder"}
+QWEN_ALONE = {"pieces", "unigram", "words"}  # which transformers reads with another class of tokenizer and cannot use
+
+
+def made(case, save, folder, **more):
+    """A tiny peer with the tokenizer of a function, in a folder; the peer's tokenizer."""
+    folder.mkdir()
+    cls, config, options = case
+    kind = getattr(transformers, config).model_type
+    (folder / "config.json").write_text(json.dumps({"model_type": kind}))
+    save(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    numbers = {key: getattr(tokenizer, key) for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    size = max(tokenizer.get_vocab().values()) + 1
+    model = peers.build_peer((cls, config, {**options, "vocab_size": size, **numbers, **more}))
+    model.save_pretrained(folder)
+    return model, tokenizer
+
+
+def brought(source, target, *options):
+    out = io.StringIO()
+    with redirect_stdout(out):
+        assert main(["import", str(source), str(target), *options]) == 0
+    return zoo.load(target, device="cpu"), out.getvalue()
+
+
+def same_tokens(ours, theirs, texts=TEXTS):
+    """Tokens of every text, and the text of those tokens."""
+    for text in texts:
+        ids = theirs(text).input_ids
+        assert ours.framed(ours.encode(text)) == ids, text
+        assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True), text
+    assert {ours.special(f"<{name}>") for name in ("eos", "pad", "bos")} == {
+        theirs.eos_token_id, theirs.pad_token_id, theirs.bos_token_id
+    }  # fmt: skip
+
+
+def right_text(model, tokenizer, prompt, **settings):
+    """What transformers writes behind a prompt, as its pipeline cuts it off."""
+    ids = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False)
+    pad = tokenizer.pad_token_id or 0
+    whole = model.generate(**ids, do_sample=False, num_beams=1, pad_token_id=pad, **settings)[0]
+    before = tokenizer.decode(ids.input_ids[0], skip_special_tokens=True)
+    return tokenizer.decode(whole, skip_special_tokens=True)[len(before) :]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", DECODERS)
+@pytest.mark.parametrize("name", decoder_tokenizers())
+def test_a_decoder_reads_writes_and_scores_as_transformers(family, name, tmp_path):
+    if family == "qwen2" and name.partition("-")[0] in QWEN_ALONE:
+        pytest.skip("transformers reads every tokenizer of a qwen2 as byte-level BPE")
+    if name in VOCABULARY_ALONE and family in ("mistral", "mixtral"):
+        pytest.skip("transformers has no class for these files in this family")
+    model, theirs = made(DECODERS[family], decoder_tokenizers()[name], tmp_path / "theirs")
+    ours, _ = brought(tmp_path / "theirs", tmp_path / "ours")
+    same_tokens(ours.tokenizer, theirs)
+    for text in ("the quick", "The model <tag> fox", "<|im_start|>user\nhi"):
+        assert ours.generate(text, length=7, temperature=0.0)[0].text == right_text(
+            model, theirs, text, max_new_tokens=7
+        )
+        ids = theirs(text, return_tensors="pt").input_ids
+        start = theirs.bos_token_id if theirs.bos_token_id is not None else theirs.eos_token_id
+        if not ours.tokenizer.template[0] and start is not None:
+            ids = torch.cat([torch.tensor([[start]]), ids], 1)
+        chance = model(ids).logits[:, :-1].double().log_softmax(-1).gather(2, ids[:, 1:, None])
+        assert ours.score(text).log_probability == pytest.approx(float(chance.sum()), abs=1e-4)
+
+
+ENCODERS = {"bert": "bert", "roberta": "roberta", "deberta": "deberta-3"}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", encoder_tokenizers())
+def test_an_encoder_reads_and_fills_in_as_transformers(name, tmp_path):
+    case = peers.ENCODERS[ENCODERS[name.partition("-")[0]]]
+    model, theirs = made(case, encoder_tokenizers()[name], tmp_path / "theirs")
+    ours, _ = brought(tmp_path / "theirs", tmp_path / "ours")
+    same_tokens(ours.tokenizer, theirs)
+    for text in ("the quick [MASK] jumps", "[MASK] fox", "a [MASK]"):
+        row = theirs(text.replace("[MASK]", theirs.mask_token), return_tensors="pt").input_ids
+        place = int((row[0] == theirs.mask_token_id).nonzero()[0])
+        logits = model(row).logits[0, place].double()
+        logits[sorted(ours.tokenizer.specials.values())] = -torch.inf
+        best = logits.softmax(-1).topk(5)
+        guesses = ours.fill(text)[0].guesses[0]
+        assert [guess.probability for guess in guesses] == pytest.approx(best.values.tolist(), abs=1e-6)
+        assert [guess.label for guess in guesses] == [theirs.decode([number]) for number in best.indices.tolist()]
+
+
+PAIRS = {"bart": "bart", "t5": "t5", "mt5": "mt5", "marian": "marian"}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", PAIRS)
+@pytest.mark.parametrize("name", pair_tokenizers())
+def test_a_pair_translates_and_scores_as_transformers(family, name, tmp_path):
+    own = {"bart": "bart", "t5": "t5", "mt5": "t5"}.get(name.partition("-")[0])
+    if own and family not in (own, "m" + own):
+        pytest.skip("a class of another family")
+    layers = {} if family in ("bart", "marian") else {"num_layers": 3}  # transformers' cache is as long as the encoder
+    model, theirs = made(
+        peers.PAIRS[PAIRS[family]], pair_tokenizers()[name], tmp_path / "theirs", decoder_start_token_id=0, **layers
+    )
+    if name == "no-template":
+        model.generation_config.forced_bos_token_id = 0
+        model.generation_config.save_pretrained(tmp_path / "theirs")
+    ours, _ = brought(tmp_path / "theirs", tmp_path / "ours")
+    for text in TEXTS:
+        assert ours._fit(1, ours.source_tokenizer.encode(text), "error") == theirs(text).input_ids, text
+    for text in ("the quick brown fox", "it <extra_id_0> no !"):
+        source = theirs(text, return_tensors="pt", return_token_type_ids=False)
+        answer = model.generate(**source, do_sample=False, num_beams=1, max_new_tokens=9)
+        translation = ours.translate(text, max_length=9)[0].text
+        assert translation == theirs.decode(answer[0], skip_special_tokens=True)
+        labels = theirs("quick fox", return_tensors="pt").input_ids
+        begun = torch.cat([torch.tensor([[0]]), labels[:, :-1]], 1)
+        chance = model(**source, decoder_input_ids=begun).logits.double().log_softmax(-1)
+        right = float(chance.gather(2, labels[..., None]).sum())
+        assert ours.score(text, "quick fox").log_probability == pytest.approx(right, abs=1e-4)
+
+
+RULES = {
+    "ends": {"eos_token_id": [0, 7, 11]}, "no-end": {"eos_token_id": None}, "forced-end": {"forced_eos_token_id": 5},
+    "suppressed": {"suppress_tokens": [3, 4, 40]}, "begin": {"begin_suppress_tokens": list(range(30, 200))},
+    "bad-words": {"bad_words_ids": [[9], [300, 12], [0]], "eos_token_id": 0},
+    "short": {"min_length": 12, "min_new_tokens": 3, "eos_token_id": list(range(100))},
+    "repeated": {"no_repeat_ngram_size": 2}, "penalty": {"repetition_penalty": 3.0},
+    "first": {"forced_bos_token_id": 8},
+}  # fmt: skip
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("where", ["generation_config.json", "config.json"])
+@pytest.mark.parametrize("name", RULES)
+def test_rules_of_generation_are_obeyed(name, where, tmp_path):
+    save = decoder_tokenizers()["bytes"]
+    model, theirs = made(DECODERS["gpt2"], save, tmp_path / "theirs")
+    config = tmp_path / "theirs" / "generation_config.json"
+    if where == "config.json":
+        config.unlink()
+        config = tmp_path / "theirs" / "config.json"
+    content = json.loads(config.read_text())
+    config.write_text(json.dumps({**content, **RULES[name]}))
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "theirs")
+    ours, _ = brought(tmp_path / "theirs", tmp_path / "ours")
+    for prompt in ("the quick brown fox", "a", "it doesn't matter it doesn't"):
+        right = right_text(model, theirs, prompt, max_new_tokens=12)
+        assert ours.generate(prompt, length=12, temperature=0.0)[0].text == right
+    ours.export(tmp_path / "exported")
+    again = zoo.load(tmp_path / "exported", device="cpu")
+    assert again.generate("a", length=12, temperature=0.0) == ours.generate("a", length=12, temperature=0.0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["pieces-first", "pieces-legacy", "unigram-bytes", "bytes", "words-cleaned"])
+def test_what_follows_a_prompt_is_cut_from_the_whole_text(name, tmp_path):
+    model, theirs = made(DECODERS["gpt2"], decoder_tokenizers()[name], tmp_path / "theirs")
+    ours, _ = brought(tmp_path / "theirs", tmp_path / "ours")
+    prompt = "the quick brown"
+    text = ours.generate(prompt, length=12, temperature=0.0)[0].text
+    for start in range(0, len(text) - 1, 3):
+        stop = text[start : start + 3]
+        for speculate in (None, "lookup"):
+            ours.speculate(speculate)
+            cut = ours.generate(prompt, length=12, temperature=0.0, stop=stop)[0]
+            assert (cut.text, cut.ended) == (text[: text.index(stop)], True)
+        ours.speculate(None)
+    for context, rest in (
+        ("the quick", " fox"),
+        ("the quick", "ly"),
+        ("quick ", "fox"),
+        ("", "fox"),
+        ("f", "ox jumps"),
+    ):
+        visible = theirs(context.rstrip()).input_ids if context else ours.tokenizer.template[0] or ours._beginning()
+        if context and ours.tokenizer.template[1]:
+            visible = visible[:-1]
+        whole = theirs(context + rest).input_ids
+        own = whole[len(visible) :] if context else theirs(rest).input_ids[len(ours.tokenizer.template[0]) :]
+        ids = torch.tensor([[*visible, *own]])
+        chance = model(ids).logits[:, :-1].double().log_softmax(-1).gather(2, ids[:, 1:, None])[0, len(visible) - 1 :]
+        assert ours.score(rest, context=context).log_probability == pytest.approx(float(chance.sum()), abs=1e-4)
+
+
+def test_added_tokens_without_a_row_are_left_out_and_named(tmp_path):
+    made(DECODERS["gpt2"], decoder_tokenizers()["bytes"], tmp_path / "theirs")
+    path = tmp_path / "theirs" / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "pad_token": "<|late|>"}))
+    ours, output = brought(tmp_path / "theirs", tmp_path / "ours")
+    assert "1 added tokens are left out" in output
+    assert "<|late|>" in output
+    assert len(ours.tokenizer.encode("<|late|>")) > 1
+    assert ours.generate("the", length=2, temperature=0.0)
+
+
+def test_an_import_without_a_tokenizer_says_so(tmp_path):
+    peers.build_peer(peers.LANGUAGE["gpt2"]).save_pretrained(tmp_path / "theirs")
+    (tmp_path / "theirs" / "tokenizer.model").write_bytes(b"pieces")
+    out = io.StringIO()
+    with redirect_stdout(out):
+        assert main(["import", str(tmp_path / "theirs"), str(tmp_path / "ours")]) == 0
+    assert "no tokenizer: tokenizer.model is not read alone" in out.getvalue()
+
+
+def test_special_tokens_of_a_prompt_can_be_split_like_other_text(tmp_path, capsys):
+    _, theirs = made(DECODERS["gpt2"], decoder_tokenizers()["chat"], tmp_path / "theirs")
+    ours, _ = brought(tmp_path / "theirs", tmp_path / "ours")
+    prompt = "<|im_start|>user"
+    assert ours.tokenizer.encode(prompt) == theirs(prompt).input_ids
+    ours.tokenizer.splits_specials = True
+    assert ours.tokenizer.encode(prompt) == theirs(prompt, split_special_tokens=True).input_ids
+    for words in ([], ["--split-special-tokens"]):
+        command = ["generate", str(tmp_path / "ours"), "--prompt", prompt, "--length", "3", "--temperature", "0"]
+        assert main([*command, "--json", *words]) == 0
+    outputs = [json.loads(line)["score"] for line in capsys.readouterr().out.splitlines()]
+    assert outputs[0] != outputs[1]
+
+
+CORPUS = "the quick brown fox jumps over the lazy dog. it doesn't matter!\n" * 40
+CONTINUED = {
+    "gpt2": (DECODERS["gpt2"], decoder_tokenizers()["bytes-prefix-space"], "--data.path"),
+    "llama": (DECODERS["llama"], decoder_tokenizers()["pieces-first"], "--data.path"),
+    "bert": (peers.ENCODERS["bert"], encoder_tokenizers()["bert-cased"], "--data.text.path"),
+    "deberta": (peers.ENCODERS["deberta-3"], encoder_tokenizers()["deberta"], "--data.text.path"),
+    "bert-texts": (peers.ENCODERS["bert-texts"], encoder_tokenizers()["bert-uncased"], "--data.path"),
+    "bart": (peers.PAIRS["bart"], pair_tokenizers()["bart"], "--data.path"),
+    "t5": (peers.PAIRS["t5"], pair_tokenizers()["t5-sentinels"], "--data.path"),
+}
+
+
+@pytest.mark.parametrize("name", CONTINUED)
+def test_the_recipe_of_an_import_trains_its_weights_with_its_tokenizer(name, tmp_path, monkeypatch):
+    case, save, option = CONTINUED[name]
+    made(case, save, tmp_path / "theirs", **({"decoder_start_token_id": 0} if name in ("bart", "t5") else {}))
+    ours, _ = brought(tmp_path / "theirs", tmp_path / "ours")
+    if name in ("bart", "t5"):
+        corpus = tmp_path / "pairs"
+        corpus.mkdir()
+        for side in ("en", "de"):
+            (corpus / f"train.{side}").write_text("".join(f"the quick fox {n}\n" for n in range(200)))
+    elif name == "bert-texts":
+        corpus = tmp_path / "texts"
+        corpus.mkdir()
+        (corpus / "train.tsv").write_text(
+            "".join(f"{kind}\tthe quick fox {n}\n" for n in range(30) for kind in "abcde")
+        )
+    else:
+        corpus = tmp_path / "corpus.txt"
+        corpus.write_text(CORPUS)
+    monkeypatch.chdir(tmp_path)
+    words = [option, str(corpus), "--trainer.max_steps", "1", "--model.lr", "1e-12", "--runs", "runs", "--name", "x"]
+    limits = ["--trainer.limit_val_batches", "1", "--trainer.val_check_interval", "1", "--trainer.accelerator", "cpu"]
+    assert main(["fit", str(tmp_path / "ours" / "recipe.yaml"), *words, *limits]) == 0
+    (run,) = tmp_path.glob("runs/**/finished.json")
+    trained = zoo.load(run.parent, device="cpu")
+    for key, tensor in ours.net.state_dict().items():
+        if not key.startswith("head") or name != "bert-texts":
+            assert torch.allclose(trained.net.state_dict()[key], tensor, atol=1e-6), key
+    for mine, theirs in zip(trained.tokenizers, ours.tokenizers, strict=True):
+        assert (mine.to_json(), mine.names) == (theirs.to_json(), theirs.names)
+        assert mine.template == theirs.template
+
+
+def test_a_documents_beginning_is_trained_as_it_is_scored(tmp_path, monkeypatch):
+    from zoo.data.text import TextFiles
+
+    made(DECODERS["llama"], decoder_tokenizers()["pieces-first"], tmp_path / "theirs")
+    ours, _ = brought(tmp_path / "theirs", tmp_path / "ours")
+    for number in range(2):
+        (tmp_path / f"{number}.txt").write_text(CORPUS)
+    monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "cache"))
+    data = TextFiles(str(tmp_path / "*.txt"), tokenizer=str(tmp_path / "ours"), max_length=16)
+    data.ready()
+    stream = data.datasets["train"].tokens.tolist()
+    assert stream[0] == ours.tokenizer.bos
+    place = stream.index(ours.tokenizer.eos)
+    assert stream[place + 1] == ours.tokenizer.bos
