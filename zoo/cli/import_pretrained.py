@@ -23,7 +23,7 @@ DATA = {
     "SequenceClassification": {"class_path": "LabelledFiles", "init_args": {"path": "texts.tsv"}},
     "TokenClassification": {"class_path": "PythonRoles"},
     "Translation": {"class_path": "ParallelFiles", "init_args": {"path": "corpus"}},
-    "Classification": {"class_path": "ImageFolder", "init_args": {"root": "images", "batch_size": 32}},
+    "Classification": {"class_path": "ImageFolder", "init_args": {"path": "images", "batch_size": 32}},
 }
 TRAINER = {"max_steps": 1000, "val_check_interval": 100, "check_val_every_n_epoch": None, "gradient_clip_val": 1.0}
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import struct
 import warnings
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from PIL import ExifTags, Image, ImageOps
+from PIL import ExifTags, Image
 from torch import Tensor
 
 from zoo.data.cache import digest
@@ -18,7 +20,16 @@ from zoo.errors import UsageError
 MOST_PIXELS = 64 * 10**6  # a file of kilobytes can unpack to gigabytes
 # without PostScript, which Pillow hands to Ghostscript, and the rarely tested others
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
-UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT, 3: Image.Transpose.ROTATE_180, 4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE, 6: Image.Transpose.ROTATE_270, 7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}  # fmt: skip
+# what Pillow raises for damaged files of one format or another
+UNREADABLE = (
+    OSError, SyntaxError, ValueError, TypeError, LookupError, ArithmeticError, EOFError, struct.error, zlib.error,
+    Image.DecompressionBombError,
+)  # fmt: skip
 
 
 class FilePixels(Pixels):
@@ -54,7 +65,12 @@ def middle_square(image: Image.Image, size: int) -> Tensor:
     width, height = image.size
     short = min(width, height)
     if short != size:
-        image = image.resize((int(size * width / short), int(size * height / short)), Image.Resampling.BILINEAR)
+        wide, high = int(size * width / short), int(size * height / short)
+        if wide * high > MOST_PIXELS:  # of a thin image, which would have to be enlarged as a whole
+            x, y = max(0, width - width * size / wide) / 2, max(0, height - height * size / high) / 2
+            image = image.resize((size, size), Image.Resampling.BILINEAR, (x, y, width - x, height - y))
+        else:
+            image = image.resize((wide, high), Image.Resampling.BILINEAR)
     x, y = round((image.width - size) / 2), round((image.height - size) / 2)
     square = image.crop((x, y, x + size, y + size))
     return torch.from_numpy(np.array(square)).permute(2, 0, 1).contiguous()
@@ -62,15 +78,19 @@ def middle_square(image: Image.Image, size: int) -> Tensor:
 
 def upright(image: Image.Image) -> Image.Image:
     """The image as a camera's orientation mark in its EXIF data says it is to be seen, as every viewer shows it."""
-    return ImageOps.exif_transpose(image) if has_orientation(image) else image
+    if orientation(image) is None:
+        return image
+    image.load()  # which turns some formats already
+    way = orientation(image)
+    return image if way is None else image.transpose(way)
 
 
-def has_orientation(image: Image.Image) -> bool:
-    """Whether an image is stored on its side, upside down or mirrored."""
+def orientation(image: Image.Image) -> Image.Transpose | None:
+    """How an image that is stored on its side, upside down or mirrored must be turned; None for an upright one."""
     try:
-        return image.getexif().get(ExifTags.Base.Orientation, 1) in range(2, 9)
+        return TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
     except Exception:  # damaged EXIF data raise whatever they lead to: viewers ignore them
-        return False
+        return None
 
 
 class Files:
