@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import warnings
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,8 @@ TURNS = {
     5: Image.Transpose.TRANSPOSE, 6: Image.Transpose.ROTATE_270, 7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }  # fmt: skip
+# names of interpolations, and Pillow's numbers of them
+INTERPOLATIONS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}
 # what Pillow raises for damaged files of one format or another
 UNREADABLE = (
     OSError, SyntaxError, ValueError, TypeError, LookupError, ArithmeticError, EOFError, struct.error, zlib.error,
@@ -74,6 +76,38 @@ def middle_square(image: Image.Image, size: int) -> Tensor:
     x, y = round((image.width - size) / 2), round((image.height - size) / 2)
     square = image.crop((x, y, x + size, y + size))
     return torch.from_numpy(np.array(square)).permute(2, 0, 1).contiguous()
+
+
+def prepare_published(image: Image.Image, way: Mapping[str, Any]) -> Tensor:
+    """An image as ``library`` of ``way`` prepares it for a published model: (C, H, W) of uint8.
+
+    ``resize`` is the length of the short side, or height and width; ``crop`` the height and width that are cut out of
+    the middle; either may be None. Raises UsageError for an image so thin that it would be huge.
+    """
+    from torchvision.transforms import InterpolationMode, functional
+
+    picture: Any = image
+    if way["library"] == "transformers":
+        array = np.array(image)
+        picture = torch.from_numpy(array.reshape(*array.shape[:2], -1)).permute(2, 0, 1).contiguous()
+    if (size := way["resize"]) is not None:
+        short, long = sorted(image.size)
+        if isinstance(size, int) and size * size * long / short > MOST_PIXELS:
+            raise UsageError(f"an image of {image.width} × {image.height} pixels is too thin to be resized to {size}.")
+        name = way["interpolation"]
+        exact = name == "nearest" and way["library"] == "transformers"
+        mode = InterpolationMode("nearest-exact" if exact else name)
+        picture = functional.resize(picture, [size] if isinstance(size, int) else size, mode, antialias=True)
+    if way["library"] == "timm":
+        picture = torch.from_numpy(np.array(functional.center_crop(picture, way["crop"])))
+        return picture.reshape(*picture.shape[:2], -1).permute(2, 0, 1).contiguous()
+    if way["crop"] is None:
+        return picture
+    high, wide = way["crop"]
+    missing = max(0, high - picture.shape[1]), max(0, wide - picture.shape[2])
+    sides = [missing[1] // 2, missing[0] // 2, (missing[1] + 1) // 2, (missing[0] + 1) // 2]
+    picture = functional.pad(picture, sides)
+    return functional.crop(picture, (picture.shape[1] - high) // 2, (picture.shape[2] - wide) // 2, high, wide)
 
 
 def upright(image: Image.Image) -> Image.Image:
