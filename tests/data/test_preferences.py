@@ -88,7 +88,12 @@ def test_pairs_of_a_file_are_encoded_with_an_end(files):
     data = read_from(files, val_fraction=0.2)
     assert [len(data.datasets[split]) for split in ("train", "val", "test")] == [8, 2, 2]
     batch = data.datasets["train"].batch(np.arange(8), 0)
-    for number, line in enumerate(LINES[:8]):
+    prompts = [
+        bytes(row[: int(size)].tolist()).decode() for row, size in zip(batch["chosen"], batch["prompt"], strict=True)
+    ]
+    lines = [line for line in LINES if line["prompt"] in prompts]
+    assert [line["prompt"] for line in lines] == prompts
+    for number, line in enumerate(lines):
         for name in ("chosen", "rejected"):
             tokens = batch[name][number][batch[f"{name}_valid"][number]].tolist()
             assert bytes(tokens[:-1]).decode() == line["prompt"] + line[name]
@@ -112,7 +117,10 @@ def test_long_pairs_are_left_out_and_a_file_may_validate(files):
         (['{"prompt": "a", "chosen": "b", "rejected": "b"}'], r"pairs.jsonl:1: chosen and rejected are the same"),
         ([json.dumps(LINES[0])], "at least 2 are needed"),
         ([b'{"prompt": "\xff", "chosen": "b", "rejected": "c"}'], r"pairs.jsonl:1 is no JSON in UTF-8"),
-        ([json.dumps({**LINES[0], "prompt": "x" * 300})] * 3, "has no pair of at most max_length=256"),
+        (
+            [json.dumps({**LINES[0], "prompt": letter * 300}) for letter in "xyz"],
+            "has no pair of at most max_length=256",
+        ),
     ],
 )
 def test_what_is_no_pair_is_named(files, lines, message):

@@ -1,7 +1,9 @@
 """Fine-tuning: what is taken over, what stays frozen, what learns how fast, and that nothing is lost in silence."""
 
 import json
+from functools import partial
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,6 +16,10 @@ from zoo.inference import weight_files
 from zoo.inference.find_run import ModelLocation, find_model
 from zoo.models.encoder import MaskedLanguageModel, TextClassifier
 from zoo.models.language import LanguageModel
+from zoo.models.vit import ViT
+from zoo.parts.disentangled import Disentangled
+from zoo.parts.position import T5, Learned, NoPosition
+from zoo.parts.shaw import Shaw
 from zoo.tasks.labelling import SequenceClassification
 
 TINY = {"dim": 16, "depth": 3, "heads": 2}
@@ -264,3 +270,129 @@ def test_a_matrix_with_the_same_numbers_in_another_shape_is_not_taken_over():
     result = transfer_weights(new, old.state_dict(), "x")
     assert result.reshaped == {"1.weight": ((4, 8), (8, 4)), "1.bias": ((4,), (8,))}
     assert torch.equal(new[1].weight, before)
+
+
+def language_model(position=NoPosition, max_length=16, **parts):
+    net = LanguageModel(vocab_size=9, max_length=max_length, dim=8, depth=2, heads=2, position=position, **parts)
+    for tensor in net.parameters():  # positions matter from the first step on
+        torch.nn.init.normal_(tensor, std=0.5)
+    return net.eval()
+
+
+def longer_tables(kind, seed):
+    """A language model, and one with at least as many places or distances: equal functions of short texts."""
+    draw = np.random.default_rng(seed)
+    short, more = (int(size) for size in draw.integers(2, 7, 2))
+    options = {
+        "Shaw": lambda size: {"attention": partial(Shaw, max_distance=size, values=bool(seed % 2))},
+        "Disentangled": lambda size: {"attention": partial(Disentangled, span=size, max_distance=None)},
+        "offset": lambda size: {"position": partial(Learned, offset=size)},
+        "length": lambda size: {"position": Learned, "max_length": 10 + size},
+    }[kind]
+    return language_model(**options(short)), language_model(**options(short + more))
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("kind", ["Shaw", "Disentangled", "offset", "length"])
+def test_longer_tables_of_places_leave_the_function_as_it_was(kind, seed):
+    old, new = longer_tables(kind, seed)
+    tokens = torch.randint(9, (2, 10), generator=torch.Generator().manual_seed(seed))
+    result = transfer_weights(new, old.state_dict(), "x", old)
+    assert result.moved
+    assert [result.new, result.reshaped, result.extended] == [{}, {}, {}]
+    torch.testing.assert_close(new(tokens), old(tokens))
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("kind", ["Shaw", "Disentangled", "offset", "length"])
+def test_tables_of_another_length_are_new_where_nobody_says_what_their_rows_stand_for(kind, seed):
+    old, new = longer_tables(kind, seed)
+    before = {name: tensor.clone() for name, tensor in new.state_dict().items()}
+    result = transfer_weights(new, old.state_dict(), "x")
+    assert result.reshaped
+    assert not result.extended
+    assert all(torch.equal(new.state_dict()[name], before[name]) for name in result.reshaped)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_bucket_takes_the_row_of_its_nearest_distance(seed):
+    """T5's and DeBERTa's buckets widen with distance: whatever the sizes, near distances keep their vectors."""
+    draw = np.random.default_rng(seed)
+    sizes = [int(size) for size in draw.integers(2, 9, 2)]
+    far = [int(4 * size + draw.integers(2, 60)) for size in sizes]
+    if seed % 2:
+        pairs = zip(sizes, far, strict=True)
+        old, new = (language_model(partial(T5, num_buckets=4 * size, max_distance=most)) for size, most in pairs)
+        near, parts = 2 * min(sizes), [net.stack.position for net in (old, new)]
+        read = lambda: [[p.table[0, int(p.bucket(torch.tensor(-d)))].clone() for d in range(near)] for p in parts]  # noqa: E731
+    else:
+        pairs = zip(sizes, far, strict=True)
+        old, new = (
+            language_model(attention=partial(Disentangled, span=size, max_distance=most)) for size, most in pairs
+        )
+        near, parts = min(sizes) // 2 + 1, [net.stack.blocks[1].attend.part for net in (old, new)]
+        read = lambda: [  # noqa: E731
+            [p.places.table.weight[int(p.row(torch.tensor(d)))].clone() for d in range(-near + 1, near)] for p in parts
+        ]
+    transfer_weights(new, old.state_dict(), "x", old)
+    for theirs, ours in zip(*read(), strict=True):
+        assert torch.equal(theirs, ours)
+
+
+def vit(size=16, pool="cls", registers=0):
+    sizes = {"image_size": size, "channels": 1, "patch_size": 4, "dim": 8, "depth": 1, "heads": 2}
+    return ViT(3, pool=pool, registers=registers, position=Learned, **sizes)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_special_tokens_and_patches_keep_their_vectors(seed):
+    """Other registers, another pooling, another offset of both: each place of both models keeps its vector."""
+    draw = np.random.default_rng(seed)
+    old, new = (vit(pool=str(draw.choice(["cls", "mean"])), registers=int(draw.integers(4))) for _ in range(2))
+    before = new.stack.position.table.weight.clone()
+    transfer_weights(new, old.state_dict(), "x", old)
+
+    def places(net, table):
+        first, registers = net.stack.position.first, 0 if net.registers is None else net.registers.weight.shape[1]
+        names = ["cls"] * (net.cls is not None) + [f"register {n}" for n in range(registers)]
+        return dict(zip([*names, *range(16)], table[first - len(names) :], strict=True))
+
+    known = places(old, old.stack.position.table.weight)
+    fresh = places(new, before)
+    for place, vector in places(new, new.stack.position.table.weight).items():
+        assert torch.equal(vector, known.get(place, fresh[place])), place
+
+
+@pytest.mark.parametrize(("size", "registers"), [(20, 0), (12, 0), (48, 2), (16, 1)])
+def test_a_grid_of_another_size_is_interpolated_as_timm_does(size, registers):
+    from timm.layers import resample_abs_pos_embed
+
+    old, new = vit(16, registers=1), vit(size, registers=registers)
+    result = transfer_weights(new, old.state_dict(), "x", old)
+    table, first = old.stack.position.table.weight, old.stack.position.first
+    right = resample_abs_pos_embed(table[None, first:].detach(), [size // 4] * 2, [4, 4], num_prefix_tokens=0)[0]
+    torch.testing.assert_close(new.stack.position.table.weight[new.stack.position.first :], right)
+    assert ("stack.position.table.weight" in result.moved) == (size != 16 or registers != 1)
+
+
+def test_a_part_with_a_table_of_its_own_is_not_extended_from_its_first_row():
+    """What the rows of a stranger's table stand for is not known: another length of it is new."""
+
+    class Table(NoPosition):
+        def __init__(self, dim, heads, extent, rows=4):
+            super().__init__(dim, heads, extent)
+            self.table = torch.nn.Embedding(rows, dim)
+
+    old, new = (language_model(partial(Table, rows=rows)) for rows in (4, 7))
+    result = transfer_weights(new, old.state_dict(), "x", old)
+    assert result.reshaped == {"stack.position.table.weight": ((4, 8), (7, 8))}
+
+
+def test_a_run_starts_from_one_with_other_registers(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "cache"))
+    small = ["--model.dim", "16", "--model.depth", "1", "--model.heads", "2", "--model.patch_size", "7", *SMALL]
+    small += ["--model.position", "Learned", "--runs", str(tmp_path), "--data.batch_size", "8"]
+    assert main(["fit", "vit-glyphs", "--name", "old", *small]) == 0
+    start = str(tmp_path / "vit-glyphs" / "old" / "s1")
+    assert main(["fit", "vit-glyphs", "--name", "new", *small, "--tune.start", start, "--model.registers", "2"]) == 0
+    assert "moved     1 tensor" in capsys.readouterr().out

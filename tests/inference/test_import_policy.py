@@ -122,9 +122,9 @@ def test_another_root_is_another_run_and_a_resume_from_it_is_refused():
     from zoo.config.passive_settings import PASSIVE_SETTINGS
     from zoo.config.run_folder import differences, variant_name
 
-    full = {"data.root": "b/images", "data.num_workers": 4}
-    assert variant_name(differences(full, {"data.root": "a/photos", "data.num_workers": 0}, {})) == "root=images"
-    assert not any("data.root".startswith(name) for name in PASSIVE_SETTINGS)
+    full = {"data.path": "b/images", "data.num_workers": 4}
+    assert variant_name(differences(full, {"data.path": "a/photos", "data.num_workers": 0}, {})) == "path=images"
+    assert not any("data.path".startswith(name) for name in PASSIVE_SETTINGS)
 
 
 # options of other commands, and guesses

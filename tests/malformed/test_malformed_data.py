@@ -4,6 +4,7 @@
 import gzip
 import json
 import logging
+import shutil
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ VIT = [
     "vit-glyphs",
     "--data",
     "ImageFolder",
-    "--data.root",
+    "--data.path",
     "images",
     "--data.image_size",
     "8",
@@ -169,7 +170,11 @@ SPOILT = {
     "no class": (lambda f: [p.unlink() for p in (f / "train/cat").iterdir()], "cat"),
     "a class of training only": (lambda f: (f / "val/dog").rename(f / "gone"), "dog only in train"),
     "a class of validation only": (lambda f: (f / "val/dog").rename(f / "val/cow"), "cow only in val"),
-    "no validation": (lambda f: (f / "val").rename(f / "gone"), "val"),
+    "two folders of validation": (lambda f: shutil.copytree(f / "val", f / "valid"), "val and valid"),
+    "one image of each class": (
+        lambda f: [shutil.rmtree(f / "val"), *(p.unlink() for p in f.glob("train/*/[123].png"))],
+        "too few",
+    ),
 }
 
 

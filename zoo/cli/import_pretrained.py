@@ -74,7 +74,7 @@ def _recipe(source: Checkpoint, model: Mapping[str, Any], target: Path | None) -
 def _data(kind: str, options: Mapping[str, Any], folder: str) -> dict[str, Any]:
     """The data module of a recipe for a task: files of the user's own, read with the tokenizer of a folder."""
     if kind == "Classification":
-        return {"class_path": "ImageFolder", "init_args": {"root": "images", "batch_size": 32}}
+        return {"class_path": "ImageFolder", "init_args": {"path": "images", "batch_size": 32}}
     shared = {"tokenizer": folder, "max_length": min(options["max_length"], ROW)}
     text = {"class_path": "TextFiles", "init_args": {"path": "corpus", "batch_size": 8, **shared}}
     if kind == "MaskedLM":

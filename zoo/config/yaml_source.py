@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -124,6 +125,11 @@ class _Builder:
             result.children[key] = child
 
 
+def _is_name(value: str) -> bool:
+    """Whether a text with a bracket in front names a file, such as ``[v2] book.txt``, and is no list or mapping."""
+    return value.rstrip()[-1] not in ("]", "}") or os.path.lexists(os.path.expanduser(value))
+
+
 def option_layers(options: Iterable[tuple[str, str | bool, str]]) -> list[Node]:
     """A layer per command-line option (dotted key, value, text), so that later ones win. Raises UsageError."""
     layers: list[Node] = []
@@ -131,7 +137,7 @@ def option_layers(options: Iterable[tuple[str, str | bool, str]]) -> list[Node]:
         path = key.split(".")
         if not all(path):
             raise UsageError(f"'--{key}' is not an option: a name is missing beside a dot.")
-        if isinstance(value, str) and value[:1] in ("[", "{"):
+        if isinstance(value, str) and value[:1] in ("[", "{") and not _is_name(value):
             leaf = parse_flow_text(value, text)
         else:
             leaf = Node(value, text, typed=not isinstance(value, str), bare=value is True)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from lightning.pytorch import LightningDataModule
 
-from zoo.data.batches import BatchDataset, Batches, Loader, Plan, RowPlan
+from zoo.data.batches import BatchDataset, Batches, Loader, Plan, RowPlan, generator
 from zoo.data.batches import log_once as log_once
 from zoo.data.streams import Stream, StreamLoader
 from zoo.errors import UsageError
@@ -134,6 +137,43 @@ class Data(LightningDataModule, ABC):
             raise UsageError(f"the {split} split has {size} samples: too few for {world} processes to get one each")
         # by keyword: Lightning makes the loader of prediction anew, with other values
         return Loader(dataset=self.datasets[split], batch_sampler=Batches(plan, rank, frozen), workers=self.num_workers)
+
+
+def split_by_content(
+    contents: Sequence[Hashable], fraction: float, seed: Sequence[int], classes: Sequence[Hashable] = ()
+) -> np.ndarray:
+    """Which samples validate, (N,) of bool: a random ``fraction`` of the different contents, equal ones on one side.
+
+    Of every class of ``classes``, where samples have any, some content remains for training. Raises UsageError where
+    there is too little to divide.
+    """
+    classes = classes or [None] * len(contents)
+    groups: dict[Hashable, set[Hashable]] = {}
+    for content, label in zip(contents, classes, strict=True):
+        groups.setdefault(content, set()).add(label)
+    remaining = Counter(label for labels in groups.values() for label in labels)
+    alone = [label for label, count in remaining.items() if count == 1]
+    different, count = list(groups), max(1, round(len(groups) * fraction))
+    chosen: set[Hashable] = set()
+    for number in generator(*seed).permutation(len(different)):
+        content = different[number]
+        if len(chosen) < count and all(remaining[label] > 1 for label in groups[content]):
+            chosen.add(content)
+            remaining.subtract(groups[content])
+    if not chosen:
+        raise UsageError(f"{len(different)} different samples are too few to set some aside for validation")
+    if alone and alone != [None]:
+        log_once("%d classes have a single sample, which trains and does not validate: %s", len(alone), alone[0])
+    return np.array([content in chosen for content in contents])
+
+
+def tell_repeated(splits: Mapping[str, Iterable[Hashable]], what: str) -> None:
+    """Say how many samples of validation and test are samples of training, too."""
+    train = set(splits["train"])
+    for name in ("val", "test"):
+        contents = list(splits.get(name, ()))
+        if repeated := sum(content in train for content in contents):
+            log_once("%d of %d %s %s are %s of training, too", repeated, len(contents), name, what, what)
 
 
 def require_fraction(**options: float) -> None:

@@ -14,7 +14,7 @@ import torch
 
 from zoo.data.batches import BatchDataset, Plan, TokenPlan, generator, round_up, sample_sentence
 from zoo.data.conversation import SPECIALS, Conversation, Turn, chat_tokens
-from zoo.data.data import Data, at_least, log_once, require_fraction
+from zoo.data.data import Data, at_least, log_once, require_fraction, split_by_content, tell_repeated
 from zoo.data.read import raw_lines
 from zoo.data.text import IGNORE
 from zoo.data.tokenizer import Tokenizer
@@ -22,6 +22,7 @@ from zoo.errors import UsageError
 from zoo.io import atomic_files, limits
 
 RECIPES = "dialogue-tiny"
+SPLIT = 20180111  # fixed seed of the split
 MOST_TEXTS = 2**16  # turns whose tokens are kept while conversations are encoded
 
 
@@ -169,7 +170,7 @@ class DialogueFiles(Dialogues):
         Args:
             path: a file of JSON lines.
             val_path: a file that validates, instead of a share of the conversations.
-            val_fraction: share of the conversations, the last ones, that validates.
+            val_fraction: share of the conversations, equal ones together, that validates.
         """
         super().__init__(tokenizer, vocab_size, max_tokens, max_length, num_workers, seed)
         require_fraction(val_fraction=val_fraction)
@@ -192,10 +193,10 @@ class DialogueFiles(Dialogues):
         """Those of the files. Raises UsageError that names the first line which is none."""
         splits = {split: read_conversations(Path(path).expanduser()) for split, path in self.paths.items() if path}
         if "val" not in splits:
-            size = max(1, round(len(splits["train"]) * self.val_fraction))
-            splits = {"train": splits["train"][:-size], "val": splits["train"][-size:]}
-        if not splits["train"]:
-            raise UsageError(f"{self.paths['train']} has a single conversation: none is left to learn from.")
+            validates = split_by_content(splits["train"], self.val_fraction, [SPLIT])
+            pairs = list(zip(splits["train"], validates, strict=True))
+            return {name: [one for one, held_out in pairs if held_out == (name == "val")] for name in ("train", "val")}
+        tell_repeated(splits, "conversations")
         return splits
 
 

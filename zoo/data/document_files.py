@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from zoo.data.read import strip_mark
-from zoo.data.text import SUFFIXES, text_files
+from zoo.data.text import METADATA, SUFFIXES, inner_suffix, text_files
 from zoo.errors import UsageError
 from zoo.io import limits
 
@@ -65,18 +65,18 @@ class DocumentFiles:
         for path, (size, _) in zip(self.paths, self.stamps, strict=True):
             if not size:
                 raise UsageError(f"{path} is empty: it holds no document. Take it out of the path.")
-            if path.suffix in (".zst", PARQUET):
+            if _ending(path) in (".zst", PARQUET):
                 _require_pyarrow(path)
 
     def units(self) -> list[Unit]:
         """The units of all files, in the order of files."""
         result = []
         for number, path in enumerate(self.paths):
-            if path.suffix == PARQUET:
+            if _ending(path) == PARQUET:
                 with _damage(path), _parquet(path) as table:
                     groups = table.num_row_groups
                 result += [Unit(number, group, group + 1) for group in range(groups)]
-            elif path.suffix in COMPRESSIONS:
+            elif _ending(path) in COMPRESSIONS:
                 result.append(Unit(number, 0, None))
             else:
                 edges = self._edges(number)
@@ -98,9 +98,9 @@ class DocumentFiles:
         if _stamp(path) != self.stamps[unit.file]:
             raise _changed(path)
         with _damage(path):
-            if path.suffix == PARQUET:
+            if _ending(path) == PARQUET:
                 yield from self._rows(path, unit, place or (0, 0))
-            elif _inner(path) in RECORD_SUFFIXES:
+            elif inner_suffix(path.name, COMPRESSIONS) in RECORD_SUFFIXES:
                 yield from self._records(unit, place or (unit.start, 0))
             else:
                 for offset, content in self._pieces(unit, (place or (unit.start, 0))[0], self._mark(path), LONGEST):
@@ -117,7 +117,7 @@ class DocumentFiles:
     def _edges(self, number: int) -> list[int]:
         """Where a plain file is divided: at the first end of a document, or line, after every SPAN bytes."""
         path, size = self.paths[number], self.stamps[number][0]
-        record = path.suffix in RECORD_SUFFIXES
+        record = _ending(path) in RECORD_SUFFIXES
         mark, longest = (b"\n", LONGEST_RECORD) if record else (self._mark(path), LONGEST)
         edges = [0]
         with path.open("rb") as file:
@@ -201,9 +201,9 @@ def document_files(path: str | list[str]) -> list[Path]:
 def open_bytes(path: Path, offset: int = 0) -> Any:
     """The decompressed content of a file, from a byte on."""
     file: Any
-    if path.suffix == ".gz":
+    if _ending(path) == ".gz":
         file = gzip.open(path, "rb")  # noqa: SIM115 - the caller closes it
-    elif path.suffix == ".zst":
+    elif _ending(path) == ".zst":
         import pyarrow
 
         file = pyarrow.CompressedInputStream(pyarrow.OSFile(str(path)), "zstd")
@@ -219,15 +219,12 @@ def open_bytes(path: Path, offset: int = 0) -> Any:
     return file
 
 
-def _inner(path: Path) -> str:
-    """The suffix without that of a compression."""
-    return (Path(path.stem) if path.suffix in COMPRESSIONS else path).suffix.lower()
+def _ending(path: Path) -> str:
+    return path.suffix.lower()
 
 
-def _is_document_file(file: Path, folder: Path) -> bool:
-    hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
-    suitable = _inner(file) in SUFFIXES | {*RECORD_SUFFIXES, PARQUET}
-    return suitable and not hidden and file.is_file() and file.stat().st_size > 0
+def _is_document_file(name: str) -> bool:
+    return inner_suffix(name, COMPRESSIONS) in SUFFIXES | {*RECORD_SUFFIXES, PARQUET} and name.lower() not in METADATA
 
 
 def _stamp(path: Path) -> tuple[int, int]:
@@ -343,11 +340,11 @@ def _damage(path: Path) -> Iterator[None]:
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UsageError(f"{path} is a damaged or truncated gzip file: {error}") from error
     except OSError as error:
-        if path.suffix in (".zst", PARQUET):
-            raise UsageError(f"{path} is a damaged or truncated {path.suffix[1:]} file: {error}") from error
+        if _ending(path) in (".zst", PARQUET):
+            raise UsageError(f"{path} is a damaged or truncated {_ending(path)[1:]} file: {error}") from error
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
     except ValueError as error:
-        if isinstance(error, UsageError) or path.suffix != PARQUET:
+        if isinstance(error, UsageError) or _ending(path) != PARQUET:
             raise
         raise UsageError(f"{path} is a damaged or truncated parquet file: {error}") from error
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import struct
 import warnings
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from PIL import ExifTags, Image, ImageOps
+from PIL import ExifTags, Image
 from torch import Tensor
 
 from zoo.data.cache import digest
@@ -18,7 +20,18 @@ from zoo.errors import UsageError
 MOST_PIXELS = 64 * 10**6  # a file of kilobytes can unpack to gigabytes
 # without PostScript, which Pillow hands to Ghostscript, and the rarely tested others
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
-UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT, 3: Image.Transpose.ROTATE_180, 4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE, 6: Image.Transpose.ROTATE_270, 7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}  # fmt: skip
+# names of interpolations, and Pillow's numbers of them
+INTERPOLATIONS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}
+# what Pillow raises for damaged files of one format or another
+UNREADABLE = (
+    OSError, SyntaxError, ValueError, TypeError, LookupError, ArithmeticError, EOFError, struct.error, zlib.error,
+    Image.DecompressionBombError,
+)  # fmt: skip
 
 
 class FilePixels(Pixels):
@@ -54,23 +67,64 @@ def middle_square(image: Image.Image, size: int) -> Tensor:
     width, height = image.size
     short = min(width, height)
     if short != size:
-        image = image.resize((int(size * width / short), int(size * height / short)), Image.Resampling.BILINEAR)
+        wide, high = int(size * width / short), int(size * height / short)
+        if wide * high > MOST_PIXELS:  # of a thin image, which would have to be enlarged as a whole
+            x, y = max(0, width - width * size / wide) / 2, max(0, height - height * size / high) / 2
+            image = image.resize((size, size), Image.Resampling.BILINEAR, (x, y, width - x, height - y))
+        else:
+            image = image.resize((wide, high), Image.Resampling.BILINEAR)
     x, y = round((image.width - size) / 2), round((image.height - size) / 2)
     square = image.crop((x, y, x + size, y + size))
     return torch.from_numpy(np.array(square)).permute(2, 0, 1).contiguous()
 
 
+def prepare_published(image: Image.Image, way: Mapping[str, Any]) -> Tensor:
+    """An image as ``library`` of ``way`` prepares it for a published model: (C, H, W) of uint8.
+
+    ``resize`` is the length of the short side, or height and width; ``crop`` the height and width that are cut out of
+    the middle; either may be None. Raises UsageError for an image so thin that it would be huge.
+    """
+    from torchvision.transforms import InterpolationMode, functional
+
+    picture: Any = image
+    if way["library"] == "transformers":
+        array = np.array(image)
+        picture = torch.from_numpy(array.reshape(*array.shape[:2], -1)).permute(2, 0, 1).contiguous()
+    if (size := way["resize"]) is not None:
+        short, long = sorted(image.size)
+        if isinstance(size, int) and size * size * long / short > MOST_PIXELS:
+            raise UsageError(f"an image of {image.width} × {image.height} pixels is too thin to be resized to {size}.")
+        name = way["interpolation"]
+        exact = name == "nearest" and way["library"] == "transformers"
+        mode = InterpolationMode("nearest-exact" if exact else name)
+        picture = functional.resize(picture, [size] if isinstance(size, int) else size, mode, antialias=True)
+    if way["library"] == "timm":
+        picture = torch.from_numpy(np.array(functional.center_crop(picture, way["crop"])))
+        return picture.reshape(*picture.shape[:2], -1).permute(2, 0, 1).contiguous()
+    if way["crop"] is None:
+        return picture
+    high, wide = way["crop"]
+    missing = max(0, high - picture.shape[1]), max(0, wide - picture.shape[2])
+    sides = [missing[1] // 2, missing[0] // 2, (missing[1] + 1) // 2, (missing[0] + 1) // 2]
+    picture = functional.pad(picture, sides)
+    return functional.crop(picture, (picture.shape[1] - high) // 2, (picture.shape[2] - wide) // 2, high, wide)
+
+
 def upright(image: Image.Image) -> Image.Image:
     """The image as a camera's orientation mark in its EXIF data says it is to be seen, as every viewer shows it."""
-    return ImageOps.exif_transpose(image) if has_orientation(image) else image
+    if orientation(image) is None:
+        return image
+    image.load()  # which turns some formats already
+    way = orientation(image)
+    return image if way is None else image.transpose(way)
 
 
-def has_orientation(image: Image.Image) -> bool:
-    """Whether an image is stored on its side, upside down or mirrored."""
+def orientation(image: Image.Image) -> Image.Transpose | None:
+    """How an image that is stored on its side, upside down or mirrored must be turned; None for an upright one."""
     try:
-        return image.getexif().get(ExifTags.Base.Orientation, 1) in range(2, 9)
+        return TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
     except Exception:  # damaged EXIF data raise whatever they lead to: viewers ignore them
-        return False
+        return None
 
 
 class Files:

@@ -9,8 +9,9 @@ import json
 import logging
 import math
 import os
+import time
+import unicodedata
 import zipfile
-from collections import Counter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,10 +20,10 @@ from PIL import Image
 
 from zoo.data.augment import Augment
 from zoo.data.cache import cached_entry, write_json
-from zoo.data.data import log_once, require_fraction
+from zoo.data.data import require_fraction, split_by_content, tell_repeated
 from zoo.data.imagedata import ImageData, Split, square_images, stratified_split
 from zoo.data.imagefiles import UNREADABLE, FilePixels, Files, Items, open_header
-from zoo.data.read import missing_file
+from zoo.data.read import VAL_NAMES, count_kinds, list_folder, missing_file, tell_left_out, tell_unused
 from zoo.errors import UsageError
 from zoo.io import atomic_files, limits
 from zoo.registry import suggest
@@ -32,8 +33,7 @@ SPLIT = (20170612,)
 DECODED_BYTES = 256 * 2**20  # of files that are decoded once before training; of more, the headers alone are read
 # also .gif and .pnm, which torchvision passes over without a word
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm")
-LITTER = ("thumbs.db", "desktop.ini", "icon\r")
-PIECE = 4096  # bytes
+UNSETTLED = 2 * 10**9  # nanoseconds after a change in which another one may carry the same time
 SAMPLED_IDENTITY = 16  # images whose pixels tell one root of a data set of torchvision from another
 log = logging.getLogger(__name__)
 # without data sets of torchvision that are not labelled images, read videos, or unpack unverified archives
@@ -45,32 +45,37 @@ LABELLED = (
 
 
 class ImageFolder(ImageData):
-    """Folders of images: ``root/train/CLASS/…``, ``root/val/CLASS/…`` and perhaps ``root/test/CLASS/…``.
+    """Folders of images: ``path/train/CLASS/…``, ``path/val/CLASS/…`` and perhaps ``path/test/CLASS/…``.
 
-    Images become RGB squares: the short side is made `image_size` long and the middle kept. Every header is checked
-    once before training. An image is turned as its EXIF orientation says, as viewers show it. Files of other endings
+    Without a folder train, path/CLASS/… are the training images. Without one of val, valid, validation or dev,
+    `val_fraction` of each class validates, images of equal content on one side. Images become RGB squares: the short
+    side is made `image_size` long and the middle kept. Every header is checked once before training. An image is
+    turned as its EXIF orientation says, as viewers show it. Links are followed; hidden files and those of other endings
     are left out, counted and named. Mean and deviation come from 2,000 training images, evenly over the classes. The
-    fingerprint covers the files' names and contents; of more than 256 MB of files, sizes and three pieces of each.
-    The test split is the validation split when there is no test folder.
+    fingerprint covers the files' names and contents. The test split is the validation split when there is no test
+    folder.
     """
 
     def __init__(
         self,
-        root: str,
+        path: str,
         image_size: int = 224,
         batch_size: int = 64,
         augment: Augment = "none",
         num_workers: int = 0,
         seed: int | None = None,
         bad: Literal["error", "skip"] = "error",
+        val_fraction: float = 0.1,
     ) -> None:
         """
         Args:
-            root: folder with train/, val/ and perhaps test/.
+            path: folder with train/, perhaps val/ and test/, and in these a folder for each class.
             bad: what happens where an image cannot be read: an error, or it is left out and counted.
+            val_fraction: share of the training images that validates where there is no folder of validation images.
         """
         super().__init__(image_size, batch_size, augment, num_workers, seed)
-        self.root, self.side, self.bad = Path(root).expanduser(), image_size, bad
+        self.path, self.side, self.bad, self.val_fraction = Path(path).expanduser(), image_size, bad, val_fraction
+        require_fraction(val_fraction=val_fraction)
         if bad not in ("error", "skip"):
             raise UsageError(f"bad is {bad!r}: it must be error or skip")
 
@@ -83,65 +88,76 @@ class ImageFolder(ImageData):
                 place.mkdir(parents=True)
                 for count, image in enumerate(images):
                     Image.fromarray(image).save(place / f"{count}.png")
-        return {"root": str(folder), "image_size": 8}
+        return {"path": str(folder), "image_size": 8}
 
     def read(self) -> tuple[dict[str, Split], list[str]]:
         """The splits and the names of the classes. Raises UsageError for a missing split or class."""
-        splits: dict[str, Split] = {}
+        files: dict[str, list[tuple[str, int]]] = {}
         names: list[str] = []
-        for name in ("train", "val", "test"):
-            folder = self.root / name
-            if not folder.is_dir():
-                if name == "test":
-                    continue
-                raise missing_file(f"the folder {folder}, with a folder of images for each class,", RECIPES)
-            try:
-                folder_of_split = _visible_folders()(str(folder), is_valid_file=is_image)
-            except FileNotFoundError as error:  # no class, or a class without images
-                others = unread_files(folder)
-                hint = f"It holds {count_endings(others)}, which are not read. " if others else ""
-                raise UsageError(
-                    f"{folder}: {str(error).splitlines()[0]}\n"
-                    f"{hint}Each class is a folder of images whose names end in {' '.join(ENDINGS)}"
-                ) from error
-            if others := unread_files(folder):
-                log_once(
-                    f"{folder}: {len(others)} files are left out, {count_endings(others)}: they lie in no class's "
-                    f"folder, or their names end in none of {' '.join(ENDINGS)}. The first: {others[0]}"
-                )
-            names = names or folder_of_split.classes
-            if folder_of_split.classes != names:
-                more, less = set(folder_of_split.classes) - set(names), set(names) - set(folder_of_split.classes)
+        for name, folder in self._folders().items():
+            members = class_files(folder)
+            names = names or sorted(members)
+            if sorted(members) != names:
+                more, less = set(members) - set(names), set(names) - set(members)
                 differences = [
                     f"{', '.join(sorted(s)[:5])} only in {w}" for s, w in ((less, "train"), (more, name)) if s
                 ]
-                raise UsageError(f"{self.root}: the classes of train and {name} differ: {'; '.join(differences)}")
-            splits[name] = self._split(folder, folder_of_split.samples)
-        return splits, names
+                raise UsageError(f"{self.path}: the classes of train and {name} differ: {'; '.join(differences)}")
+            files[name] = [(str(path), names.index(label)) for label in names for path in members[label]]
+        contents: dict[str, str] = {}
+        for name in files:
+            files[name], digests = self._readable(files[name])
+            contents |= digests
+        if "val" not in files:
+            samples = files["train"]
+            validates = split_by_content(
+                [contents[path] for path, _ in samples], self.val_fraction, SPLIT, [label for _, label in samples]
+            )
+            pairs = list(zip(samples, validates, strict=True))
+            files |= {split: [one for one, out in pairs if out == (split == "val")] for split in ("train", "val")}
+        tell_repeated({name: [contents[path] for path, _ in samples] for name, samples in files.items()}, "images")
+        return {name: self._split(samples, contents) for name, samples in files.items()}, names
 
-    def _split(self, folder: Path, samples: list[tuple[str, int]]) -> Split:
-        samples, contents = self._readable(folder, samples)
+    def _folders(self) -> dict[str, Path]:
+        """The folder of each split that has one."""
+        inside = {one.name: one for one in self.path.iterdir() if one.is_dir()} if self.path.is_dir() else {}
+        splits = {"train": ["train"], "val": [name for name in VAL_NAMES if name in inside], "test": ["test"]}
+        if len(splits["val"]) > 1:
+            raise UsageError(f"{self.path} has {' and '.join(splits['val'])}, and one folder of images can validate.")
+        folders = {split: inside[names[0]] for split, names in splits.items() if names and names[0] in inside}
+        if not folders and any(not name.startswith(".") for name in inside):
+            return {"train": self.path}
+        if "train" not in folders:
+            what = f"the folder {self.path / 'train'}, with a folder of images for each class,"
+            raise missing_file(what, RECIPES)
+        tell_unused(self.path, folders.values())
+        return folders
+
+    def _split(self, samples: list[tuple[str, int]], contents: dict[str, str]) -> Split:
         paths = [path for path, _ in samples]
-        files = [[str(Path(path).relative_to(folder)), contents[path]] for path in paths]
+        files = [[str(Path(path).relative_to(self.path)), contents[path]] for path in paths]
         pixels = FilePixels(len(paths), self.side, Files(paths), files)
-        return Split(pixels, np.array([label for _, label in samples]))
+        return Split(pixels, np.array([label for _, label in samples], np.int64))
 
-    def _readable(self, folder: Path, samples: list[tuple[str, int]]) -> tuple[list[tuple[str, int]], dict[str, str]]:
+    def _readable(self, samples: list[tuple[str, int]]) -> tuple[list[tuple[str, int]], dict[str, str]]:
         """The samples whose images can be read, and a digest of each file's content.
 
         Raises UsageError for the others unless they may be left out.
         """
-        stats = [size_and_time(path) for path, _ in samples]
-        whole = sum(size for size, _ in stats) <= DECODED_BYTES
+        paths = [path for path, _ in samples]
+        states = [file_state(path) for path in paths]
+        whole = sum(state[0] for state in states) <= DECODED_BYTES
 
-        def check(entry: Path) -> None:
-            wrong = {path: why for path, _ in samples if (why := image_problem(path, whole))}
-            contents = {path: content_digest(path, whole) for path, _ in samples if path not in wrong}
-            write_json(entry / "checked.json", {"wrong": wrong, "contents": contents})
+        def check() -> dict[str, dict[str, str]]:
+            wrong = {path: why for path in paths if (why := image_problem(path, whole))}
+            return {"wrong": wrong, "contents": {path: content_digest(path) for path in paths if path not in wrong}}
 
-        files = [[str(Path(path).relative_to(folder)), *one] for (path, _), one in zip(samples, stats, strict=True)]
-        entry = cached_entry("headers", {"format": 3, "folder": str(folder.resolve()), "files": files}, check)
-        checked = json.loads((entry / "checked.json").read_text("utf-8"))
+        key = {"format": 4, "files": [[path, *state] for path, state in zip(paths, states, strict=True)]}
+        if any(state[2] > time.time_ns() - UNSETTLED for state in states):
+            checked = check()  # a file that changes again within a tick of the clock would look as it does now
+        else:
+            entry = cached_entry("headers", key, lambda folder: write_json(folder / "checked.json", check()))
+            checked = json.loads((entry / "checked.json").read_text("utf-8"))
         wrong, contents = checked["wrong"], checked["contents"]
         if not wrong:
             return samples, contents
@@ -149,6 +165,7 @@ class ImageFolder(ImageData):
         if self.bad == "error":
             more = f"\n{len(wrong)} of {len(samples)} images are like this." if len(wrong) > 1 else ""
             raise UsageError(f"{first}{more}\nLeave such images out: --data.bad skip")
+        folder = os.path.commonpath([os.path.dirname(os.path.dirname(path)) for path in paths])
         if len(wrong) == len(samples):
             raise UsageError(f"{folder}: none of its {len(samples)} images can be read. The first: {first}")
         log.warning("%s: %d of %d images are left out. The first: %s", folder, len(wrong), len(samples), first)
@@ -160,67 +177,52 @@ def sample_images(count: int, shape: tuple[int, ...], *seed: int) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, (count, *shape), dtype=np.uint8)
 
 
-def size_and_time(path: str) -> tuple[int, int]:
-    """Of a file; zeros for a link to nothing, which opening it will name."""
+def file_state(path: str) -> tuple[int, ...]:
+    """Size, times of change, and place of a file, one of which is another after any change; zeros for no file.
+
+    The time of the last change of anything cannot be set, as that of the content can.
+    """
     try:
-        stat = Path(path).stat()
-    except OSError:
-        return 0, 0
-    return stat.st_size, stat.st_mtime_ns
+        status = os.stat(path)
+    except OSError:  # which opening it will name
+        return 0, 0, 0, 0, 0
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev
 
 
-def is_image(path: str) -> bool:
+def is_image(name: str) -> bool:
     """By the end of its name."""
-    return path.lower().endswith(ENDINGS)
+    return name.lower().endswith(ENDINGS)
 
 
-def _visible_folders() -> type:
-    """torchvision's reader of folders, for which a hidden one, such as an editor's or a notebook's, is no class."""
-    from torchvision.datasets import ImageFolder as Folder
-    from torchvision.datasets.folder import find_classes
+def class_files(folder: Path) -> dict[str, list[Path]]:
+    """The images of each class, a folder in ``folder``, whose name is read as Unicode's composed form.
 
-    class Visible(Folder):
-        def find_classes(self, directory: str) -> tuple[list[str], dict[str, int]]:
-            names = [name for name in find_classes(directory)[0] if not name.startswith(".")]
-            if not names:
-                raise FileNotFoundError(f"Couldn't find any class folder in {directory}.")
-            return names, {name: number for number, name in enumerate(names)}
-
-    return Visible
-
-
-def unread_files(folder: Path) -> list[str]:
-    """The files below a split's folder that are not read, except hidden files and those of file managers."""
-    files = []
-    for place, folders, names in os.walk(folder, followlinks=True):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        inside = Path(place) != folder
-        files += [
-            os.path.join(place, name)
-            for name in sorted(names)
-            if not (name.startswith(".") or name.lower() in LITTER or (inside and is_image(name)))
-        ]
-    return files
+    Files that belong to no class, or are no images, are counted and named. Raises UsageError for a class without any.
+    """
+    top = list_folder(folder, lambda name: False, depth=0)
+    members: dict[str, list[Path]] = {}
+    others = {path: kind for path, kind in top.others.items() if kind != "a folder"}
+    for place in top.others.keys() - others.keys():
+        inside = list_folder(place, is_image)
+        members.setdefault(unicodedata.normalize("NFC", place.name), []).extend(inside.files)
+        others |= inside.others
+    empty = [name for name, files in sorted(members.items()) if not files]
+    if empty or not members:
+        held = f"It holds {count_kinds(others)}, which are not read. " if others else ""
+        what = f"there is no image of the class {', '.join(empty[:5])}" if members else "there is no folder of a class"
+        raise UsageError(
+            f"{folder}: {what}.\n{held}Each class is a folder of images whose names end in {' '.join(ENDINGS)}"
+        )
+    tell_left_out(
+        folder, dict(sorted(others.items())), f"images lie in a class's folder and end in {' '.join(ENDINGS)}"
+    )
+    return {name: sorted(files, key=lambda path: (str(path.parent), path.name)) for name, files in members.items()}
 
 
-def count_endings(paths: list[str]) -> str:
-    """How many there are of each ending: ``3 .avif, 1 .txt``."""
-    counts = Counter(Path(path).suffix.lower() or "without an ending" for path in paths)
-    texts = [f"{count} {ending}" for ending, count in counts.most_common(6)]
-    return ", ".join([*texts, *(["…"] if len(counts) > 6 else [])])
-
-
-def content_digest(path: str, whole: bool) -> str:
-    """A digest of a file: of all of it, or of its length and three pieces where there are too many to be read."""
+def content_digest(path: str) -> str:
+    """A digest of all bytes of a file."""
     with Path(path).open("rb") as file:
-        if whole:
-            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=12)).hexdigest()
-        size = os.fstat(file.fileno()).st_size
-        hashed = hashlib.blake2b(str(size).encode(), digest_size=12)
-        for start in (0, size // 2, size - PIECE):
-            file.seek(max(0, start))
-            hashed.update(file.read(PIECE))
-        return hashed.hexdigest()
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=12)).hexdigest()
 
 
 def image_problem(path: str, whole: bool) -> str:
@@ -348,7 +350,7 @@ class TorchvisionImages(ImageData):
     def __init__(
         self,
         name: str,
-        root: str,
+        path: str,
         image_size: int | None = None,
         batch_size: int = 64,
         augment: Augment = "none",
@@ -359,12 +361,12 @@ class TorchvisionImages(ImageData):
         """
         Args:
             name: class of torchvision.datasets, such as CIFAR10.
-            root: folder that holds the files.
+            path: folder that holds the files.
             val_fraction: share of the training images that validates.
         """
         super().__init__(image_size, batch_size, augment, num_workers, seed)
         require_fraction(val_fraction=val_fraction)
-        self.dataset, self.root, self.val_fraction = name, Path(root).expanduser(), val_fraction
+        self.dataset, self.path, self.val_fraction = name, Path(path).expanduser(), val_fraction
 
     @classmethod
     def sample_files(cls, folder: Path, seed: int) -> dict[str, Any]:
@@ -377,7 +379,7 @@ class TorchvisionImages(ImageData):
             for name, array in ((f"{split}-images-idx3-ubyte", images), (f"{split}-labels-idx1-ubyte", labels)):
                 sizes = b"".join(size.to_bytes(4, "big") for size in array.shape)
                 atomic_files.write_bytes(place / name, bytes([0, 0, 8, array.ndim]) + sizes + array.tobytes())
-        return {"name": "MNIST", "root": str(folder)}
+        return {"name": "MNIST", "path": str(folder)}
 
     def read(self) -> tuple[dict[str, Split], list[str]]:
         """The splits, validation cut from the training images, and the names of the classes."""
@@ -424,9 +426,9 @@ class TorchvisionImages(ImageData):
             raise UsageError(f"torchvision's {self.dataset} has no train and test split: use ImageFolder or NpzImages")
         arguments |= {"download": False} if "download" in options else {}
         try:
-            return cls(str(self.root), **arguments)
+            return cls(str(self.path), **arguments)
         except (RuntimeError, OSError) as error:
-            raise missing_file(f"the {split} split of the data set {self.dataset} in {self.root}", RECIPES) from error
+            raise missing_file(f"the {split} split of the data set {self.dataset} in {self.path}", RECIPES) from error
 
 
 def _labels(dataset: Any) -> np.ndarray:

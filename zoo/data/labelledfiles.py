@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from pathlib import Path
 from typing import Any
 
 from zoo.data.batches import generator, sample_sentence
-from zoo.data.data import require_fraction
+from zoo.data.data import log_once, require_fraction, split_by_content, tell_repeated
 from zoo.data.labelled import CHOICE, LabelledText, TextLabels
-from zoo.data.read import missing_file, read_lines
+from zoo.data.read import VAL_NAMES, missing_file, named_file, read_lines, tell_unused
 from zoo.errors import UsageError
 from zoo.io import atomic_files
 
 RECIPES = "topics-tiny"
+# words over a column of classes, perhaps the last of several: "class", "star_rating"
+HEADERS = {"label", "labels", "class", "classes", "category", "categories", "target", "sentiment", "topic", "rating",
+           "intent", "emotion", "stars", "score", "tag", "y"}  # fmt: skip
 
 
 class LabelledFiles(TextLabels):
@@ -64,14 +69,15 @@ class LabelledFiles(TextLabels):
         files = {split: self._file(split) for split in ("train", "val", "test")}
         if files["train"] is None:
             raise missing_file(f"{self.path / 'train.tsv'} (or .gz)", RECIPES)
+        tell_unused(self.path, filter(None, files.values()))
         splits = {split: read_table(file) for split, file in files.items() if file is not None}
         if len({one.label for one in splits["train"]}) < 2:
             raise UsageError(f"{files['train']} has a single class: there is nothing to tell apart")
+        tell_repeated({split: [one.text for one in texts] for split, texts in splits.items()}, "texts")
         return splits if "val" in splits else splits | split_validation(splits["train"], self.val_fraction)
 
     def _file(self, split: str) -> Path | None:
-        names = (self.path / f"{split}.tsv", self.path / f"{split}.tsv.gz")
-        return next((file for file in names if file.is_file()), None)
+        return named_file(self.path, *(f"{name}.tsv" for name in (VAL_NAMES if split == "val" else [split])))
 
 
 def read_table(file: Path) -> list[LabelledText]:
@@ -81,20 +87,29 @@ def read_table(file: Path) -> list[LabelledText]:
         label, tab, text = line.partition("\t")
         if not tab or not label.strip() or not text.strip():
             raise UsageError(f"{file}:{number} must hold a class, a tab and a text")
-        rows.append(LabelledText(text, label.strip()))
+        rows.append(LabelledText(text, unicodedata.normalize("NFC", label.strip())))
+    if rows and is_header(rows):
+        log_once("%s:1 is left out as the header of a table: %s, %s", file, rows[0].label, rows[0].text)
+        del rows[0]
     if not rows:
         raise UsageError(f"{file} is empty: it must hold a class, a tab and a text per line")
     return rows
 
 
+def is_header(rows: list[LabelledText]) -> bool:
+    """Whether the first line names its columns: a word for classes, which no other line has, and one for texts."""
+    label, text = rows[0].label.lower(), rows[0].text.strip()
+    return (
+        re.split(r"[\W_]+", label)[-1] in HEADERS
+        and all(one.label != rows[0].label for one in rows[1:])
+        and re.fullmatch(r"\W*\w+\W*", text) is not None
+    )
+
+
 def split_validation(texts: list[LabelledText], fraction: float) -> dict[str, list[LabelledText]]:
-    """Training and validation texts, drawn by a fixed seed."""
-    count = max(1, round(len(texts) * fraction))
-    if count >= len(texts):
-        raise UsageError(f"{len(texts)} texts are too few to set some aside for validation")
-    order = generator(CHOICE).permutation(len(texts))
-    validation = set(order[:count].tolist())
+    """Training and validation texts, drawn by a fixed seed; no text is in both, and every class is in training."""
+    validates = split_by_content([one.text for one in texts], fraction, [CHOICE], [one.label for one in texts])
     return {
-        "train": [text for number, text in enumerate(texts) if number not in validation],
-        "val": [text for number, text in enumerate(texts) if number in validation],
+        "train": [text for text, held_out in zip(texts, validates, strict=True) if not held_out],
+        "val": [text for text, held_out in zip(texts, validates, strict=True) if held_out],
     }

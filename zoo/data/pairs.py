@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from zoo.data.batches import generator, sample_sentence
-from zoo.data.data import require_fraction
+from zoo.data.data import require_fraction, split_by_content, tell_repeated
 from zoo.data.pairdata import Pair, PairData, TooLong
-from zoo.data.read import LONGEST_LINE, missing_file, raw_lines, read_bytes
+from zoo.data.read import LONGEST_LINE, VAL_NAMES, missing_file, named_file, raw_lines, read_bytes, tell_unused
 from zoo.errors import UsageError
 from zoo.io import atomic_files
 
 log = logging.getLogger(__name__)
 RECIPES = "translation-tiny"
 SKIP = ".\nLeave such lines out: --data.options.bad skip"
-VAL_NAMES = ("val", "valid", "dev")
 SPLIT = 20170612  # fixed seed of the split
 
 
@@ -113,8 +112,9 @@ class ParallelFiles(PairData):
     def _look(self, prefixes: list[Path]) -> list[Path]:
         """The files of the first prefix that has any."""
         for prefix in prefixes:
-            columns = [self._plain_or_gz(f"{prefix}.{language}") for language in self.languages]
-            table = self._plain_or_gz(f"{prefix}.tsv") or (prefix if prefix.is_file() and _is_table(prefix) else None)
+            columns = [named_file(prefix.parent, f"{prefix.name}.{language}") for language in self.languages]
+            table = named_file(prefix.parent, f"{prefix.name}.tsv")
+            table = table or (prefix if prefix.is_file() and _is_table(prefix) else None)
             if columns[0] and columns[1]:
                 return [columns[0], columns[1]]
             if table:
@@ -133,10 +133,6 @@ class ParallelFiles(PairData):
             raise missing_file(f"{prefix}.{first} and .{second} (or .gz, or {prefix.name}.tsv)", RECIPES)
         return files
 
-    @staticmethod
-    def _plain_or_gz(name: str) -> Path | None:
-        return next((file for file in (Path(name), Path(f"{name}.gz")) if file.is_file()), None)
-
     def origin(self) -> dict[str, Any]:
         """SHA-256 of every file, and the options that change pairs."""
         digests = {
@@ -149,24 +145,27 @@ class ParallelFiles(PairData):
     def corpus(self) -> dict[str, list[Pair]]:
         """The pairs of each split; validation is cut from training pairs where it has no files."""
         corpus = {split: _read(files, self.options) for split, files in self.files().items()}
+        tell_repeated({split: [pair.source for pair in pairs] for split, pairs in corpus.items()}, "source sentences")
         return corpus if "val" in corpus else corpus | split_validation(corpus["train"], self.options.val_fraction)
+
+    def load(self) -> None:
+        """Read the pairs, train the tokenizers, and encode the splits once; other files of the folder are named."""
+        super().load()
+        if self.path.is_dir():
+            tell_unused(self.path, [file for files in self.files().values() for file in files])
 
 
 def split_validation(pairs: list[Pair], fraction: float) -> dict[str, list[Pair]]:
     """Training and validation pairs, drawn by a fixed seed; no source sentence is in both."""
-    sources = list(dict.fromkeys(pair.source for pair in pairs))
-    count = max(1, round(len(sources) * fraction))
-    if count >= len(sources):
-        raise UsageError(f"{len(sources)} different source sentences are too few to set some aside for validation")
-    validation = {sources[i] for i in generator(SPLIT).permutation(len(sources))[:count]}
+    validates = split_by_content([pair.source for pair in pairs], fraction, [SPLIT])
     return {
-        "train": [pair for pair in pairs if pair.source not in validation],
-        "val": [pair for pair in pairs if pair.source in validation],
+        "train": [pair for pair, held_out in zip(pairs, validates, strict=True) if not held_out],
+        "val": [pair for pair, held_out in zip(pairs, validates, strict=True) if held_out],
     }
 
 
 def _is_table(path: Path) -> bool:
-    return path.name.removesuffix(".gz").endswith(".tsv")
+    return path.name.lower().removesuffix(".gz").endswith(".tsv")
 
 
 def _read(files: list[Path], options: PairOptions) -> list[Pair]:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from zoo.data.batches import BatchDataset, generator, round_up, sample_sentence
-from zoo.data.data import Data, at_least, log_once, require_fraction
+from zoo.data.data import Data, at_least, log_once, require_fraction, split_by_content, tell_repeated
 from zoo.data.derived import FromText, Stream
 from zoo.data.read import raw_lines
 from zoo.data.stdlib import StdlibDocs
@@ -23,6 +23,7 @@ from zoo.errors import UsageError
 from zoo.io import atomic_files, limits
 
 RECIPES = "dpo-tiny"
+SPLIT = 20180111  # fixed seed of the split
 KEYS = ("prompt", "chosen", "rejected")
 
 
@@ -166,7 +167,7 @@ class PreferenceFiles(Data):
             path: a file of JSON lines.
             tokenizer: folder of the run that training starts from, or a tokenizer.json.
             val_path: a file that validates, instead of a share of the pairs.
-            val_fraction: share of the pairs, the last ones, that validates.
+            val_fraction: share of the pairs, equal ones together, that validates.
             max_length: most tokens of a prompt and an answer.
             batch_size: pairs per batch and process.
             num_workers: processes that load batches; 0 loads in the training process.
@@ -195,8 +196,11 @@ class PreferenceFiles(Data):
             raise UsageError(f"the tokenizer {self.tokenizer_path} has no {EOS}, with which an answer ends.")
         texts = {split: read_pairs(Path(path).expanduser()) for split, path in self.paths.items() if path is not None}
         if "val" not in texts:
-            count = max(1, round(len(texts["train"]) * self.val_fraction))
-            texts = {"train": texts["train"][:-count], "val": texts["train"][-count:]}
+            validates = split_by_content(texts["train"], self.val_fraction, [SPLIT])
+            every = list(zip(texts["train"], validates, strict=True))
+            texts = {name: [one for one, held_out in every if held_out == (name == "val")] for name in ("train", "val")}
+        else:
+            tell_repeated(texts, "pairs")
         content = hashlib.sha256(self.tokenizer.to_json().encode() + str(self.max_length).encode())
         for split, pairs in sorted(texts.items()):
             content.update(f"{split} {json.dumps(pairs)}".encode())

@@ -1,15 +1,165 @@
-"""Read text files strictly: an invalid byte is an error that names its line, and nothing is replaced or skipped."""
+"""Find the files of a data source and read text strictly: whatever is left out is counted and named.
+
+An invalid byte is an error that names its line, and nothing is replaced or skipped.
+"""
 
 from __future__ import annotations
 
+import fnmatch
+import functools
+import glob
 import os
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from zoo.errors import UsageError
 from zoo.io import limits
 
 BOM = b"\xef\xbb\xbf"
+LITTER = ("thumbs.db", "desktop.ini", "icon\r")  # of file managers
+EMPTY = "empty"
+VAL_NAMES = ("val", "valid", "validation", "dev")  # of files and folders that validate
+SHOWN_KINDS = 12  # of files that are left out
 LONGEST_LINE = 1_000_000  # characters; no sentence has as many
+
+
+class FolderFiles(NamedTuple):
+    """The files below a folder that are read, and why each other one is not: its ending, or a few words."""
+
+    files: list[Path]
+    others: dict[Path, str]
+
+
+def list_folder(
+    folder: Path, reads: Callable[[str], bool], empty: bool = True, depth: int | None = None
+) -> FolderFiles:
+    """The files below a folder whose names are read, to a depth of folders if any is given, in the order of paths.
+
+    Links are followed, and each folder and file is read once, however many links lead to it. Hidden files are left
+    out, as are ``empty`` ones where they hold nothing that could be read. Raises UsageError for a folder that cannot
+    be listed.
+    """
+    found = FolderFiles([], {})
+    above = {*folder.absolute().parents, *folder.resolve().parents}
+    known: set[object] = {_identity(one, one.stat()) for one in above}
+    waiting = [(folder, 0)]
+    while waiting:
+        place, level = waiting.pop()
+        try:
+            known.add(_identity(place, place.stat()))
+            entries = sorted(os.scandir(place), key=lambda entry: entry.name, reverse=True)
+        except OSError as error:
+            raise UsageError(f"the folder {place} cannot be read: {error.strerror or error}") from error
+        inside = []
+        for entry in entries:
+            path = place / entry.name
+            if entry.name.startswith(".") or entry.name.lower() in LITTER:
+                found.others[path] = "hidden"
+            elif not os.path.exists(path):
+                if reads(entry.name):
+                    found.files.append(path)  # reading it says what is wrong
+                else:
+                    found.others[path] = "a link to nothing"
+            elif (identity := _identity(path, entry.stat())) in known:
+                found.others[path] = "a link to what is read already"
+            elif entry.is_dir():
+                if depth is not None and level >= depth:
+                    found.others[path] = "a folder"
+                else:
+                    inside.append((path, level + 1))
+            elif not entry.is_file():
+                found.others[path] = "no ordinary file"
+            elif not reads(entry.name):
+                found.others[path] = path.suffix.lower() or "without an ending"
+            elif not empty and not entry.stat().st_size:
+                found.others[path] = EMPTY
+            else:
+                known.add(identity)
+                found.files.append(path)
+        waiting += inside
+    return FolderFiles(sorted(found.files), dict(sorted(found.others.items())))
+
+
+def _identity(path: Path, status: os.stat_result) -> object:
+    """What is the same for all names of a file, where the file system says so."""
+    return (status.st_dev, status.st_ino) if status.st_ino else path
+
+
+def match_files(pattern: str) -> list[Path]:
+    """The files that a pattern with ``*``, ``?``, ``[…]`` or ``**`` means; a folder of that very name is itself meant.
+
+    As in list_folder, links are followed without circles, and hidden names match no pattern.
+    """
+    parts = Path(pattern).expanduser().parts
+    base = Path(parts[0]) if Path(parts[0]).is_absolute() else Path()
+    rest = list(parts[1:] if Path(parts[0]).is_absolute() else parts)
+    while len(rest) > 1 and (os.path.lexists(base / rest[0]) or not glob.has_magic(rest[0])):
+        base /= rest.pop(0)
+    if not base.is_dir():
+        return []
+    depth = None if "**" in rest else len(rest) - 1
+    files = list_folder(base, lambda name: True, depth=depth).files
+    return [file for file in files if _matches(file.relative_to(base).parts, tuple(rest))]
+
+
+def _matches(names: tuple[str, ...], patterns: tuple[str, ...]) -> bool:
+    """Whether the parts of a path match those of a pattern, of which ``**`` is any number of folders."""
+    if not patterns or not names:
+        return not patterns and not names
+    if patterns[0] == "**":
+        return _matches(names, patterns[1:] or ("*",)) or (len(names) > 1 and _matches(names[1:], patterns))
+    return fnmatch.fnmatchcase(names[0], patterns[0]) and _matches(names[1:], patterns[1:])
+
+
+def named_file(folder: Path, *names: str) -> Path | None:
+    """The file of a folder with the first of these names that there is, plain or with .gz, in small or capital letters.
+
+    Exactly as it is written it comes before one in other letters.
+    """
+    for name in (*names, *(f"{name}.gz" for name in names)):
+        if (folder / name).is_file():
+            return folder / name
+    if folder.is_dir():
+        lower = {file.lower(): file for file in sorted(os.listdir(folder), reverse=True)}
+        for name in (*names, *(f"{name}.gz" for name in names)):
+            if name.lower() in lower and (folder / lower[name.lower()]).is_file():
+                return folder / lower[name.lower()]
+    return None
+
+
+def count_kinds(others: Mapping[Path, str]) -> str:
+    """How many files there are of each kind, with an example: ``3 .avif (a/b.avif, …), 1 hidden (.x)``."""
+    examples: dict[str, list[Path]] = {}
+    for path, kind in others.items():
+        examples.setdefault(kind, []).append(path)
+    kinds = sorted(examples.items(), key=lambda item: (-len(item[1]), item[0]))
+    texts = [
+        f"{len(paths)} {kind} ({os.path.join(*paths[0].parts[-2:])}{', …' * (len(paths) > 1)})" for kind, paths in kinds
+    ]
+    return ", ".join([*texts[:SHOWN_KINDS], *(["…"] if len(texts) > SHOWN_KINDS else [])])
+
+
+def tell_left_out(folder: Path, others: Mapping[Path, str], reason: str = "") -> None:
+    """Say once which files of a folder are not read, by their endings."""
+    if others:
+        are = f"{len(others)} file{'s are' if len(others) > 1 else ' is'} left out"
+        _tell(f"{folder}: {are}, {count_kinds(others)}{reason and f': {reason}'}")
+
+
+@functools.cache
+def _tell(message: str) -> None:
+    from zoo.data.batches import log_once  # here: what is only read needs no torch
+
+    log_once("%s", message)
+
+
+def tell_unused(folder: Path, used: Iterable[Path]) -> None:
+    """Say which files of a folder are none of those that are read there."""
+    names = {file.name for file in used}
+    if folder.is_dir():
+        others = list_folder(folder, names.__contains__, depth=0).others
+        tell_left_out(folder, {path: kind for path, kind in others.items() if path.name not in names})
 
 
 def memory_size() -> int:
@@ -24,11 +174,17 @@ def read_bytes(path: Path, recipes: str) -> bytes:
     """
     try:
         content = limits.read_bytes(path, memory_size())
+    except IsADirectoryError as error:
+        inside = sorted(one.name for one in path.iterdir() if one.is_file())
+        example = f", such as {path / inside[0]}" if inside else ""
+        raise UsageError(f"{path} is a folder, and a single file is read: name one{example}.") from error
     except FileNotFoundError as error:
+        if path.is_symlink():
+            raise UsageError(f"{path} is a link to {os.readlink(path)}, which is not there.") from error
         raise missing_file(str(path), recipes) from error
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
-    if path.suffix != ".gz":
+    if path.suffix.lower() != ".gz":
         return content
     return limits.gunzip(content, str(path))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import hashlib
 import json
+import os
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,8 +16,8 @@ import torch
 
 from zoo.data.batches import BatchDataset, generator, sample_sentence
 from zoo.data.cache import cached_entry, map_array, write_array, write_json
-from zoo.data.data import Data, at_least, log_once, require_fraction
-from zoo.data.read import missing_file, read_bytes, read_text
+from zoo.data.data import Data, at_least, log_once, require_fraction, tell_repeated
+from zoo.data.read import count_kinds, list_folder, match_files, missing_file, read_bytes, read_text, tell_left_out
 from zoo.data.tokenizer import CLS, EOS, Tokenizer
 from zoo.errors import UsageError
 from zoo.io import atomic_files
@@ -27,28 +28,10 @@ Scheme: TypeAlias = Literal["chars", "bytes", "bpe"] | str  # or a run's folder,
 IGNORE = -100
 RECIPES = "lm-tiny"
 SUFFIXES = frozenset(
-    [
-        ".txt",
-        ".text",
-        ".md",
-        ".rst",
-        ".tex",
-        ".csv",
-        ".json",
-        ".jsonl",
-        ".html",
-        ".xml",
-        ".py",
-        ".c",
-        ".h",
-        ".cpp",
-        ".js",
-        ".java",
-        ".rs",
-        ".go",
-        ".sh",
-    ]
+    ".txt .text .md .rst .tex .csv .json .jsonl .html .xml .py .c .h .cpp .js .java .rs .go .sh".split()
 )
+# what the library datasets and the hub write about texts that are elsewhere
+METADATA = ("state.json", "dataset_info.json", "dataset_infos.json", "dataset_dict.json")
 
 
 def check_scheme(tokenizer: str, schemes: Sequence[str]) -> None:
@@ -288,40 +271,49 @@ class TextFiles(TextData):
         for split, path in self.paths.items():
             if path is not None:
                 documents[split] = [_text(file) for file in text_files(path)]
+        tell_repeated(documents, "files")
+        if repeated := len(documents["train"]) - len(set(documents["train"])):
+            log_once(f"{repeated} of {len(documents['train'])} training files have the text of another one")
         separate = any(len(texts) > 1 for texts in documents.values())
         if "val" not in documents:
             documents |= split_validation(documents["train"], self.val_fraction)
         return Corpus(documents, separate)
 
 
-def _is_text(file: Path, folder: Path) -> bool:
-    hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
-    return file.suffix.lower() in SUFFIXES and not hidden and file.is_file() and file.stat().st_size > 0
+def inner_suffix(name: str, compressions: Sequence[str] = (".gz",)) -> str:
+    """The ending of a name, in small letters, without that of a compression."""
+    stem, ending = os.path.splitext(name.lower())
+    return os.path.splitext(stem)[1] if ending in compressions else ending
 
 
-def text_files(path: str | list[str], suitable: Callable[[Path, Path], bool] = _is_text) -> list[Path]:
-    """The files that a path option means, of a folder those that are `suitable`: a function of file and folder.
+def _is_text(name: str) -> bool:
+    return inner_suffix(name) in SUFFIXES and name.lower() not in METADATA
+
+
+def text_files(path: str | list[str], reads: Callable[[str], bool] = _is_text) -> list[Path]:
+    """The files that a path option means, of a folder those whose names are read; the others are counted and named.
 
     Raises UsageError when there are none.
     """
     if isinstance(path, list):
         if not path:
             raise UsageError("path is an empty list: name at least one file")
-        return [file for one in path for file in text_files(one, suitable)]
+        return [file for one in path for file in text_files(one, reads)]
     if not path:
         raise UsageError("path is empty: name a file, a folder or a pattern")
     here = Path(path).expanduser()
     if here.is_dir():
-        inside = [file for file in sorted(here.rglob("*")) if suitable(file, here)]
-        if not inside:
-            raise UsageError(f"the folder {path} has no text file with content, such as *.txt, *.md or *.py")
-        return inside
-    if here.exists() or not glob.has_magic(str(here)):
-        if not here.exists():
+        inside = list_folder(here, reads, empty=False)
+        if not inside.files:
+            others = f": it holds {count_kinds(inside.others)}, which are not read" if inside.others else ""
+            raise UsageError(f"the folder {path} has no text file with content, such as *.txt, *.md or *.py{others}")
+        tell_left_out(here, inside.others)
+        return inside.files
+    if here.exists() or here.is_symlink() or not glob.has_magic(str(here)):
+        if not (here.exists() or here.is_symlink()):
             raise missing_file(path, RECIPES)
         return [here]
-    matches = [Path(name) for name in sorted(glob.glob(str(here), recursive=True)) if Path(name).is_file()]
-    if not matches:
+    if not (matches := match_files(path)):
         raise UsageError(f"no file matches {path}. Recipes with embedded data: {RECIPES}")
     return matches
 

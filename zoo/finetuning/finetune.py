@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from zoo.data.batches import log_once
 from zoo.data.tokenizer import Tokenizer
-from zoo.errors import UsageError
+from zoo.errors import UsageError, ZooError
 from zoo.finetuning.weight_transfer import Transfer, transfer_weights
 from zoo.inference import weight_files
 from zoo.inference.find_run import ModelLocation, find_model
+from zoo.inference.rebuild_task import rebuild_task
 from zoo.models.initialization import derive_seed
 from zoo.parts.lora import adapt
 from zoo.parts.position import Position
@@ -87,7 +89,7 @@ def prepare_task(task: Task, tune: Tune, runs: str | Path, data: Any = None, fre
             for name, tensor in weight_files.read_tensors(place.weights).items()
             if name.startswith(NET)
         }
-        transferred = transfer_weights(task.net, tensors, place.weights)
+        transferred = transfer_weights(task.net, tensors, place.weights, network_of(place))
         task.take_start()
     if tune.rank:
         add_adapters(task.net, tune)
@@ -107,6 +109,16 @@ def prepare_task(task: Task, tune: Tune, runs: str | Path, data: Any = None, fre
     if tune.layer_decay < 1:
         task.rates = rate_factors(task.net, tune.layer_decay)
     return transferred
+
+
+def network_of(place: ModelLocation) -> nn.Module | None:
+    """The network that trained weights belong to, without memory for them; None where it cannot be built here."""
+    try:
+        with torch.device("meta"):
+            return rebuild_task(place.config, place.source).net
+    except ZooError as error:
+        log_once(f"tune.start: what {place.source} describes cannot be built, so that positions stay: {error}")
+        return None
 
 
 def add_adapters(net: nn.Module, tune: Tune) -> list[str]:

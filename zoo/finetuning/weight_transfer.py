@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ class Transfer:
 
     copied: dict[str, Shape] = field(default_factory=dict)
     extended: dict[str, tuple[Shape, Shape]] = field(default_factory=dict)  # copied, with rows for new tokens
+    moved: dict[str, tuple[Shape, Shape]] = field(default_factory=dict)  # each row to the place that it stood for
     reshaped: dict[str, tuple[Shape, Shape]] = field(default_factory=dict)  # of another shape: newly initialised
     new: dict[str, Shape] = field(default_factory=dict)
     unused: dict[str, Shape] = field(default_factory=dict)
@@ -33,8 +35,9 @@ class Transfer:
         """(what happened, name, shape) of every tensor."""
         rows = [("kept", name, format_shape(shape)) for name, shape in self.copied.items()]
         rows += [
-            ("extended", name, f"{format_shape(old)} → {format_shape(new)}")
-            for name, (old, new) in self.extended.items()
+            (fate, name, f"{format_shape(old)} → {format_shape(new)}")
+            for fate, tensors in (("extended", self.extended), ("moved", self.moved))
+            for name, (old, new) in tensors.items()
         ]
         rows += [("new", name, format_shape(shape)) for name, shape in self.new.items()]
         rows += [
@@ -45,7 +48,7 @@ class Transfer:
     def table(self) -> str:
         """The report as text: a line per kind of change, and below it the tensors, those of equal blocks together."""
         rows, lines = self.rows(), []
-        for fate in ("kept", "extended", "new", "left out"):
+        for fate in ("kept", "extended", "moved", "new", "left out"):
             mine = [(name, shape) for row_fate, name, shape in rows if row_fate == fate]
             if mine:
                 lines.append(f"  {fate:<9} {len(mine)} tensor{'s' if len(mine) > 1 else ''}")
@@ -79,18 +82,30 @@ def _span(numbers: list[int]) -> str:
 
 
 @torch.no_grad()
-def transfer_weights(net: nn.Module, tensors: Mapping[str, Tensor], source: object) -> Transfer:
+def transfer_weights(
+    net: nn.Module, tensors: Mapping[str, Tensor], source: object, start: nn.Module | None = None
+) -> Transfer:
     """Copy into ``net`` every tensor of the same name and shape, and report all tensors.
 
-    A tensor with a row per token that has more rows than the file's keeps the additional rows as they are. Raises
-    UsageError if no matrix fits.
+    A tensor with a row per token that has more rows than the file's keeps the additional rows as they are. In a table
+    of positions or distances each row comes from the row that stood for the same place in ``start``, the network that
+    the file belongs to; where that is not known, a table of another length is newly initialised. Raises UsageError if
+    no matrix fits.
     """
     own, result = net.state_dict(), Transfer()
-    words = token_tensors(net)
+    words, places = token_tensors(net), place_tables(net)
+    theirs = {} if start is None else place_tables(start)
     for name, tensor in own.items():
         loaded = tensors.get(name)
         if loaded is None:
             result.new[name] = tuple(tensor.shape)
+        elif name in places and name in theirs:
+            if not _move_rows(tensor, loaded, places[name], theirs[name]):
+                result.reshaped[name] = tuple(loaded.shape), tuple(tensor.shape)
+            elif loaded.equal(tensor.to(loaded)):
+                result.copied[name] = tuple(tensor.shape)
+            else:
+                result.moved[name] = tuple(loaded.shape), tuple(tensor.shape)
         elif loaded.shape == tensor.shape:
             tensor.copy_(loaded)
             result.copied[name] = tuple(tensor.shape)
@@ -109,9 +124,34 @@ def transfer_weights(net: nn.Module, tensors: Mapping[str, Tensor], source: obje
     return result
 
 
+def _move_rows(tensor: Tensor, loaded: Tensor, part: Any, start: Any) -> bool:
+    """Fill the rows of a table of places, whose other sizes must agree; whether the file has any of them."""
+    if type(part) is not type(start) or tensor.dim() != loaded.dim():
+        return False
+    if (*tensor.shape[:-2], tensor.shape[-1]) != (*loaded.shape[:-2], loaded.shape[-1]):
+        return False
+    rows, known = part.convert_rows(start, loaded.to(tensor))
+    tensor[..., known, :] = rows[..., known, :]
+    return bool(known.any())
+
+
+def place_tables(net: nn.Module) -> dict[str, Any]:
+    """The names of tables with a row per position or distance, and the part that knows what a row stands for."""
+    return {
+        f"{name}.{table}": module
+        for name, module in net.named_modules(remove_duplicate=False)
+        for table in getattr(module, "place_tables", ())
+    }
+
+
 def token_tensors(net: nn.Module) -> set[str]:
-    """The names of tensors with a row per token: embeddings, and tensors of ``head`` with as many rows."""
-    sizes = {module.num_embeddings for module in net.modules() if isinstance(module, nn.Embedding)}
-    tables = {f"{name}.weight" for name, module in net.named_modules() if isinstance(module, nn.Embedding)}
+    """The names of tensors with a row per token: embeddings outside of parts, and as long tensors of ``head``."""
+    parts = tuple(f"{name}." for name, module in net.named_modules() if name and hasattr(module, "kind"))
+    tables = {
+        f"{name}.weight": module.num_embeddings
+        for name, module in net.named_modules()
+        if isinstance(module, nn.Embedding) and not name.startswith(parts)
+    }
+    sizes = set(tables.values())
     heads = {name for name, tensor in net.state_dict().items() if name.startswith("head.") and len(tensor) in sizes}
-    return tables | heads
+    return tables.keys() | heads

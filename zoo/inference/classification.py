@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from zoo.data.imagefiles import UNREADABLE, FilePixels, open_header, upright
+from zoo.data.imagefiles import INTERPOLATIONS, UNREADABLE, FilePixels, open_header, prepare_published, upright
 from zoo.data.pixels import ArrayPixels, Images, Split, resize_images
 from zoo.errors import UsageError
 from zoo.inference.find_run import ModelLocation
@@ -52,6 +52,7 @@ class TrainedClassification(Trained):
         super().__init__(task, place)
         path = place.file("images.json")
         self.names, self.mean, self.std, self.size, self.channels = prepare_image(path)
+        self.prepare = published_way(path)
         self.mode = MODES[self.channels]
         self.check_entries("num_classes", len(self.names), path.name)
         self.resize = (
@@ -103,6 +104,18 @@ class TrainedClassification(Trained):
         """One image as (1, C, size, size) in uint8."""
         name = str(picture) if isinstance(picture, (str, Path)) else f"image {number}"
         image = open_image(picture, name)
+        if resize is None and self.prepare is not None:
+            try:
+                pixels = prepare_published(upright(image).convert(self.mode), self.prepare)[None]
+            except UNREADABLE as error:
+                reason = str(error) if isinstance(error, UsageError) else f"cannot be read as an image: {error}"
+                raise UsageError(f"{name}: {reason}") from error
+            if pixels.shape[2:] == (self.size, self.size):
+                return pixels
+            raise UsageError(
+                f"{name} becomes {pixels.shape[3]} × {pixels.shape[2]} pixels as this model's own library prepares it, "
+                f"and the model needs {self.size} × {self.size}.\nResize it: --resize crop, --resize stretch"
+            )
         way = resize or self.resize
         right = image.size == (self.size, self.size)
         if not right and way is None:
@@ -162,6 +175,31 @@ def prepare_image(path: Path) -> tuple[list[str], Tensor, Tensor, int, int]:
     except (ValueError, KeyError, TypeError, RuntimeError) as error:
         raise UsageError(f"{path} is not what a run writes: {type(error).__name__} {error}") from error
     return names, mean, std, size, int(channels)
+
+
+def published_way(path: Path) -> dict[str, Any] | None:
+    """How a published model's library prepares images, by an images.json; None for a model that was trained here.
+
+    Raises UsageError if it is invalid.
+    """
+    content = limits.read_json(path)
+    way = content.get("prepare") if isinstance(content, dict) else None
+    if way is None:
+        return None
+
+    def pair(value: Any) -> bool:
+        return isinstance(value, list) and len(value) == 2 and all(type(n) is int and 1 <= n <= LARGEST for n in value)
+
+    try:
+        right = way["library"] in ("timm", "transformers") and way["interpolation"] in INTERPOLATIONS
+        right = right and (way["crop"] is None or pair(way["crop"]))
+        side = way["resize"]
+        right = right and (side is None or pair(side) or (type(side) is int and 1 <= side <= LARGEST))
+    except (KeyError, TypeError):
+        right = False
+    if not right:
+        raise UsageError(f"{path} is not what an import writes: 'prepare' is {way!r:.100}")
+    return dict(way)
 
 
 def resize_of_training(data: Any) -> Resize | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import os
 import stat
@@ -75,25 +77,20 @@ def load_json(source: str) -> object:
 def gunzip(data: bytes, name: str) -> bytes:
     """What gzip members hold. Raises UsageError for damage and bombs, which no text of that size would shrink to."""
     pieces: list[bytes] = []
-    size, remainder, most = 0, data, max(FREE_BYTES, MOST_RATIO * len(data))
-    while remainder:
-        member = zlib.decompressobj(wbits=31)
-        waiting = remainder
-        while not member.eof:
-            try:
-                piece = member.decompress(waiting, 2**20)
-            except zlib.error as error:
-                raise UsageError(f"{name} is a damaged or truncated gzip file: {error}.") from error
-            waiting = member.unconsumed_tail
-            size += len(piece)
-            if size > most:
-                raise TooMuchError(f"{name} expands from {len(data)} to more than {most} bytes: no text shrinks so.")
-            pieces.append(piece)
-            if not member.eof and not piece and not waiting:
-                raise UsageError(f"{name} is a damaged or truncated gzip file: it ends inside of its data.")
-        remainder = member.unused_data.lstrip(b"\0")  # zeros may follow the last member
+    size, most = 0, max(FREE_BYTES, MOST_RATIO * len(data))
     if not data:
         raise UsageError(f"{name} is a damaged or truncated gzip file: it is empty.")
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+            while piece := file.read(2**20):
+                size += len(piece)
+                if size > most:
+                    raise TooMuchError(
+                        f"{name} expands from {len(data)} to more than {most} bytes: no text shrinks so."
+                    )
+                pieces.append(piece)
+    except (OSError, EOFError, zlib.error) as error:
+        raise UsageError(f"{name} is a damaged or truncated gzip file: {error}.") from error
     return b"".join(pieces)
 
 

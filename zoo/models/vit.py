@@ -51,7 +51,8 @@ class ViT(nn.Module):
             self.image_size, self.channels, self.patch_size = image_size, channels, patch_size
             special = registers + (pool == "cls")
             self.special = special
-            self.stack = Stack(Extent(self.grid(side), special), cross=False, padded=False, **stack)
+            extent = Extent(self.grid(side), special, registers=registers)
+            self.stack = Stack(extent, cross=False, padded=False, **stack)
             self.dim: int = self.stack.dim
             self.embedding = nn.Linear(channels * patch_size * patch_size, self.dim)
             self.cls = LearnedTokens(1, self.dim) if pool == "cls" else None

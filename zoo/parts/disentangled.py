@@ -32,6 +32,7 @@ class Disentangled(Attention):
     requires = frozenset({"content"})
     supports = Attention.supports - {"rotate", "cross"} | requires
     shared = ("places",)
+    place_tables = ("places.table.weight",)
 
     def __init__(
         self,
@@ -135,6 +136,16 @@ class Disentangled(Attention):
             steps = torch.log(far / near) / torch.log(last) * (near - 1)
             gap = torch.where(gap.abs() <= near, gap, gap.sign() * (steps.ceil().long() + near))
         return (gap + self.span).clamp(0, 2 * self.span - 1)
+
+    def convert_rows(self, start: "Disentangled", table: Tensor) -> tuple[Tensor, Tensor]:
+        """For each row the one of ``start``'s table (rows, dim) that stood for its nearest distance, if any did."""
+        most = max(self.span, self.max_distance or 0)
+        gaps = torch.arange(-most, most + 1)
+        gaps = gaps[gaps.abs().argsort(descending=True)]  # the nearest is written last
+        rows = torch.full((2 * self.span,), -1)
+        for row, other in zip(self.row(gaps).tolist(), start.row(gaps).tolist(), strict=True):
+            rows[row] = other
+        return table[rows], rows >= 0
 
 
 class Places(nn.Module):

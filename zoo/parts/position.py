@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zoo.errors import UsageError
@@ -15,12 +16,14 @@ class Extent:
     """Where the tokens of a stack can stand.
 
     ``sizes`` is (max_length,) for text and (rows, columns) for a grid, and a position is a flat index into it, so every
-    scheme serves both. Special tokens (a ViT's class token) stand outside, at positions -special..-1.
+    scheme serves both. Special tokens (a ViT's class token) stand outside, at positions -special..-1, the ``registers``
+    among them last.
     """
 
     sizes: tuple[int, ...]
     special: int = 0
     causal: bool = False
+    registers: int = 0
 
     def axes(self, pos: Tensor) -> list[Tensor]:
         """One coordinate per axis for flat positions, each shaped like ``pos``; special tokens stand at the origin."""
@@ -151,6 +154,8 @@ class Learned(Position):
     ``offset`` rows in front of the first position's are never read: RoBERTa and BART keep 2, one for padding.
     """
 
+    place_tables = ("table.weight",)
+
     def __init__(self, dim: int, heads: int, extent: Extent, offset: int = 0):
         """
         Args:
@@ -169,6 +174,30 @@ class Learned(Position):
     def embed(self, x: Tensor, pos: Tensor) -> Tensor:
         """x (B, T, dim) plus the vectors of pos, (T,) or (B, T); shaped like x."""
         return x + self.table(pos + self.first).to(x.dtype)
+
+    def convert_rows(self, start: "Learned", table: Tensor) -> tuple[Tensor, Tensor]:
+        """The vectors of ``start``'s table (rows, dim) at the places of this one, and at which places it has any.
+
+        A grid of another size is interpolated, as timm and torchvision do; a text keeps the positions that both have.
+        """
+        ours, theirs = self.extent, start.extent
+        rows = torch.full((len(self.table.weight),), -1)
+
+        def take(first: int, source: int, count: int) -> None:
+            rows[first : first + count] = torch.arange(source, source + count)
+
+        leading = min(ours.special - ours.registers, theirs.special - theirs.registers)
+        take(self.first - ours.special, start.first - theirs.special, leading)
+        take(self.first - ours.registers, start.first - theirs.registers, min(ours.registers, theirs.registers))
+        if ours.sizes == theirs.sizes or len(ours.sizes) == len(theirs.sizes) == 1:
+            take(self.first, start.first, min(math.prod(ours.sizes), math.prod(theirs.sizes)))
+        vectors, known = table[rows], rows >= 0
+        if len(ours.sizes) == len(theirs.sizes) > 1 and ours.sizes != theirs.sizes:
+            grid = table[start.first :].mT.float().reshape(1, -1, *theirs.sizes)
+            smooth = {"mode": "bicubic", "antialias": True} if grid.dim() == 4 else {"mode": "trilinear"}
+            vectors[self.first :] = F.interpolate(grid, ours.sizes, **smooth).flatten(2)[0].mT.to(table)
+            known[self.first :] = True
+        return vectors, known
 
 
 class RoPE(Position):
@@ -308,6 +337,7 @@ class T5(Position):
     """
 
     relative = True
+    place_tables = ("table",)
 
     def __init__(self, dim: int, heads: int, extent: Extent, num_buckets: int = 32, max_distance: int = 128):
         """
@@ -344,6 +374,16 @@ class T5(Position):
         log = exact + (torch.log(far / exact) / math.log(self.max_distance / exact) * (span - exact)).long()
         number = torch.where(distance < exact, distance, log.clamp(max=span - 1))
         return number if self.sided else number + span * (gap > 0)
+
+    def convert_rows(self, start: "T5", table: Tensor) -> tuple[Tensor, Tensor]:
+        """For each bucket the row of ``start``'s table (axes, buckets, heads) that stood for its nearest distance."""
+        gaps = torch.arange(-self.max_distance, self.max_distance + 1)
+        gaps = gaps[gaps.abs().argsort(descending=True)]  # the nearest is written last
+        rows = torch.full((self.num_buckets,), -1)
+        known = start.bucket(gaps).where(gaps <= 0, -1) if start.sided else start.bucket(gaps)
+        for bucket, row in zip(self.bucket(gaps).tolist(), known.tolist(), strict=True):
+            rows[bucket] = row
+        return table[:, rows], rows >= 0
 
     def bias(self, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         """The number of a head and of the bucket of key - query, elementwise in broadcast arguments."""

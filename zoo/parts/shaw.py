@@ -25,6 +25,7 @@ class Shaw(MultiHead):
 
     requires = frozenset({"content"})
     supports = MultiHead.supports - {"rotate", "cross", "places"} | requires
+    place_tables = ("distance_keys.weight", "distance_values.weight")
 
     def __init__(
         self,
@@ -99,3 +100,9 @@ class Shaw(MultiHead):
         """Which row of the tables stands for the distance of positions (T,) and (S,), as (T, S)."""
         most = self.max_distance
         return (key[None] - query[:, None]).clamp(-most, most) + most
+
+    def convert_rows(self, start: "Shaw", table: Tensor) -> tuple[Tensor, Tensor]:
+        """For each distance the row that stood for it in ``start``'s table (rows, D), and that there is one."""
+        distances = torch.arange(-self.max_distance, self.max_distance + 1)
+        rows = start.row(torch.zeros(1, dtype=torch.int64), distances)[0]
+        return table[rows], torch.ones(len(rows), dtype=torch.bool)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from zoo.errors import UsageError
 from zoo.inference.rebuild_task import complete_options
 from zoo.io import atomic_files
-from zoo.pretrained import hf_files, lookup, tokenizer_files
+from zoo.pretrained import hf_files, image_files, lookup, tokenizer_files
 from zoo.pretrained.family import Family, budget, width
 from zoo.pretrained.importer import keep_own_tensors
 from zoo.pretrained.tensor_mapping import write_published
@@ -42,7 +42,8 @@ def export_pretrained(trained: Trained, folder: Path, force: bool = False) -> Fa
     about = {**heads, **config}
     try:
         with atomic_files.replace_files(folder, hf_files.CONFIG) as draft:
-            hf_files.save(draft, tokenizer_files.export_tokenizers(trained.place.folder, draft, family, about), tensors)
+            about = tokenizer_files.export_tokenizers(trained.place.folder, draft, family, about)
+            hf_files.save(draft, image_files.export_images(trained, draft, family, about), tensors)
     except OSError as error:
         raise UsageError(f"cannot write into {folder}: {atomic_files.reason(error)}") from error
     return family

@@ -17,6 +17,7 @@ from zoo.io import atomic_files
 from zoo.pretrained import hf_files, tokenizer_classes
 from zoo.pretrained.config_keys import shorten
 from zoo.pretrained.family import Family
+from zoo.pretrained.image_files import IMAGES, import_images
 from zoo.pretrained.side_files import GENERATION_CONFIG, SEARCH_SETTINGS, read_side_file
 
 VOCABULARIES = ("tokenizer.model", "spiece.model", "spm.model", "source.spm", "vocab.txt", "vocab.json")
@@ -27,13 +28,12 @@ FACTS = (
     "forced_bos_token_id",
     *("id2label", "label2id"),
 )
-NAMES, IMAGES = "special_tokens_map.json", "preprocessor_config.json"
+NAMES = "special_tokens_map.json"
 TOKENIZER, GENERATION = "tokenizer_config.json", "generation_config.json"
 COPIED_FILES = (
     *(NAMES, TOKENIZER, "added_tokens.json", GENERATION, IMAGES, "chat_template.jinja", "chat_template.json"),
     *("vocab.json", "merges.txt", "vocab.txt", "tokenizer.model", "spiece.model", "source.spm", "target.spm"),
 )
-MEAN, STD = [0.5, 0.5, 0.5], [0.5, 0.5, 0.5]  # transformers' own default for ViT
 
 
 def import_tokenizers(
@@ -47,7 +47,7 @@ def import_tokenizers(
     atomic_files.write_json(folder / KEPT_FILES, facts)
     options = model["init_args"]
     if "num_classes" in options and "image_size" in options:
-        _images(source, folder, theirs, options)
+        import_images(source, folder, theirs, options)
         return {"resize": "crop"}, []
     if "num_classes" in options:
         labels = theirs.get("id2label") or {}
@@ -97,29 +97,15 @@ def export_tokenizers(source: Path, folder: Path, family: Family, config: Mappin
     images = hf_files.optional(source / "images.json")
     content = images or hf_files.optional(source / "labels.json")
     if not family.types:
-        prepared = {key: images[key] for key in ("mean", "std") if key in images}
         names = {"label_names": content["names"]} if content else {}
-        return {**config, **names, "pretrained_cfg": {**config["pretrained_cfg"], **prepared}}
+        return {**config, **names}
     if content and "id2label" not in facts:
         facts["id2label"] = {str(n): name for n, name in enumerate(content["names"])}
         facts["label2id"] = {name: n for n, name in enumerate(content["names"])}
-    if images and not (folder / IMAGES).is_file():
-        atomic_files.write_json(folder / IMAGES, _preprocessor(images))
     if (folder / "tokenizer.json").is_file():
         facts = {**_tokenizer_files(source, folder, family.task, facts), **facts}
     numbering = {key: config[key] for key in ("pad_token_id",) if key in config}  # RoBERTa counts its positions by it
     return {**config, **facts, **numbering}
-
-
-def _preprocessor(images: Mapping[str, Any]) -> dict[str, Any]:
-    """How transformers prepares an image as we do."""
-    side = images["image_size"]
-    return {
-        "image_processor_type": "ViTImageProcessor",
-        **{"do_resize": True, "size": {"height": side, "width": side}, "resample": 2},
-        **{"do_rescale": True, "rescale_factor": 1 / 255},
-        **{"do_normalize": True, "image_mean": images["mean"], "image_std": images["std"]},
-    }
 
 
 def _tokenizer_files(source: Path, folder: Path, task: str, facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -165,21 +151,6 @@ def _tokenizer_files(source: Path, folder: Path, task: str, facts: Mapping[str, 
             folder / GENERATION, {key: value for key, value in token_numbers.items() if value is not None}
         )
     return own_numbers
-
-
-def _images(source: Path, folder: Path, theirs: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-    config = {**hf_files.optional(source / "preprocessor_config.json"), **(theirs.get("pretrained_cfg") or {})}
-    labels = theirs.get("id2label") or {}
-    names = theirs.get("label_names") or [labels.get(str(n), f"class {n}") for n in range(options["num_classes"])]
-    channels = options["channels"]
-    content = {
-        "names": list(names),
-        "mean": list(config.get("image_mean") or config.get("mean") or MEAN)[:channels],
-        "std": list(config.get("image_std") or config.get("std") or STD)[:channels],
-        "image_size": options["image_size"],
-        "channels": channels,
-    }
-    atomic_files.write_json(folder / "images.json", content)
 
 
 def _tokenizer(source: Path, folder: Path, theirs: Mapping[str, Any], size: int, pair: bool) -> list[str]:

@@ -175,12 +175,13 @@ CFG = Keys(
     read={
         "input_size": Key([3, 224, 224], list), "fixed_input_size": flag(False), "num_classes": size(1000, 0),
         "global_pool": Key(None, str, optional=True), "mean": Key([0.485, 0.456, 0.406], list),
-        "std": Key([0.229, 0.224, 0.225], list),
+        "std": Key([0.229, 0.224, 0.225], list), "crop_mode": word("center"), "crop_pct": real(0.875),
+        "interpolation": word("bicubic"),
     },
     fixed={"classifier": ["head"], "first_conv": ["patch_embed.proj"], "custom_load": [False]},
     ignored={
-        "architecture", "architectures", "crop_mode", "crop_pct", "description", "file", "hf_hub_filename", "hf_hub_id",
-        "interpolation", "label_descriptions", "label_names", "label_offset", "labels", "license", "min_input_size",
+        "architecture", "architectures", "description", "file", "hf_hub_filename", "hf_hub_id",
+        "label_descriptions", "label_names", "label_offset", "labels", "license", "min_input_size",
         "model_type", "notes", "num_features", "origin_url", "paper_ids", "paper_name", "pool_size", "source", "tag",
         "test_crop_pct", "test_input_size", "test_pool_size", "url",
     },
@@ -293,8 +294,6 @@ def timm_config(options: Options) -> dict[str, Any]:
             "num_classes": options["num_classes"],
             "first_conv": "patch_embed.proj",
             "classifier": "head",
-            "crop_pct": 1.0,
-            "interpolation": "bicubic",
         },
         "model_args": {
             "img_size": pixels,

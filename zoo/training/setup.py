@@ -25,7 +25,7 @@ from zoo.training.precision_check import PrecisionCheck
 
 Choice = str | float | bool
 BATCH = ("batch_size", "max_tokens", "max_length")
-INFRASTRUCTURE = ("num_workers", "cache", "root")  # options of data without influence on the result
+INFRASTRUCTURE = ("num_workers", "cache")  # options of data without influence on the result
 
 
 @dataclass

@@ -235,7 +235,7 @@ class FingerprintOfNames(ImageFolder):
     """The fingerprint covers the names of the files."""
 
     def fingerprint(self):
-        names = [str(file.relative_to(self.root)) for file in sorted(self.root.rglob("*.png"))]
+        names = [str(file.relative_to(self.path)) for file in sorted(self.path.rglob("*.png"))]
         return hashlib.sha256("".join(names).encode()).hexdigest()
 
 
