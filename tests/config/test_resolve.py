@@ -49,9 +49,11 @@ def test_the_registered_part_alone_is_imported(resolve, install):
 
 def test_a_new_part_forgets_the_options_of_the_old(resolve):
     assert options(resolve(BASE, options="--model.norm rms"))["norm"]["init_args"] == {"eps": 1e-6}
-    again = resolve(BASE, options="--model.norm rms --model.norm Layer")
+    again = resolve(BASE, "model: {init_args: {norm: RMS}}", options="--model.norm Layer")
     assert options(again)["norm"]["init_args"] == {"eps": 1e-5, "bias": True}
     assert "model.norm.eps" not in again.origins
+    wrong = BASE.replace("eps", "epps")
+    assert "norm 'Layer' has no option 'epps'" in error(resolve, wrong, options="--model.norm rms")
 
 
 def test_the_same_part_keeps_and_merges_options(resolve):
@@ -116,8 +118,12 @@ def test_forgetting_for_data_and_optimizer(resolve):
     plan = options(resolve(BASE, options="--model.optimizer.momentum 0.9"))
     assert plan["optimizer"]["class_path"] == "torch.optim.SGD"
     assert plan["optimizer"]["init_args"]["momentum"] == 0.9
-    plan = options(resolve(BASE, options="--model.optimizer.momentum 0.9 --model.optimizer adamw"))
+    base = BASE.replace("lr: 3e-4", "optimizer: {init_args: {momentum: 0.9}}")
+    plan = options(resolve(base, options="--model.optimizer adamw"))
     assert "momentum" not in plan["optimizer"]["init_args"]
+    message = error(resolve, base, options="--model.optimizer.momentum 0.8 --model.optimizer adamw")
+    assert "optimizer 'AdamW' has no option 'momentum'" in message
+    assert message.endswith("← --model.optimizer.momentum 0.8")
 
 
 def test_later_files_and_options_win(resolve):
@@ -158,12 +164,15 @@ def test_null_and_optional_slots(resolve):
         ("--model.norm cli_toys.Nothing", "cannot be imported"),
         ("--model.lr.x 1", "'model.lr' must be a number"),
         ("--trainer 3", "'trainer' must hold keys"),
+        ("--model.lr 1 --model.lr.x 2", "'model.lr.x' is set, but 'model.lr' is '1'."),
+        ("--trainer.strategy ddp --trainer.strategy.x 2", "'trainer.strategy.x' is set, but 'trainer.strategy' is"),
+        ("--trainer.callbacks [Flat] --trainer.callbacks.total 2", "'trainer.callbacks.total' is set, but"),
     ],
 )
 def test_messages_name_the_option_and_what_is_right(resolve, options, expected):
     message = error(resolve, BASE, options=options)
     assert expected in message
-    assert message.endswith(f"← {options}")
+    assert message.endswith(f"← --{options.rpartition('--')[2]}")
 
 
 def test_messages_name_file_and_line(resolve):

@@ -88,14 +88,14 @@ def test_files_that_are_no_recipe(tmp_path):
         yaml_source.read_yaml(tmp_path)
 
 
-def test_options_become_layers_with_their_text():
-    result = yaml_source.option_layers(
+def test_options_become_one_layer_with_their_text():
+    result = yaml_source.option_layer(
         [("model.norm.eps", "1", "--model.norm.eps 1"), ("data.x", "[1, a]", "--data.x")]
-    )
-    leaf = result[0].children["model"].children["norm"].children["eps"]
+    ).children
+    leaf = result["model"].children["norm"].children["eps"]
     assert (leaf.value, leaf.origin, leaf.typed) == ("1", "--model.norm.eps 1", False)
-    assert result[0].children["model"].value is MISSING
-    assert result[1].children["data"].children["x"].as_data() == [1, "a"]
+    assert result["model"].value is MISSING
+    assert result["data"].children["x"].as_data() == [1, "a"]
 
 
 def test_long_form_of_options():
@@ -104,7 +104,14 @@ def test_long_form_of_options():
         ("model.init_args.norm.class_path", "B", ""),
         ("model.init_args.x", "1", ""),
     ]
-    roots = yaml_source.option_layers(options)
-    assert roots[0].children["model"].value == "A"
-    assert roots[1].children["model"].children["norm"].value == "B"
-    assert roots[2].children["model"].children["x"].value == "1"
+    model = yaml_source.option_layer(options).children["model"]
+    assert model.value == "A"
+    assert model.children["norm"].value == "B"
+    assert model.children["x"].value == "1"
+
+
+def test_a_mapping_adds_keys_and_the_longer_option_counts():
+    options = [("model.norm.eps", "2", ""), ("model", "{norm: {a: 1}}", ""), ("model", "{norm: {eps: 1, b: 3}}", "")]
+    for order in (options, options[::-1]):
+        norm = yaml_source.option_layer(order).children["model"].children["norm"]
+        assert {name: node.value for name, node in norm.children.items()} == {"a": 1, "b": 3, "eps": "2"}

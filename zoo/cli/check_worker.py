@@ -149,14 +149,8 @@ def parse_part_options(part: type, kind: str, options: list[tuple[str, str | boo
     prefixes = {"task": ("model.",), "data": ("data.",), "callback": ("trainer.callbacks.",)}.get(
         kind, (f"model.{kind}.", f"{kind}.")
     )
-    merged: dict[str, Node] = {}
-    for layer in yaml_source.option_layers((_short(name, prefixes), value, text) for name, value, text in options):
-        for name, node in layer.children.items():
-            before = merged.get(name)
-            children = before.children if before and node.value is MISSING else {}
-            latest = node if before is None or node.value is not MISSING else before
-            merged[name] = Node(latest.value, node.origin, {**children, **node.children}, latest.explicit, latest.typed)
-    return _values(part, CLASS_PARAMETERS.get(kind, 0), merged, kind)
+    layer = yaml_source.option_layer((_short(name, prefixes), value, text) for name, value, text in options)
+    return _values(part, CLASS_PARAMETERS.get(kind, 0), layer.children, kind)
 
 
 def _short(name: str, prefixes: tuple[str, ...]) -> str:

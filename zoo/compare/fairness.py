@@ -370,7 +370,19 @@ def _equality_flags(groups: Groups, base: str, varied: Collection[str] | None = 
     )
     result += _difference_flags(groups, base, "unit", lambda run: run.unit, str, True)
     result += _goal_flags(groups, base)
-    for name in ("precision", "accumulate", "optimizer", "schedule", "batch", "max_steps", "torch", "python", "zoo"):
+    equal = (
+        "precision",
+        "accumulate",
+        "optimizer",
+        "schedule",
+        "batch",
+        "max_steps",
+        "metrics",
+        "torch",
+        "python",
+        "zoo",
+    )
+    for name in equal:
         if name == "max_steps" and (kind != "tokens" or result):
             continue  # implied by the budget
         result += _difference_flags(groups, base, name, _setting(name), str, False, varied)

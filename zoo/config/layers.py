@@ -46,6 +46,15 @@ def where(origin: str) -> str:
     return f" ← {origin}" if origin else ""
 
 
+def merge_node(node: Node, over: Node) -> None:
+    """Put the value and the keys of another node over those of ``node``, key by key; ``over`` stays as it is."""
+    if over.value is not MISSING:
+        node.value, node.explicit, node.typed, node.bare = over.value, over.explicit, over.typed, over.bare
+    node.origin = over.origin
+    for name, child in over.children.items():
+        merge_node(node.children.setdefault(name, Node()), child)
+
+
 def insert_node(root: Node, path: Iterable[str], leaf: Node) -> None:
     """Insert a node at a path, creating nodes between; `class_path` and `init_args` mean the node that has them."""
     node = root
@@ -56,8 +65,4 @@ def insert_node(root: Node, path: Iterable[str], leaf: Node) -> None:
             leaf.explicit = True
             continue
         node = node.children.setdefault(name, Node(origin=leaf.origin))
-    if leaf.value is not MISSING:
-        node.value, node.explicit, node.typed = leaf.value, leaf.explicit, leaf.typed
-        node.bare = leaf.bare
-    node.origin = leaf.origin
-    node.children.update(leaf.children)
+    merge_node(node, leaf)

@@ -26,7 +26,7 @@ class Option:
     """One option of a command.
 
     ``key`` marks an option of the configuration (``model.lr``, ``seed_everything``): its value stays text, is checked
-    where the configuration is resolved, and several of one key are layers of which the last wins.
+    where the configuration is resolved, and the last of several of one key counts.
     """
 
     name: str  # without dashes: max-length, model.lr

@@ -10,7 +10,7 @@ from typing import Any, cast
 from zoo import registry
 from zoo.config.class_names import ClassFinder, class_path_of
 from zoo.config.coercion import coerce, is_plain
-from zoo.config.layers import MISSING, Node, where
+from zoo.config.layers import MISSING, Node, merge_node, where
 from zoo.config.output_paths import check_output_path, is_from_file
 from zoo.config.signatures import Param, Slot, members_of, option_names, parameters, takes_code
 from zoo.errors import PartError, UsageError
@@ -113,11 +113,16 @@ class _Resolver:
         last = nodes[-1]
         if last.bare and bool not in members_of(param.annotation) and not takes_anything(param.annotation):
             raise _needs_value(key, param.slot)
+        names_class = param.slot is not None and not param.slot.record and _names_class(param.slot, nodes)
+        takes_options = (names_class or last.explicit) and not isinstance(last.value, list)
+        if last.children and last.value is not MISSING and not takes_options:
+            name, child = next(iter(last.children.items()))
+            raise UsageError(f"'{key}.{name}' is set, but {key!r} is {last.plain_value()!r:.80}.{where(child.origin)}")
         if param.slot and param.slot.record and param.slot.many:
             return self.records(key, param, nodes)
         if param.slot and param.slot.record and (last.value is MISSING or last.explicit):
             return self.record(key, param.slot, nodes)
-        if param.slot and not param.slot.record and _names_class(param.slot, nodes):
+        if param.slot and names_class:
             if isinstance(last.value, list):
                 return self.many(key, param, last)
             return self.slot(key, param.slot, nodes, param.default)
@@ -175,6 +180,7 @@ class _Resolver:
                     if key == "model":  # tasks share their network, optimizer and schedule
                         replaced += [] if cls is None else [cls]
                     else:
+                        self.check_options(key, slot, cls, options)
                         options = {}  # another part starts from its own defaults
                     self.forget(key)
                 cls = choice
@@ -195,11 +201,15 @@ class _Resolver:
         params = parameters(cls, slot.owner_arguments)
         if replaced:
             options = self.shared_options(cls, replaced, options)
-        for name in options:
-            if name not in params:
-                raise self.no_option(key, slot, cls, name, options[name][-1].origin)
+        self.check_options(key, slot, cls, options)
         admit_class(cls, class_path_of(cls))  # checked above, or a default in code
         return {"class_path": class_path_of(cls), "init_args": self.options(key, params, options, cls)}
+
+    def check_options(self, key: str, slot: Slot, cls: type | None, options: dict[str, list[Node]]) -> None:
+        """Raise UsageError or PartError for an option that a class does not have."""
+        for name, nodes in options.items():
+            if cls is not None and name not in parameters(cls, slot.owner_arguments):
+                raise self.no_option(key, slot, cls, name, nodes[-1].origin)
 
     def shared_options(self, task: type, replaced: list[type], options: dict[str, list[Node]]) -> dict[str, list[Node]]:
         """The options of a model without those of a file that belong to replaced tasks alone; notes say which.
@@ -369,11 +379,9 @@ def _merge_nodes(nodes: list[Node]) -> Node:
     """Merge nodes: values replace earlier ones, keys of mappings are added."""
     merged = Node()
     for node in nodes:
-        if node.value is not MISSING:
-            merged = Node(node.value, node.origin, dict(node.children), node.explicit, node.typed)
-        else:
-            children = {**({} if merged.value is not MISSING else merged.children), **node.children}
-            merged = Node(MISSING, node.origin, children)
+        if node.value is not MISSING or merged.value is not MISSING:
+            merged = Node()
+        merge_node(merged, node)
     return merged
 
 

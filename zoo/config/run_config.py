@@ -45,7 +45,7 @@ def read_draft(command: fit_options.Command) -> Draft:
     paths = [recipe_files.find_recipe(name) for name in names]
     files = [yaml_source.read_yaml(path) for path in paths]
     recipe = paths[0] if paths else None
-    layers = [*files, *yaml_source.option_layers(command.options)]
+    layers = [*files, yaml_source.option_layer(command.options)]
     result = Draft(layers, recipe, len(files), earlier_parts(command, recipe))
     check_names(result)
     return result

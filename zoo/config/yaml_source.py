@@ -13,6 +13,7 @@ from zoo.errors import UsageError
 from zoo.io import limits, plain_yaml
 from zoo.io.plain_yaml import CORE, Loader
 
+LONG_FORM = {"class_path", "init_args"}  # names in a path that stand for the node which has them
 MAX_NODES, MAX_DEPTH = plain_yaml.NODES, plain_yaml.DEPTH
 
 
@@ -130,18 +131,21 @@ def _is_name(value: str) -> bool:
     return value.rstrip()[-1] not in ("]", "}") or os.path.lexists(os.path.expanduser(value))
 
 
-def option_layers(options: Iterable[tuple[str, str | bool, str]]) -> list[Node]:
-    """A layer per command-line option (dotted key, value, text), so that later ones win. Raises UsageError."""
-    layers: list[Node] = []
-    for key, value, text in options:
-        path = key.split(".")
+def option_layer(options: Iterable[tuple[str, str | bool, str]]) -> Node:
+    """The layer of a command line's options (dotted key, value, text). Raises UsageError.
+
+    All options are one layer, as the keys of a file are: their order means nothing. Only of one option that is
+    repeated the last counts, and an option counts over the same key inside a mapping: ``model.norm.eps`` over
+    ``model.norm '{eps: 1}'``.
+    """
+    root = Node()
+    paths = [(key.split("."), value, text) for key, value, text in options]
+    for path, value, text in sorted(paths, key=lambda option: len(option[0]) - len(LONG_FORM.intersection(option[0]))):
         if not all(path):
-            raise UsageError(f"'--{key}' is not an option: a name is missing beside a dot.")
+            raise UsageError(f"'--{'.'.join(path)}' is not an option: a name is missing beside a dot.")
         if isinstance(value, str) and value[:1] in ("[", "{") and not _is_name(value):
             leaf = parse_flow_text(value, text)
         else:
             leaf = Node(value, text, typed=not isinstance(value, str), bare=value is True)
-        root = Node()
         insert_node(root, path, leaf)
-        layers.append(root)
-    return layers
+    return root

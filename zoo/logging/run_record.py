@@ -338,6 +338,7 @@ def training_setting(trainer: Any, task: Any) -> dict[str, Any]:
         "accumulate": trainer.accumulate_grad_batches,
         "max_steps": int(steps) if math.isfinite(steps) else None,
         "kernel": "/".join(sorted(kernels)),
+        **({"metrics": signatures} if (signatures := getattr(task, "metric_signatures", {})) else {}),
     }
 
 

@@ -5,13 +5,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 from torch.optim import AdamW
-from torchmetrics import MetricCollection
-from torchmetrics.text import CharErrorRate
+from torchmetrics.functional.text import char_error_rate
 
 from zoo.models.audio import AudioSeq2Seq
 from zoo.tasks.schedule import InverseSqrt
 from zoo.tasks.task import Directions, OptimizerFactory, ScheduleFactory, required_size
-from zoo.tasks.translation import TranslationTask
+from zoo.tasks.translation import CorpusScore, TranslationTask
 
 
 class Transcription(TranslationTask):
@@ -60,11 +59,7 @@ class Transcription(TranslationTask):
             **model,
         )
         super().__init__(net, label_smoothing, "none", lr, optimizer, schedule)
-        self.text_metrics = MetricCollection({"cer": CharErrorRate()}, compute_groups=False)
-
-    def update_text_metrics(self, hypotheses: list[str], references: list[str]) -> None:
-        """Count the wrong characters of decoded texts."""
-        self.text_metrics.update(hypotheses, references)
+        self.text_metrics = {"cer": CorpusScore(char_error_rate, "edits per character of the references")}
 
     def predict_step(self, batch: dict[str, Any], batch_idx: int) -> list[dict[str, Any]]:
         """Per sound what was understood, and what was said."""

@@ -1,14 +1,16 @@
 """Translation from pairs of sentences."""
 
+import functools
 import math
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, Protocol, cast
 
 import torch
 import torch.nn.functional as F
+from sacrebleu.metrics import BLEU, CHRF
 from torch import Tensor, nn
 from torch.optim import AdamW
-from torchmetrics import MeanMetric, Metric, MetricCollection
-from torchmetrics.text import CHRFScore, SacreBLEUScore
+from torchmetrics import MeanMetric
 
 from zoo.models.attention_weights import record_weights
 from zoo.models.decoding_state import State
@@ -40,6 +42,46 @@ class Translator(Protocol):
         ...
 
 
+class CorpusScore:
+    """A figure of all decoded texts together, in every process, from 0 to 1; ``signature`` says how it is measured."""
+
+    def __init__(self, score: Callable[[list[str], list[str]], Any], signature: str):
+        self.score, self.signature = score, signature
+        self.pairs: list[tuple[str, str]] = []  # decoded text and reference
+
+    def update(self, hypotheses: Sequence[str], references: Sequence[str]) -> None:
+        """Add decoded texts and the true ones."""
+        self.pairs += zip(hypotheses, references, strict=True)
+
+    def compute(self) -> float:
+        """The figure of all texts since the last reset; every process must call it."""
+        pairs = gather_lists(self.pairs)
+        return float(self.score([hypothesis for hypothesis, _ in pairs], [reference for _, reference in pairs]))
+
+    def reset(self) -> None:
+        """Start anew."""
+        self.pairs = []
+
+
+def sacrebleu_score(metric: BLEU | CHRF) -> CorpusScore:
+    """A metric of sacrebleu with its signature: ``nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:…``."""
+    _share_of(metric, [""], [""])  # a signature names the number of references, which a metric learns from its first
+    return CorpusScore(functools.partial(_share_of, metric), str(metric.get_signature()))
+
+
+def _share_of(metric: BLEU | CHRF, hypotheses: list[str], references: list[str]) -> float:
+    return metric.corpus_score(hypotheses, [references]).score / 100
+
+
+def gather_lists(items: list[Any]) -> list[Any]:
+    """The items of all processes, in their order."""
+    if not torch.distributed.is_initialized():
+        return items
+    everywhere: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(everywhere, items)
+    return [item for part in everywhere for item in part]
+
+
 class TranslationTask(Task):
     """Predict each next target token; reports loss (nats per target token), accuracy, BLEU, chrF, exact, alignment.
 
@@ -68,12 +110,11 @@ class TranslationTask(Task):
         self.label_smoothing = label_smoothing
         for name in ("accuracy", "exact", "alignment"):
             self.metrics[name] = MeanMetric()
-        text_metrics: dict[str, Metric | MetricCollection] = {
-            "bleu": SacreBLEUScore(tokenize=bleu_tokenize),
-            "chrf": CHRFScore(n_word_order=0),
-        }  # of translations and lists of references; reported in percent
-        self.text_metrics = MetricCollection(text_metrics, compute_groups=False)
-        self.exact_by_type: dict[str, list[float]] = {}
+        self.text_metrics = {  # reported in percent; `force` silences advice about texts that are cut into words
+            "bleu": sacrebleu_score(BLEU(tokenize=bleu_tokenize, force=True)),
+            "chrf": sacrebleu_score(CHRF()),
+        }
+        self.exact_by_type: list[tuple[str, float]] = []
 
     @property
     def translator(self) -> Translator:
@@ -144,28 +185,32 @@ class TranslationTask(Task):
         for hypothesis, text, kind in zip(hypotheses, references, kinds, strict=True):
             self.metrics["exact"].update(float(hypothesis == text))
             if kind:
-                self.exact_by_type.setdefault(kind, []).append(float(hypothesis == text))
+                self.exact_by_type.append((kind, float(hypothesis == text)))
 
     def update_text_metrics(self, hypotheses: list[str], references: list[str]) -> None:
         """Compare decoded texts with the true ones."""
-        self.text_metrics.update(hypotheses, [[text] for text in references])
+        for metric in self.text_metrics.values():
+            metric.update(hypotheses, references)
+
+    @property
+    def metric_signatures(self) -> dict[str, str]:
+        """How the figures of decoded texts are measured, by their names."""
+        return {name: metric.signature for name, metric in self.text_metrics.items()}
 
     def compute_metrics(self, loss: float) -> dict[str, float]:
         """Perplexity, accuracy, alignment, and where sentences were decoded exact, BLEU and chrF in percent."""
         values = {"perplexity": math.exp(min(loss, 700.0)), **super().compute_metrics(loss)}
         if values["exact"] == values["exact"]:  # something was decoded, here or in another process
-            values |= {name: 100 * float(value) for name, value in self.text_metrics.compute().items()}
-        self.text_metrics.reset()
+            values |= {name: 100 * metric.compute() for name, metric in self.text_metrics.items()}
+        for metric in self.text_metrics.values():
+            metric.reset()
         return values | self._exact_by_type()
 
     def _exact_by_type(self) -> dict[str, float]:
-        everywhere: list[Any] = [self.exact_by_type]
-        if torch.distributed.is_initialized():
-            everywhere = [None] * torch.distributed.get_world_size()
-            torch.distributed.all_gather_object(everywhere, self.exact_by_type)
-        kinds = sorted({kind for part in everywhere for kind in part})
-        hits = {kind: [hit for part in everywhere for hit in part.get(kind, [])] for kind in kinds}
-        self.exact_by_type = {}
+        everywhere, self.exact_by_type = gather_lists(self.exact_by_type), []
+        hits: dict[str, list[float]] = {}
+        for kind, hit in sorted(everywhere):
+            hits.setdefault(kind, []).append(hit)
         return {f"exact_{kind}": sum(flags) / len(flags) for kind, flags in hits.items()}
 
     def predict_step(self, batch: dict[str, Any], batch_idx: int) -> list[dict[str, Any]]:
