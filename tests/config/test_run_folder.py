@@ -1,9 +1,14 @@
 import threading
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lightning.pytorch.plugins.environments import LightningEnvironment
+from lightning_utilities.core.rank_zero import rank_zero_only
 
 from zoo.config import run_folder
 from zoo.errors import UsageError
+from zoo.training import distributed
 from zoo.inference import find_run
 
 
@@ -123,7 +128,7 @@ def test_one_of_many_gets_the_folder(tmp_path):
 
 
 def test_other_ranks_make_nothing(tmp_path, monkeypatch):
-    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setattr(rank_zero_only, "rank", 1, raising=False)
     run = run_folder.Run(tmp_path, "lm", "default", 1)
     assert run_folder.claim(run) == run.folder
     assert not run.folder.exists()
@@ -161,3 +166,36 @@ def test_runs_that_others_start_from_are_told_apart():
     long = [f"runs/lm-tiny/{'dim=16,' * 20}depth={depth}/s1" for depth in (1, 2)]
     assert len({run_folder.slug(run) for run in long}) == 2
     assert all(len(run_folder.slug(run)) <= 40 for run in [*runs, *long])
+
+
+# what launchers set: torchrun, SLURM, LSF, Open MPI, Kubernetes operators, and people by hand
+LAUNCHER_VARIABLES = (
+    *("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"),
+    *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS", "SLURM_JOB_ID", "SLURM_NTASKS_PER_NODE"),
+    *("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "KUBERNETES_PORT"),
+)
+
+
+@given(st.dictionaries(st.sampled_from(LAUNCHER_VARIABLES), st.integers(0, 7).map(str)), st.sampled_from([1, "1", [0]]))
+def test_one_process_is_the_first_whatever_a_launcher_says(variables, devices):
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        patch.setattr(rank_zero_only, "rank", int(variables.get("RANK", "0")), raising=False)  # as Lightning reads it
+        distributed.settle_rank({"accelerator": "cpu", "devices": devices})
+        assert run_folder.first_rank()
+        assert [type(one) for one in distributed.launcher_of({"accelerator": "cpu"})] == [LightningEnvironment]
+
+
+@pytest.mark.parametrize(("variables", "first"), [
+    ({}, True), ({"LOCAL_RANK": "1"}, False), ({"NODE_RANK": "1", "LOCAL_RANK": "0"}, False),
+    ({"TORCHELASTIC_RUN_ID": "x", "RANK": "1", "LOCAL_RANK": "1", "GROUP_RANK": "0", "WORLD_SIZE": "2"}, False),
+])  # fmt: skip
+def test_of_several_processes_the_launcher_says_which_is_the_first(variables, first, monkeypatch):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(rank_zero_only, "rank", 0, raising=False)
+    options = {"accelerator": "cpu", "devices": 2}
+    assert distributed.launcher_of(options) == []
+    distributed.settle_rank(options)
+    assert run_folder.first_rank() is first

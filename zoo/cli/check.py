@@ -137,8 +137,10 @@ def check_recipe(options: ParsedOptions) -> int:
         schema = run_config.schema()
         config_plan = run_config.make_plan(command, draft, schema)
         from zoo.cli import fit
+        from zoo.training import distributed
 
         with contextlib.redirect_stdout(io.StringIO()) as output:
+            distributed.settle_rank(config_plan.config["trainer"])
             code = fit.run_plan(config_plan, schema)
     if code:
         return code

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import re
 import shutil
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +16,12 @@ from zoo.config.passive_settings import CALLBACKS, passive_keys
 from zoo.errors import UsageError
 from zoo.inference.find_run import CONFIG, FINISHED, STARTING
 from zoo.io import atomic_files
+from zoo.system import stop_signals
 
 LONGEST = 100  # characters of a variant's name
 DEFAULT = "default"
 SECTIONS = ("model", "data", "tune", "trainer")  # of a configuration, in the order in which a variant's name has them
 HEADER = "# zoo run: "
-RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK", "NODE_RANK")
 
 
 @dataclass(frozen=True)
@@ -189,8 +189,14 @@ def recipe_of(path: Path | None, fallback: str) -> tuple[str, str | None]:
 
 
 def first_rank() -> bool:
-    """Whether this process is the one that writes files."""
-    return all(os.environ.get(name, "0") in ("0", "") for name in RANKS)
+    """Whether this process is the first of its training, which prints and writes files.
+
+    Lightning keeps the rank for every process; `zoo.training.distributed.settle_rank` has it follow from the trainer's
+    own devices and nodes. Before Lightning is imported, a process is the first unless zoo has started it as another.
+    """
+    module = sys.modules.get("lightning_utilities.core.rank_zero")
+    rank = getattr(getattr(module, "rank_zero_only", None), "rank", None)
+    return not stop_signals.is_further_process() if rank is None else rank == 0
 
 
 def check(run: Run, overwrite: bool = False, resume: bool = False) -> None:
