@@ -1,15 +1,17 @@
 import threading
+import unicodedata
+from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from lightning.pytorch.plugins.environments import LightningEnvironment
 from lightning_utilities.core.rank_zero import rank_zero_only
 
 from zoo.config import run_folder
 from zoo.errors import UsageError
-from zoo.training import distributed
 from zoo.inference import find_run
+from zoo.training import distributed
 
 
 def test_only_differences_name_a_variant():
@@ -67,8 +69,8 @@ def test_a_variant_whose_folder_has_its_earlier_name_keeps_it(tmp_path, changes,
 
 
 def test_values_are_safe_and_long_variants_are_hashed():
-    assert run_folder.variant_name({"data.path": "/x/../my corpus.txt"}) == "path=my_corpus"
-    assert run_folder.variant_name({"data.path": "../.."}) == "path=empty"
+    assert run_folder.variant_name({"data.path": "/x/../my corpus.txt"}) == "path=my_corpus-954a6719"
+    assert run_folder.variant_name({"data.path": "../.."}) == "path=5ec1f7e7"
     assert (
         run_folder.variant_name({"a.flag": True, "a.none": None, "a.list": (1, 2.5)})
         == "flag=true,list=1-2.5,none=none"
@@ -78,10 +80,35 @@ def test_values_are_safe_and_long_variants_are_hashed():
     assert run_folder.variant_name(long) != run_folder.variant_name({**long, "model.option19": "y"})
 
 
-@pytest.mark.parametrize("name", ["..", "a/b", "", " ", "-x", "a..b", "x" * 200, "a\nb"])
+def nfc(text):
+    return unicodedata.normalize("NFC", text)
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="/", exclude_categories=["Cs"])), min_size=2, max_size=4))
+@example(["基线", "方案"])  # letters
+@example(["हिन्दी", "ไทย"])  # marks
+@example(["🔥", "🚀", ""])  # signs, of which nothing stays
+@example(["a b", "a_b", "_a_b", "a\tb"])
+@example(["café", "cafe\u0301", "cafe"])
+@example(["x" * 60, "x" * 61, "基" * 60, "基" * 61])
+def test_different_texts_have_different_names_and_a_name_stays(texts):
+    names = {text: run_folder.slug(text) for text in texts}
+    assert len(set(names.values())) == len({nfc(text) or "empty" for text in texts})
+    for name in names.values():
+        assert run_folder.slug(name) == name
+        assert len(name.encode()) <= run_folder.LONGEST_VALUE
+        assert name not in ("", ".", "..")
+        assert Path(name).name == name
+
+
+@pytest.mark.parametrize("name", ["..", "a/b", "", " ", "-x", "a..b", "x" * 200, "a\nb", "基" * 41, "基 线", "🔥"])
 def test_names_that_could_leave_the_folder(name):
     with pytest.raises(UsageError, match="--name"):
         run_folder.check_name(name)
+
+
+def test_the_users_own_names_have_letters_of_every_script():
+    assert [run_folder.check_name(name) for name in ("基线", "cafe\u0301", "हिन्दी=2")] == ["基线", "café", "हिन्दी=2"]
 
 
 def test_a_folder_is_made_once(tmp_path):

@@ -41,14 +41,14 @@ def run(options: ParsedOptions) -> int:
         raise UsageError("'--write-index' takes no words: it writes all parts. See: zoo search --help")
     if target is None and not words:
         raise UsageError("zoo search needs WORDS: names, kinds, authors or words of a title. See: zoo search --help")
-    files = [Path(name).expanduser() for name in options.get("index")]
+    files = [Path(name) for name in options.get("index")]
     if not files and Path(LOCAL_INDEX).is_file():
         files = [Path(LOCAL_INDEX)]
     installed = installed_entries()
     entries = {entry_key(entry): entry for file in files for entry in read_index(file)}
     entries |= {entry_key(entry): entry for entry in installed}
     if target is not None:
-        return write_index(Path(target).expanduser(), list(entries.values()))
+        return write_index(Path(target), list(entries.values()))
     matches = best_matches(words, entries.values())
     if not matches:
         hint = registry.suggest("".join(words), [entry["name"] for entry in entries.values()])
