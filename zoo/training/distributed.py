@@ -48,6 +48,8 @@ class Launcher(ScriptLauncher):
         self.cluster_environment.validate_settings(num_devices=self.num_processes, num_nodes=self.num_nodes)
         if not self.cluster_environment.creates_processes_externally:
             os.environ[PARENT] = str(os.getpid())
+            if sys.flags.safe_path:  # Lightning passes on no flag of Python
+                os.environ["PYTHONSAFEPATH"] = "1"
             with stop_signals.block_signals():
                 self.start_children()
             threading.Thread(target=self._observe, name="observer of processes", daemon=True).start()
@@ -87,7 +89,7 @@ def error_text(rank: int, code: int, world: int) -> str:
 def plan_trainer(options: Mapping[str, Any], **extras: Any) -> Trainer:
     """A trainer with the processes that the options of another one ask for, and nothing else of it."""
     chosen = {name: options[name] for name in ("accelerator", "devices", "num_nodes") if options.get(name) is not None}
-    off = {name: False for name in ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")}
+    off = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
     return Trainer(**{**off, **chosen, **extras})
 
 
