@@ -574,8 +574,8 @@ MUTANTS = [
         ),
         (
             "plugins/description.py",
-            "if tree is None or path is None or hops == 0:",
-            "if tree is None or path is None:",
+            "if tree is None or hops == 0:",
+            "if tree is None:",
             "test_registry.py",
         ),
         (
