@@ -1,9 +1,10 @@
 """Processes for tests, forked from one process that has imported the libraries, and neither zoo nor a plugin.
 
 ``run`` and ``Process`` take the commands ``[sys.executable, "-m", module, ...]`` and
-``[sys.executable, "-c", code, ...]`` and arguments of ``subprocess.run`` and ``subprocess.Popen``. A start of torch and
-Lightning costs seconds, a fork milliseconds. A test of the start itself, of what is imported, of the memory allocator,
-of hash seeds or of the number of threads needs ``subprocess``.
+``[sys.executable, "-c", code, ...]``, also with ``-P`` before the second word, which forks do without, and arguments
+of ``subprocess.run`` and ``subprocess.Popen``. A start of torch and Lightning costs seconds, a fork milliseconds. A
+test of the start itself, of what is imported, of the memory allocator, of hash seeds or of the number of threads needs
+``subprocess``.
 
 ``Popen`` in the place of ``subprocess.Popen`` forks for the commands of Python that the tested code starts itself (the
 fixture ``forked_children``, and ``nested=True`` for a process that is forked). Such a process is a child of the server,
@@ -107,7 +108,7 @@ def forkable(command: Any, by: Server | Starter | None = None) -> bool:
     """Whether a command is Python's, with a module or with code."""
     if not isinstance(command, (list, tuple)) or len(command) < 3:
         return False
-    return command[0] == (by.python if by else sys.executable) and command[1] in ("-m", "-c")
+    return command[0] == (by.python if by else sys.executable) and command[1 + (command[1] == "-P")] in ("-m", "-c")
 
 
 def request(
@@ -120,7 +121,7 @@ def request(
     nested: bool,
 ) -> tuple[socket.socket, int]:
     """Ask a server for a fork: the connection that tells its exit code, and its process id."""
-    _, option, what, *words = map(str, command)
+    _, option, what, *words = (word for place, word in enumerate(map(str, command)) if (place, word) != (1, "-P"))
     fields = {
         "option": option, "what": what, "words": words, "cwd": str(cwd or os.getcwd()), "session": session,
         "env": dict(os.environ if env is None else env), "nested": nested,

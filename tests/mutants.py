@@ -170,7 +170,12 @@ MUTANTS = [
             "(~ > ~ if spare else ~ != ~)",
             "config/test_task_data_match.py cli/test_fit.py",
         ),
-        ("config/run_folder.py", 'or ".." in name', "", "config/test_run_folder.py inference/test_import_policy.py"),
+        (
+            "config/run_folder.py",
+            'and ".." not in name',
+            "",
+            "config/test_run_folder.py inference/test_import_policy.py",
+        ),
         (
             "config/resolve.py",
             "if takes_code(param.annotation):",
@@ -569,8 +574,8 @@ MUTANTS = [
         ),
         (
             "plugins/description.py",
-            "if tree is None or path is None or hops == 0:",
-            "if tree is None or path is None:",
+            "if tree is None or hops == 0:",
+            "if tree is None:",
             "test_registry.py",
         ),
         (

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zoo.errors import PartError, PluginError
-from zoo.plugins import interfaces
+from zoo.plugins import discovery, interfaces
 from zoo.plugins.discovery import GROUP, ZOO, Entry, Flaw, Package, discover, normalize_name
 from zoo.plugins.safe_import import describe_import_error, import_object
 
@@ -114,6 +114,14 @@ def installed_parts(kind: str) -> tuple[Part, ...]:
         if one.kind == kind
     }
     return tuple(sorted(parts_of_kind.values(), key=lambda part: (part.name.lower(), part.origin)))
+
+
+def refresh() -> bool:
+    """Look again for parts; whether packages were installed or removed while this process runs."""
+    if not discovery.refresh():
+        return False
+    installed_parts.cache_clear()
+    return True
 
 
 def parts(kind: str) -> tuple[Part, ...]:
@@ -251,13 +259,15 @@ def find(kind: str, name: str) -> Part:
     """
     matches = [part for part in parts_called(kind, name) if not is_hidden(part) and not is_disabled(part.distribution)]
     exact = [part for part in matches if part.name == name] or matches
-    if len(exact) == 1:
+    if len({part.path for part in exact}) == 1:  # of a renamed package both may be installed, with one class
         return exact[0]
     if exact:
         owners = " and ".join(part.origin for part in exact)
         paths = ", ".join(part.path for part in exact)
         raise PartError(f"two packages register {kind} {name!r}: {owners}. Write its class path: {paths}")
     off = parts_called(kind, name)
+    if not off and refresh():  # a package was installed while this process runs
+        return find(kind, name)
     if off:
         raise PartError(f"unknown {kind} {name!r}: {DISABLE_VARIABLE} disables {off[0].origin}, which has it.")
     names = list(dict.fromkeys(part.name for part in parts(kind)))

@@ -1,6 +1,7 @@
 """Nothing that zoo starts outlives it, however it ends: TensorBoard, workers of checks, imports on trial."""
 
 import contextlib
+import importlib
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import urllib.request
 
 import pytest
 
+from zoo.cli import check_process, import_probe
 from zoo.cli.tensorboard import _free_port
 
 ENDS = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL]
@@ -110,3 +112,23 @@ def test_a_check_takes_what_its_part_has_started_with_it(number, tmp_path):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         process.wait()
+
+
+def test_child_processes_import_nothing_of_the_working_folder(tmp_path, monkeypatch):
+    """A file of every name that the standard library has lies there, as a user's own statistics.py or queue.py."""
+    for name in sys.stdlib_module_names - {"sys", "builtins"}:
+        (tmp_path / f"{name}.py").write_text(f"raise SystemExit('{name}.py of the working folder was run')\n")
+    monkeypatch.setattr(sys, "path", ["/elsewhere", *filter(None, sys.path)])
+    monkeypatch.delitem(sys.modules, "zoo.compare.execute", raising=False)
+    command = importlib.import_module("zoo.compare.execute").COMMAND
+    until_import = [program.rpartition(";")[0] for program in (check_process.program()[-1], import_probe.boot())]
+    for words in ([*command, "list", "norm"], *([sys.executable, "-P", "-c", code] for code in until_import)):
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_runs_import_from_the_working_folder_where_their_comparison_does(monkeypatch):
+    for first, safe in ((os.getcwd(), False), ("", False), ("/elsewhere", True)):
+        monkeypatch.setattr(sys, "path", [first, *sys.path])
+        monkeypatch.delitem(sys.modules, "zoo.compare.execute", raising=False)
+        assert ("-P" in importlib.import_module("zoo.compare.execute").COMMAND) is safe

@@ -60,6 +60,20 @@ def test_refusals(zoo, work, words, message):
     assert message in refused(zoo, *words)
 
 
+def test_variables_of_a_launcher_change_nothing_of_one_process(zoo, work, monkeypatch):
+    for number, name in enumerate(("RANK", "LOCAL_RANK", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "NODE_RANK")):
+        monkeypatch.setenv(name, str(number + 1))
+    monkeypatch.setenv("JSM_NAMESPACE_RANK", "")  # empty variables are none
+    words = ("fit", "lm-toy", "--name", "a", "--trainer.max_steps", "1")
+    code, out, err = zoo(*words)
+    assert (code, "finished 1 steps" in out) == (0, True), err
+    files = {path.name for path in Path("runs/lm-toy/a/s1").iterdir()}
+    assert {"config.yaml", "tokenizer.json", "output.log", "finished.json"} <= files
+    assert "is finished" in zoo(*words)[2]
+    monkeypatch.setenv("RANK", "one")
+    assert "RANK='one' of the environment is not the number of a process" in zoo(*words)[2]
+
+
 def test_a_recipe_cannot_run_code(zoo, work):
     (work / "evil.yaml").write_text(
         "trainer:\n  logger: {class_path: subprocess.Popen, init_args: {args: [touch, harmed]}}\n"

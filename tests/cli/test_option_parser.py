@@ -7,7 +7,7 @@ import pytest
 
 from tests.rows import try_each
 from zoo.cli import commands, main
-from zoo.config.option_parser import Option, ParsedOptions
+from zoo.config.option_parser import PATHS, Option, ParsedOptions
 from zoo.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
@@ -63,6 +63,23 @@ def test_a_value_follows_the_option_or_an_equals_sign(command, option):
             assert options.get("debug") is False
             if option.key:
                 assert options.settings == [(option.key, text, " ".join(argv))]
+
+
+@try_each([one for one in VALUED if one[1].metavar.startswith(PATHS)], NAME)
+def test_a_path_may_begin_with_the_home_folder(command, option, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    settings = command.options and option.key
+    for words in ([f"{option.strings[0]}=~/r"], [option.strings[0], "~/r"]):
+        parsed = parse(command, *words)
+        value = parsed.settings[-1][1] if settings else parsed.get(option.destination)
+        assert value == (["/home/me/r"] if option.repeats and not settings else "/home/me/r")
+    with pytest.raises(RuntimeError, match="home directory"):  # which `explain_error` translates
+        parse(command, f"{option.strings[0]}=~no-such-user/r")
+
+
+def test_words_may_begin_with_the_home_folder(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    assert commands.parse("import", ["~/in", "~"]).words == ["/home/me/in", "/home/me"]
 
 
 @try_each(FLAGS, NAME)

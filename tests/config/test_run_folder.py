@@ -1,10 +1,17 @@
 import threading
+import unicodedata
+from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from lightning.pytorch.plugins.environments import LightningEnvironment
+from lightning_utilities.core.rank_zero import rank_zero_only
 
 from zoo.config import run_folder
 from zoo.errors import UsageError
 from zoo.inference import find_run
+from zoo.training import distributed
 
 
 def test_only_differences_name_a_variant():
@@ -40,8 +47,8 @@ def test_a_name_begins_with_the_model_and_its_parts():
 
 
 def test_values_are_safe_and_long_variants_are_hashed():
-    assert run_folder.variant_name({"data.path": "/x/../my corpus.txt"}) == "path=my_corpus"
-    assert run_folder.variant_name({"data.path": "../.."}) == "path=empty"
+    assert run_folder.variant_name({"data.path": "/x/../my corpus.txt"}) == "path=my_corpus-954a6719"
+    assert run_folder.variant_name({"data.path": "../.."}) == "path=5ec1f7e7"
     assert (
         run_folder.variant_name({"a.flag": True, "a.none": None, "a.list": (1, 2.5)})
         == "flag=true,list=1-2.5,none=none"
@@ -51,10 +58,35 @@ def test_values_are_safe_and_long_variants_are_hashed():
     assert run_folder.variant_name(long) != run_folder.variant_name({**long, "model.option19": "y"})
 
 
-@pytest.mark.parametrize("name", ["..", "a/b", "", " ", "-x", "a..b", "x" * 200, "a\nb"])
+def nfc(text):
+    return unicodedata.normalize("NFC", text)
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="/", exclude_categories=["Cs"])), min_size=2, max_size=4))
+@example(["基线", "方案"])  # letters
+@example(["हिन्दी", "ไทย"])  # marks
+@example(["🔥", "🚀", ""])  # signs, of which nothing stays
+@example(["a b", "a_b", "_a_b", "a\tb"])
+@example(["café", "cafe\u0301", "cafe"])
+@example(["x" * 60, "x" * 61, "基" * 60, "基" * 61])
+def test_different_texts_have_different_names_and_a_name_stays(texts):
+    names = {text: run_folder.slug(text) for text in texts}
+    assert len(set(names.values())) == len({nfc(text) or "empty" for text in texts})
+    for name in names.values():
+        assert run_folder.slug(name) == name
+        assert len(name.encode()) <= run_folder.LONGEST_VALUE
+        assert name not in ("", ".", "..")
+        assert Path(name).name == name
+
+
+@pytest.mark.parametrize("name", ["..", "a/b", "", " ", "-x", "a..b", "x" * 200, "a\nb", "基" * 41, "基 线", "🔥"])
 def test_names_that_could_leave_the_folder(name):
     with pytest.raises(UsageError, match="--name"):
         run_folder.check_name(name)
+
+
+def test_the_users_own_names_have_letters_of_every_script():
+    assert [run_folder.check_name(name) for name in ("基线", "cafe\u0301", "हिन्दी=2")] == ["基线", "café", "हिन्दी=2"]
 
 
 def test_a_folder_is_made_once(tmp_path):
@@ -101,7 +133,7 @@ def test_one_of_many_gets_the_folder(tmp_path):
 
 
 def test_other_ranks_make_nothing(tmp_path, monkeypatch):
-    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setattr(rank_zero_only, "rank", 1, raising=False)
     run = run_folder.Run(tmp_path, "lm", "default", 1)
     assert run_folder.claim(run) == run.folder
     assert not run.folder.exists()
@@ -139,3 +171,36 @@ def test_runs_that_others_start_from_are_told_apart():
     long = [f"runs/lm-tiny/{'dim=16,' * 20}depth={depth}/s1" for depth in (1, 2)]
     assert len({run_folder.slug(run) for run in long}) == 2
     assert all(len(run_folder.slug(run)) <= 40 for run in [*runs, *long])
+
+
+# what launchers set: torchrun, SLURM, LSF, Open MPI, Kubernetes operators, and people by hand
+LAUNCHER_VARIABLES = (
+    *("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"),
+    *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS", "SLURM_JOB_ID", "SLURM_NTASKS_PER_NODE"),
+    *("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "KUBERNETES_PORT"),
+)
+
+
+@given(st.dictionaries(st.sampled_from(LAUNCHER_VARIABLES), st.integers(0, 7).map(str)), st.sampled_from([1, "1", [0]]))
+def test_one_process_is_the_first_whatever_a_launcher_says(variables, devices):
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        patch.setattr(rank_zero_only, "rank", int(variables.get("RANK", "0")), raising=False)  # as Lightning reads it
+        distributed.settle_rank({"accelerator": "cpu", "devices": devices})
+        assert run_folder.first_rank()
+        assert [type(one) for one in distributed.launcher_of({"accelerator": "cpu"})] == [LightningEnvironment]
+
+
+@pytest.mark.parametrize(("variables", "first"), [
+    ({}, True), ({"LOCAL_RANK": "1"}, False), ({"NODE_RANK": "1", "LOCAL_RANK": "0"}, False),
+    ({"TORCHELASTIC_RUN_ID": "x", "RANK": "1", "LOCAL_RANK": "1", "GROUP_RANK": "0", "WORLD_SIZE": "2"}, False),
+])  # fmt: skip
+def test_of_several_processes_the_launcher_says_which_is_the_first(variables, first, monkeypatch):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(rank_zero_only, "rank", 0, raising=False)
+    options = {"accelerator": "cpu", "devices": 2}
+    assert distributed.launcher_of(options) == []
+    distributed.settle_rank(options)
+    assert run_folder.first_rank() is first

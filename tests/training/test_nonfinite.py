@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from lightning.pytorch.strategies import StrategyRegistry, ddp
+from lightning.pytorch.utilities import rank_zero_only
 
 from tests.tasks.training import build, train
 from tests.training.test_resume import At
@@ -243,9 +244,9 @@ def test_of_a_job_the_first_process_says_what_is_not_finite(monkeypatch, capsys)
     from zoo.cli.error_report import report_error
 
     error = NonFiniteError("step 3: the loss is not finite")
-    for everywhere, rank, count in ((True, "0", 1), (True, "1", 0), (False, "1", 1)):
+    for everywhere, rank, count in ((True, 0, 1), (True, 1, 0), (False, 1, 1)):
         error.everywhere = everywhere
-        monkeypatch.setenv("LOCAL_RANK", rank)
+        monkeypatch.setattr(rank_zero_only, "rank", rank)
         assert report_error(error) == 4
         assert capsys.readouterr().err.count("step 3") == count
 

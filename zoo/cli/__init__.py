@@ -48,9 +48,10 @@ def _run_guarded(name: str, words: list[str], restore: bool) -> int:
 
 
 def _dispatch(name: str, argv: list[str]) -> int:
-    from zoo.cli.environment_errors import check_words, working_folder
+    from zoo.cli.environment_errors import check_ranks, check_words, working_folder
 
     check_words([name, *argv])
+    check_ranks()
     command = COMMANDS.get(name)
     if command is None:
         raise _unknown_command(name)

@@ -137,8 +137,10 @@ def check_recipe(options: ParsedOptions) -> int:
         schema = run_config.schema()
         config_plan = run_config.make_plan(command, draft, schema)
         from zoo.cli import fit
+        from zoo.training import distributed
 
         with contextlib.redirect_stdout(io.StringIO()) as output:
+            distributed.settle_rank(config_plan.config["trainer"])
             code = fit.run_plan(config_plan, schema)
     if code:
         return code
@@ -243,7 +245,7 @@ def _number(count: int, word: str) -> str:
 def _check_badge(options: ParsedOptions) -> None:
     """Raise UsageError for a badge that cannot be written, before anything is checked."""
     if (name := options.get("badge")) is not None:
-        target = Path(name).expanduser()
+        target = Path(name)
         if target.suffix != ".svg" or target.is_dir() or not target.parent.is_dir():
             raise UsageError(f"'--badge' needs a file FILE.svg in a folder that exists, got {name!r}.")
 
@@ -252,7 +254,7 @@ def _write_badge(options: ParsedOptions, message: str, failed: bool) -> None:
     """Draw the result where --badge says. Raises UsageError where the file cannot be written."""
     if (name := options.get("badge")) is not None:
         try:
-            atomic_files.write_text(Path(name).expanduser(), badge(message, "failed" if failed else "passed"))
+            atomic_files.write_text(Path(name), badge(message, "failed" if failed else "passed"))
         except OSError as error:
             raise UsageError(f"cannot write {name}: {error.strerror or error}") from error
 

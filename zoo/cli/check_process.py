@@ -49,6 +49,7 @@ def program() -> list[str]:
     """The command of the child, with the same places to import from, whichever way this process was started."""
     return [
         sys.executable,
+        "-P",
         "-c",
         f"import sys; sys.path[:] = {sys.path!r}; from zoo.cli.check_worker import main; main()",
     ]

@@ -80,7 +80,7 @@ def _answer_folders(options: ParsedOptions) -> int:
 
 def find_folder(word: str, runs: str) -> Path:
     """The folder that a word names: itself, or the runs of a recipe. Raises UsageError for neither."""
-    path = Path(word).expanduser()
+    path = Path(word)
     recipe = recipe_files.packaged_recipe(word)
     if path.is_dir():
         return path

@@ -34,7 +34,7 @@ REFUSED = {
 def check_recipes(options: ParsedOptions) -> None:
     """Raise UsageError for words that name no recipe, for one that is named twice, and for options of one recipe."""
     for index, word in enumerate(options.words):
-        if recipe_files.packaged_recipe(word) is None and not Path(word).expanduser().is_file():
+        if recipe_files.packaged_recipe(word) is None and not Path(word).is_file():
             hint = suggest(word, [one.name for one in recipe_files.recipes()])
             before = options.words[index - 1]
             also = f"one recipe at a time, or several: after {before!r}, " if index else ""

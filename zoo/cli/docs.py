@@ -33,7 +33,7 @@ STATUS = {"trains": "trains", "refused": "is refused", "BROKEN": "is broken"}
 
 def run(options: ParsedOptions) -> int:
     """`zoo docs DIR`."""
-    folder = Path(options.words[0]).expanduser()
+    folder = Path(options.words[0])
     parts = selected_parts(options.get("package"))
     paths = page_paths(parts)
     for path in (INDEX, *paths.values()):

@@ -17,6 +17,7 @@ from zoo.errors import CheckpointError, UsageError, ZooError
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE)
 PATH = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG,
         errno.EEXIST, errno.ENOTEMPTY)  # fmt: skip
+RANKS = ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")
 HANDLES = (errno.EMFILE, errno.ENFILE)
 # messages of torch, NumPy, the loader and the C++ library where memory or a thread could not be allocated
 MEMORY = re.compile(
@@ -64,6 +65,18 @@ def check_words(words: Sequence[str]) -> None:
             ) from error
         if "\0" in word:
             raise UsageError(f"word {number} of the command line holds a NUL: {ascii(word)[1:-1]:.80}")
+
+
+def check_ranks() -> None:
+    """Unset variables of launchers that are empty; raise UsageError for one that is no number: Lightning would fail."""
+    for name in RANKS:
+        text = os.environ.get(name, "0").strip()
+        if not text:
+            del os.environ[name]
+        elif not text.isdecimal():
+            raise UsageError(
+                f"{name}={text!r:.40} of the environment is not the number of a process. Run: unset {name}"
+            )
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

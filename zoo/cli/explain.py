@@ -81,7 +81,7 @@ def _refuse_unknown(subjects: list[list[str]]) -> None:
     for words in subjects:
         if len(words) == 2 and words[0] in registry.STACK_KINDS:
             diagnosis.choose_part(words[0], words[1])
-        elif len(words) == 1 and not Path(words[0]).expanduser().exists() and "=" not in words[0]:
+        elif len(words) == 1 and not Path(words[0]).exists() and "=" not in words[0]:
             recipe_files.find_recipe(words[0])
 
 
@@ -98,7 +98,7 @@ def _look_inside(options: ParsedOptions, subject: Any) -> Any:
 
 
 def _write(name: str, text: str) -> None:
-    path = Path(name).expanduser()
+    path = Path(name)
     try:
         atomic_files.write_bytes(path, text.encode())
     except OSError as error:

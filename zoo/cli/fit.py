@@ -15,6 +15,7 @@ from jsonargparse import Namespace
 from lightning.pytorch import Trainer, seed_everything
 from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from zoo import console
@@ -158,9 +159,12 @@ class ZooCLI(LightningCLI):
             extras = {key: extras[key] for key in extras if key not in trainer_config}
             distributed.set_timeouts()
             try:
+                if "plugins" not in trainer_config:
+                    extras["plugins"] = distributed.launcher_of(trainer_config)
                 trainer = super().instantiate_trainer(**extras, **kwargs)
             except Exception as error:
                 raise trainer_error(error) or error from error
+        rank_zero_only.rank = trainer.global_rank
         distributed.watch_process(trainer)
         return trainer
 

@@ -20,7 +20,7 @@ TRAINER = {"max_steps": 1000, "val_check_interval": 100, "check_val_every_n_epoc
 
 def run(options: ParsedOptions) -> int:
     """Import a checkpoint, and print which tensors were kept, converted, new or left out."""
-    source, target = (Path(word).expanduser() for word in options.words)
+    source, target = (Path(word) for word in options.words)
     if target.is_dir() and any(target.iterdir()) and not options.get("force"):
         raise UsageError(f"{target} is not empty. To write into it: --force")
     if target.resolve() == source.resolve():

@@ -26,7 +26,6 @@ from zoo.registry import Part
 PATIENCE = 20.0  # seconds for one import
 MOST_BYTES = 2**16  # bytes of what an import prints
 PRELOADED = ("torch", "lightning.pytorch", "zoo.models.stack", "zoo.tasks.task", "zoo.data.data")
-BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from zoo.cli import import_probe; import_probe.serve()"
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Outcome:
 def probe(parts: Iterable[Part], patience: float = PATIENCE) -> Iterator[Outcome]:
     """The outcome of importing each part."""
     requests = [json.dumps([asdict(part), patience]) for part in parts]
-    command = [sys.executable, "-c", BOOT, json.dumps(sys.path)]
+    command = [sys.executable, "-P", "-c", boot()]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(command, text=True, **pipes) as child:  # type: ignore[call-overload]
         for line in requests:
@@ -50,6 +49,11 @@ def probe(parts: Iterable[Part], patience: float = PATIENCE) -> Iterator[Outcome
                 yield Outcome(**json.loads(child.stdout.readline()))
             except (OSError, ValueError):
                 yield Outcome("not tried: the process that imports parts has ended", 0.0, "")
+
+
+def boot() -> str:
+    """The program of the child, with the same places to import from."""
+    return f"import sys; sys.path[:] = {sys.path!r}; from zoo.cli import import_probe; import_probe.serve()"
 
 
 def serve() -> None:

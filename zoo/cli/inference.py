@@ -229,7 +229,7 @@ def tag(options: ParsedOptions) -> None:
 def export(options: ParsedOptions) -> None:
     """`zoo export`: write the files, and print their names and sizes."""
     way, force = options.get("format"), options.get("force")
-    model, folder = load_trained(options, bare=way == "hf"), Path(options.words[1]).expanduser()
+    model, folder = load_trained(options, bare=way == "hf"), Path(options.words[1])
     if model.place.source.name == CONFIG and not (model.place.folder / FINISHED).is_file():
         atomic_files.warn(f"{model.place.folder} is not finished: this is its best state so far")
     if way == "hf":

@@ -44,7 +44,7 @@ UNNAMED = "none named"
 
 def run(options: ParsedOptions) -> int:
     """`zoo matrix`."""
-    target = Path(options.get("write")).expanduser() if options.get("write") is not None else None
+    target = Path(options.get("write")) if options.get("write") is not None else None
     if target:
         _check_target(target)
     from zoo.cli import doctor, warning_filters

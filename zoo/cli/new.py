@@ -54,7 +54,7 @@ def run(options: ParsedOptions) -> int:
     if options.get("in") is not None:
         if other_name := next((one for one in ("dest", "package") if options.get(one) is not None), None):
             raise UsageError(f"'--in' adds to a package, '--{other_name}' makes one. See: zoo new --help")
-        return add_part(check_kind(what), name, Path(options.get("in")).expanduser())
+        return add_part(check_kind(what), name, Path(options.get("in")))
     return package(check_kind(what), name, options.get("dest"), options.get("package"))
 
 
@@ -65,7 +65,7 @@ def package(kind: str, name: str, destination: str | None = None, package_name: 
         raise UsageError(f"{package_name!r} cannot name a package: small letters, digits and -, such as zoo-mine.")
     package_name = package_name or distribution_name(name)
     check_distribution(name, package_name)
-    target = Path(destination or package_name).expanduser()
+    target = Path(destination or package_name)
     if target.exists() or target.is_symlink():
         raise UsageError(
             f"{target} exists. Choose another place: zoo new {kind} {name} --dest DIR; "

@@ -21,7 +21,7 @@ def run(options: ParsedOptions) -> int:
     from zoo import recipe_files
 
     name = options.words[0]
-    if not Path(name).expanduser().exists():
+    if not Path(name).exists():
         recipe_files.find_recipe(name)
     steps = options.get("steps")
     doctor.check_torch()

@@ -32,6 +32,9 @@ def run(options: ParsedOptions) -> int:
             print_options(command, draft, schema)
             return 0
         config_plan = run_config.make_plan(command, draft, schema)
+        from zoo.training import distributed
+
+        distributed.settle_rank(config_plan.config["trainer"])
         for note in config_plan.resolved.notes if run_folder.first_rank() else ():
             print(f"note: {note}", file=sys.stderr)
         if "print_config" in command.flags:

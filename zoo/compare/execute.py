@@ -21,7 +21,9 @@ from zoo.io import atomic_files
 from zoo.io.locks import REFRESH, Lock
 
 POLL, GRACE = 0.1, 60.0  # seconds between two polls; and for a run to save its state when it is stopped
-COMMAND = (sys.executable, "-m", "zoo")
+# -P: files of the working folder with the names of modules stay out, as they do for `zoo`; where this process itself
+# imports from there first, as `python -m zoo` does, so do its runs
+COMMAND = (sys.executable, *(() if sys.path[:1] in ([""], [os.path.abspath("")]) else ("-P",)), "-m", "zoo")
 TAIL = 3  # lines of a failed run's log to print
 # exit codes that say nothing about the variant: disks, and signals that stop a run; before the first step also
 # options and plugins

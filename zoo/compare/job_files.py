@@ -5,6 +5,7 @@ SLURM jobs save their runs and are requeued before their time is over; Kubernete
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -84,8 +85,9 @@ def time_limit(text: str) -> int:
 
 
 def file_name(title: str) -> str:
-    """A title as part of a file's name that needs no quotes in a shell."""
-    return re.sub(r"[^A-Za-z0-9._]+", "-", title).strip("-.") or "comparison"
+    """A title as part of a file's name that needs no quotes in a shell; with a digest where letters are left out."""
+    name = re.sub(r"[^A-Za-z0-9._]+", "-", title).strip("-.") or "comparison"
+    return name if title.isascii() else f"{name}-{hashlib.sha256(title.encode()).hexdigest()[:8]}"
 
 
 def render(kind: Kind, command: ShardedCommand) -> dict[str, str]:

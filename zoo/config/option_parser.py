@@ -13,11 +13,13 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from zoo.errors import UsageError
 
+PATHS = ("DIR", "FILE", "RUN", "lookup|RUN")  # how the metavars of options that take a path begin
 TYPE_NAMES = {int: "a whole number", float: "a number", str: "a value"}
 
 
@@ -66,7 +68,7 @@ class Option:
 
     def convert(self, text: str) -> Any:
         """The value of a text. Raises ValueError for what it cannot be."""
-        value = self.type(text)
+        value = expand_home(text) if self.metavar.startswith(PATHS) else self.type(text)
         number = self.type in (int, float)
         if (self.choices and value not in self.choices) or (number and not self.above < value <= self.most):
             raise ValueError(text)
@@ -171,7 +173,7 @@ def parse(spec: CommandSpec, argv: Sequence[str], elsewhere: Mapping[str, str] =
         for destination, spelling, value in namespace.collected:
             _store(result, declared.get(destination), destination, spelling, value)
         split = extras.index("--") if "--" in extras else len(extras)
-        result.words = [*extras[:split], *extras[split + 1 :]]
+        result.words = [expand_home(word) for word in (*extras[:split], *extras[split + 1 :])]
         unknown = [word for word in extras[:split] if word.startswith("-") and word != "-"]
         if result.values.get("help"):
             return result
@@ -213,6 +215,14 @@ def _register(parser: argparse.ArgumentParser, spec: CommandSpec, argv: Sequence
     return spellings
 
 
+def expand_home(text: str) -> str:
+    """A path with the home folder in the place of ``~`` or ``~user`` at its beginning, as a shell writes it.
+
+    A shell leaves it as it is in ``--runs=~/r`` and in quotes. Raises RuntimeError for a user without a home folder.
+    """
+    return str(Path(text).expanduser()) if text.startswith("~") else text
+
+
 def _default(option: Option) -> Any:
     return False if option.type is bool else () if option.repeats else option.default
 
@@ -222,6 +232,8 @@ def _store(result: ParsedOptions, option: Option | None, destination: str, spell
     if option is None or option.key:
         whole = f"{spelling}={value}"
         text = spelling if isinstance(value, bool) else whole if whole in result.argv else f"{spelling} {value}"
+        if option is not None and option.metavar.startswith(PATHS) and isinstance(value, str):
+            value = expand_home(value)
         result.settings.append((option.key if option else destination, value, text))
         return
     if option.type is not bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import re
 import shutil
+import sys
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +17,13 @@ from zoo.config.passive_settings import CALLBACKS, passive_keys
 from zoo.errors import UsageError
 from zoo.inference.find_run import CONFIG, FINISHED, STARTING
 from zoo.io import atomic_files
+from zoo.system import stop_signals
 
-LONGEST = 100  # characters of a variant's name
+LONGEST, LONGEST_VALUE = 100, 40  # bytes of a variant's name, and of one value in it
+LONGEST_NAME = 120  # bytes of a name that the user gives
 DEFAULT = "default"
 SECTIONS = ("model", "data", "tune", "trainer")  # of a configuration, in the order in which a variant's name has them
 HEADER = "# zoo run: "
-RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK", "NODE_RANK")
 
 
 @dataclass(frozen=True)
@@ -91,9 +93,9 @@ def _pieces(name: str) -> list[str]:
 def _joined(pieces: list[str]) -> str:
     """The pieces with commas; of a long text the beginning and a digest, which does not depend on their order."""
     text = ",".join(pieces) or DEFAULT
-    if len(text) <= LONGEST:
+    if len(text.encode()) <= LONGEST:
         return text
-    return f"{text[: LONGEST - 9]}-{_digest(','.join(sorted(pieces)))}"
+    return f"{text.encode()[: LONGEST - 9].decode(errors='ignore')}-{_digest(','.join(sorted(pieces)))}"
 
 
 def _short(keys: list[str]) -> dict[str, str]:
@@ -108,7 +110,10 @@ def _short(keys: list[str]) -> dict[str, str]:
 
 
 def slug(value: object) -> str:
-    """A value as it may stand in a folder's name."""
+    """A value as it may stand in a folder's name; with a digest where anything of its text is left out.
+
+    Letters and digits of every script stay, in Unicode's normal form C.
+    """
     if isinstance(value, type):
         return value.__name__.lower()
     if isinstance(value, bool) or value is None:
@@ -119,14 +124,26 @@ def slug(value: object) -> str:
         return "-".join(slug(item) for item in value) or "empty"
     if isinstance(value, Mapping):
         return "-".join(f"{slug(key)}-{slug(item)}" for key, item in value.items()) or "empty"
-    text = str(value)
+    text = unicodedata.normalize("NFC", str(value))
     if "/" in text:
         # a run's folder is called s1 like most others: the recipe and the variant tell it from them
         path = Path(text)
         text = "-".join(path.parts[-3:]) if re.fullmatch(r"s\d+", path.name) else path.stem
-        if len(text) > 40:
-            text = f"{text[:31]}-{_digest(text)}"
-    return re.sub(r"[^A-Za-z0-9._+-]+", "_", text).strip("._")[:40] or "empty"
+    pieces = "".join(letter if _is_plain(letter, "._+-") else " " for letter in text).split()
+    return _shortened("_".join(pieces).strip("._"), text, LONGEST_VALUE) or "empty"
+
+
+def _is_plain(letter: str, signs: str) -> bool:
+    """Whether a character is a letter, a digit or a mark of any script, or one of ``signs``."""
+    return letter in signs or unicodedata.category(letter)[0] in "LMN"
+
+
+def _shortened(name: str, text: str, longest: int) -> str:
+    """``name``, or where it lacks something of ``text`` or has too many bytes, its beginning and the text's digest."""
+    if name == text and len(name.encode()) <= longest:
+        return name
+    beginning = name.encode()[: longest - 9].decode(errors="ignore").rstrip("._-")
+    return "-".join(filter(None, (beginning, _digest(text))))
 
 
 def _digest(text: str) -> str:
@@ -135,8 +152,12 @@ def _digest(text: str) -> str:
 
 def check_name(name: str) -> str:
     """The name that the user gave. Raises UsageError for one that could leave the folder of runs."""
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+=,-]{0,119}", name) or ".." in name:
-        raise UsageError(f"--name {name!r} may hold only letters, digits and . _ + - = ,")
+    name = unicodedata.normalize("NFC", name)
+    plain = all(_is_plain(letter, "._+-=,") for letter in name) and _is_plain(name[:1] or " ", "") and ".." not in name
+    if not plain or len(name.encode()) > LONGEST_NAME:
+        raise UsageError(
+            f"--name {name!r:.160} may hold only letters, digits and . _ + - = , in at most {LONGEST_NAME} bytes"
+        )
     return name
 
 
@@ -156,8 +177,14 @@ def recipe_of(path: Path | None, fallback: str) -> tuple[str, str | None]:
 
 
 def first_rank() -> bool:
-    """Whether this process is the one that writes files."""
-    return all(os.environ.get(name, "0") in ("0", "") for name in RANKS)
+    """Whether this process is the first of its training, which prints and writes files.
+
+    Lightning keeps the rank for every process; `zoo.training.distributed.settle_rank` has it follow from the trainer's
+    own devices and nodes. Before Lightning is imported, a process is the first unless zoo has started it as another.
+    """
+    module = sys.modules.get("lightning_utilities.core.rank_zero")
+    rank = getattr(getattr(module, "rank_zero_only", None), "rank", None)
+    return not stop_signals.is_further_process() if rank is None else rank == 0
 
 
 def check(run: Run, overwrite: bool = False, resume: bool = False) -> None:

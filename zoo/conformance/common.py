@@ -389,7 +389,7 @@ def import_in_fresh_processes(groups: dict[str, list[str]]) -> None:
     program = PROGRAM.format(groups=list(groups.items()))
     count = sum(map(len, groups.values()))
     done = subprocess.run(
-        [sys.executable, "-c", "import sys; sys.path[:] = " + repr(sys.path) + "\n" + program],
+        [sys.executable, "-P", "-c", "import sys; sys.path[:] = " + repr(sys.path) + "\n" + program],
         capture_output=True, text=True, timeout=60 + 10 * count, check=False,
     )  # fmt: skip
     for line in done.stdout.splitlines():

@@ -62,7 +62,7 @@ def find_model(run: str | Path, runs: str | Path = "runs") -> ModelLocation:
 
     Raises UsageError if there is none, listing the trained recipes, and CheckpointError for an incomplete export.
     """
-    path, root = Path(run).expanduser(), Path(runs)
+    path, root = Path(run).expanduser(), Path(runs).expanduser()
     if path.is_file():
         refuse_published(path.parent)
         return _from_export(path.parent) if path.name in (WEIGHTS, EXPORT) else _from_checkpoint(path)

@@ -15,6 +15,6 @@ def cache_root() -> Path:
     """
     folder = os.environ.get("ZOO_CACHE")
     try:
-        return Path(folder) if folder else Path.home() / ".cache" / "zoo"
+        return Path(folder).expanduser() if folder else Path.home() / ".cache" / "zoo"
     except RuntimeError as error:
         raise StorageError("no cache folder: set the environment variable ZOO_CACHE, or HOME, to a folder.") from error

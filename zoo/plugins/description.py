@@ -8,6 +8,7 @@ import functools
 import importlib.machinery
 import importlib.util
 import inspect
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -28,7 +29,8 @@ CLASS_PARAMETERS = {
 }
 PLACE_PARAMETERS = ("layer", "depth")  # a stack gives them to those of its parts that take them
 MAX_HOPS = 6
-ANY = "*"  # among the names of a module: it may have any name
+# what reading and parsing a source text raises
+UNREADABLE = (OSError, ImportError, SyntaxError, ValueError, RecursionError, MemoryError)
 
 
 @dataclass(frozen=True)
@@ -149,24 +151,31 @@ def _members_of(item: ast.stmt) -> Iterator[Member]:
             yield Member(target.id, ast.unparse(item.value))
 
 
-def import_problem(module: str, name: str) -> str:
-    """Why importing a class would fail, according to its source text; empty if no reason is visible."""
-    if not find_spec(module):
+def import_problem(module: str) -> str:
+    """Why importing a module would fail, as far as its place and its source text say; empty if that cannot be told."""
+    if find_spec(module) is None:
+        top, *inside = module.split(".")
+        parent = find_spec(".".join([top, *inside[:-1]])) if inside else None
+        if parent is not None and _makes_modules(parent):
+            return ""
         return f"there is no module {module}"
-    path = source_file(module)
-    if path is None:
-        return ""  # compiled
     try:
-        tree = _parse(path)
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        _parse(module)
+    except UNREADABLE as error:
         line = f":{error.lineno}" if isinstance(error, SyntaxError) else ""
-        return f"{path}{line} cannot be read: {getattr(error, 'msg', None) or type(error).__name__}"
-    names = _module_names(path, id(tree))
-    return "" if name in names or ANY in names else f"{path} has no {name}"
+        return f"{source_file(module)}{line} cannot be read: {getattr(error, 'msg', None) or type(error).__name__}"
+    return ""
+
+
+def _makes_modules(package: importlib.machinery.ModuleSpec) -> bool:
+    """Whether a package may make modules that no search finds: it is no source text, or this names what does so."""
+    tree = _tree(package.name)
+    return tree is None or any(
+        getattr(node, "id", getattr(node, "attr", "")) in ("__path__", "modules", "meta_path") for node in ast.walk(tree)
+    )
 
 
 _specs: dict[str, importlib.machinery.ModuleSpec | None] | None = None  # a cache inside `cache_lookups`, else None
-_paths: dict[str, Path | None] = {}
 
 
 @contextlib.contextmanager
@@ -178,7 +187,6 @@ def cache_lookups() -> Iterator[None]:
         yield
     finally:
         _specs = before
-        _paths.clear()
 
 
 def find_spec(module: str) -> importlib.machinery.ModuleSpec | None:
@@ -191,82 +199,64 @@ def find_spec(module: str) -> importlib.machinery.ModuleSpec | None:
 
 
 def _search_spec(module: str) -> importlib.machinery.ModuleSpec | None:
-    top, *pieces = module.split(".")
+    """What the finders of the import system say, as `importlib.util.find_spec`, which would import the packages."""
+    above, _, _ = module.rpartition(".")
+    places: list[str] | None = None
     try:
-        spec = importlib.util.find_spec(top)
-        name = top
-        for piece in pieces:
-            if spec is None or spec.submodule_search_locations is None:
+        if above:
+            parent = find_spec(above)
+            if parent is None or parent.submodule_search_locations is None:
                 return None
-            name = f"{name}.{piece}"
-            spec = importlib.machinery.PathFinder.find_spec(name, list(spec.submodule_search_locations))
+            places = list(parent.submodule_search_locations)
+        elif module in sys.modules:
+            return importlib.util.find_spec(module)
+        finders = (getattr(finder, "find_spec", None) for finder in sys.meta_path)
+        return next(filter(None, (find(module, places, None) for find in finders if find)), None)
     except Exception:  # third-party import hooks may raise anything
         return None
-    return spec
 
 
 def source_file(module: str) -> Path | None:
-    """The source file of a module; None without one."""
-    if _specs is None:
-        return _search_source_file(module)
-    if module not in _paths:
-        _paths[module] = _search_source_file(module)
-    return _paths[module]
-
-
-def _search_source_file(module: str) -> Path | None:
+    """The place of a module's source text, which may be inside a zip file; None without a text."""
     spec = find_spec(module)
     origin = spec.origin if spec else None
     return Path(origin) if origin and origin.endswith(".py") else None
 
 
-@functools.cache
-def _parse(path: Path) -> ast.Module:
-    with warnings.catch_warnings():  # about invalid escapes in the source
-        warnings.simplefilter("ignore")
-        return ast.parse(path.read_bytes())
+_trees: dict[str, ast.Module] = {}  # by file
+
+
+def _parse(module: str) -> ast.Module | None:
+    """The syntax tree of a module, read by the loader that would import it; None without a source text."""
+    spec = find_spec(module)
+    read = getattr(spec.loader, "get_data", None) if spec else None
+    if spec is None or spec.origin is None or source_file(module) is None or read is None:
+        return None
+    if spec.origin not in _trees:
+        with warnings.catch_warnings():  # about invalid escapes in the source
+            warnings.simplefilter("ignore")
+            _trees[spec.origin] = ast.parse(read(spec.origin))
+    return _trees[spec.origin]
 
 
 def _tree(module: str) -> ast.Module | None:
-    path = source_file(module)
     try:
-        return _parse(path) if path else None
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return _parse(module)
+    except UNREADABLE:
         return None
 
 
 @functools.cache
-def _module_names(path: Path, tree: int) -> frozenset[str]:
-    """The names that a module can have, with ANY if it binds names dynamically.
-
-    ``tree`` identifies the parsed version of the file for the cache.
-    """
-    names: set[str] = set()
-    for node in ast.walk(_parse(path)):
-        if isinstance(node, ast.ClassDef | ast.FunctionDef):
-            names.add(ANY if node.name == "__getattr__" else node.name)
-        elif isinstance(node, ast.alias):
-            names.add(node.asname or node.name.partition(".")[0])
-        elif isinstance(node, ast.Name):
-            if node.id in ("globals", "vars", "setattr", "exec"):
-                names.add(ANY)
-            if isinstance(node.ctx, ast.Store):
-                names.add(node.id)
-    return frozenset(names)
-
-
-@functools.cache
 def _classes_and_imports(
-    path: Path, tree: int
+    tree: ast.Module,
 ) -> tuple[dict[str, ast.ClassDef], dict[str, tuple[ast.ImportFrom, ast.alias]]]:
     """The classes of a module by name (the first of each), and its ``from`` imports by local name."""
-    parsed = _parse(path)
     classes: dict[str, ast.ClassDef] = {}
     imports: dict[str, tuple[ast.ImportFrom, ast.alias]] = {}
-    for node in parsed.body:
+    for node in tree.body:
         if isinstance(node, ast.ClassDef):
             classes.setdefault(node.name, node)
-    for inner in _statements(parsed):
+    for inner in _statements(tree):
         if isinstance(inner, ast.ImportFrom):
             for alias in inner.names:
                 imports.setdefault(alias.asname or alias.name, (inner, alias))
@@ -288,10 +278,10 @@ def _statements(tree: ast.AST) -> Iterator[ast.stmt]:
 
 def _find(module: str, name: str, hops: int = MAX_HOPS) -> _ClassSource | None:
     """The definition of a class, following `from x import name`."""
-    tree, path = _tree(module), source_file(module)
-    if tree is None or path is None or hops == 0:
+    tree = _tree(module)
+    if tree is None or hops == 0:
         return None
-    classes, imports = _classes_and_imports(path, id(tree))
+    classes, imports = _classes_and_imports(tree)
     if name in classes:
         return _ClassSource(module, classes[name])
     if name in imports:

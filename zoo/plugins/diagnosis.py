@@ -67,7 +67,7 @@ def name_problems(part: Part) -> list[str]:
     way = f"; its class path is {part.path}"
     if registry.is_hidden(part):
         sentences.append(f"hidden by zoo's own {part.kind} of this name{way}")
-    others = [one for one in registry.parts_called(part.kind, part.name) if one != part]
+    others = [one for one in registry.parts_called(part.kind, part.name) if one.path != part.path]
     twins = [one for one in others if not registry.is_hidden(one) and not registry.is_disabled(one.distribution)]
     if twins and not registry.is_hidden(part):
         sentences.append(f"also registered by {' and '.join(one.origin for one in twins)}{way}")
@@ -79,7 +79,7 @@ def problems(part: Part) -> list[str]:
     sentences = name_problems(part)
     if sentences or part.builtin:
         return sentences
-    flaw = description.import_problem(part.module, part.target.partition(":")[2])
+    flaw = description.import_problem(part.module)
     return [flaw] if flaw else []
 
 

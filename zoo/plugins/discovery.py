@@ -1,22 +1,25 @@
-"""Read the entry points ``zoo.*`` of installed packages, tolerating damaged packages.
+"""Read the entry points ``zoo.*`` of installed packages; what an installation left behind or damaged hides none.
 
-``importlib.metadata.entry_points`` would fail as a whole if the metadata of a single package cannot be read.
+``importlib.metadata`` lists the metadata folders. Of several with one name its own functions take the first that the
+system lists, were it empty, and all of them fail at a single folder that cannot be read.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib.metadata
+import importlib
 import os
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib.metadata import Distribution, EntryPoints
+from importlib.metadata import Distribution, DistributionFinder
 from typing import Any
 
 GROUP = "zoo."
 ZOO = "zoo-transformers"
 POINTS = "entry_points.txt"
+METADATA = ("METADATA", "PKG-INFO", "")  # the last: metadata that are one file
 
 
 @dataclass(frozen=True, order=True)
@@ -56,11 +59,42 @@ class Flaw:
 
 @dataclass(frozen=True)
 class Discovery:
-    """All entry points and flaws; ``fatal`` if ``importlib.metadata`` cannot read the entry points itself."""
+    """All entry points, all flaws, and the package that counts of each normal name.
+
+    ``hidden`` are metadata folders that count for nobody, ``unreadable`` those at which ``importlib.metadata`` fails.
+    """
 
     entries: tuple[Entry, ...]
     flaws: tuple[Flaw, ...]
-    fatal: bool
+    packages: Mapping[str, Package]
+    hidden: frozenset[str]
+    unreadable: frozenset[str]
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """One metadata folder: its package, the lines of its entry points, and what is wrong with these as a whole."""
+
+    package: Package
+    lines: tuple[tuple[int, str, str, str | None], ...]
+    points_damage: str
+    fault: str  # of its metadata, which do not count with one
+    remark: str  # what is odd in them, and harmless
+
+    @property
+    def folder(self) -> str:
+        """Where packages are installed, the metadata folder's own place."""
+        return os.path.dirname(self.package.home.rstrip("/"))
+
+    @property
+    def version(self) -> tuple[int, Any]:
+        """The version, to be compared with others; what is no version comes before all of them."""
+        try:
+            from packaging.version import Version  # here: nothing else of a listing needs it
+
+            return 1, Version(self.package.version)
+        except (ImportError, ValueError):
+            return 0, self.package.version
 
 
 def normalize_name(name: str) -> str:
@@ -70,82 +104,101 @@ def normalize_name(name: str) -> str:
 
 @functools.cache
 def discover() -> Discovery:
-    """The entry points ``zoo.*`` on ``sys.path``; the first of two packages with one name counts, as for imports."""
+    """What is installed on ``sys.path``; of packages with one name the first sound one counts, as for imports."""
+    candidates: dict[str, list[_Candidate]] = {}
+    for one in {os.path.realpath(one.package.home or str(id(one))): one for one in map(_read, _distributions())}.values():
+        candidates.setdefault(normalize_name(one.package.name), []).append(one)
     entries: list[Entry] = []
     flaws: list[Flaw] = []
-    names: set[str] = set()
-    fatal = False
-    for dist in _distributions():
-        label, version = _label(dist)
-        is_leftover = label.startswith("~")  # of pip, which renames packages that it is replacing
-        if is_leftover or (label and normalize_name(label) in names):
-            continue
-        names.add(normalize_name(label))
-        text, damage = _text(dist, POINTS)
-        lines = list(_lines(text))
-        wrong = [number for number, _, _, value in lines if value is None]
-        fatal |= bool(damage or wrong)
-        if not (damage or wrong or any(group.startswith(GROUP) for _, group, _, _ in lines)):
-            continue
-        package = _package(dist, label or "unknown", version or "unknown", damage)
-        own = normalize_name(package.name)
-        if own != normalize_name(label) and own in names:
-            continue
-        names.add(normalize_name(package.name))
-        if damage:
-            flaws.append(Flaw(package, damage))
-        for number, group, name, value in lines:
+    packages: dict[str, Package] = {}
+    hidden: set[str] = set()
+    unreadable: set[str] = set()
+    for name, same in candidates.items():
+        sound = [one for one in same if not one.fault]
+        beside = [one for one in sound if one.folder == sound[0].folder]
+        chosen = max(beside, key=lambda one: one.version) if sound else max(same, key=lambda one: bool(one.lines))
+        package = packages[name] = chosen.package
+        for one in same:
+            reason = one.fault or one.remark
+            if one in beside and one is not chosen:
+                reason = f"one of two versions in one folder. Run: pip install --force-reinstall {package.name}"
+            elif one.fault and not one.lines:
+                reason = f"{one.fault}: left behind by an installation that was interrupted. Delete this folder"
+            elif one.fault and one is chosen:
+                reason = ""  # its parts say so
+            if reason and one is not chosen and sound:
+                reason += f"; {package.origin} counts"
+            flaws += [Flaw(one.package, reason)] if reason else []
+            hidden |= {one.package.home} if one.fault or (one in beside and one is not chosen) else set()
+        if chosen.points_damage:
+            flaws.append(Flaw(package, chosen.points_damage))
+        for number, group, point, value in chosen.lines:
             if value is None:
-                flaws.append(Flaw(package, f"{POINTS}, line {number}: {name!r:.80} is not 'Name = module:Class'"))
+                flaws.append(Flaw(package, f"{POINTS}, line {number}: {point!r:.80} is not 'Name = module:Class'"))
             elif group.startswith(GROUP):
-                entries.append(Entry(group.removeprefix(GROUP), name, value, package))
-    return Discovery(tuple(entries), tuple(flaws), fatal)
+                entries.append(Entry(group.removeprefix(GROUP), point, value, package))
+        if chosen.points_damage or chosen.remark or any(value is None for *_, value in chosen.lines):
+            unreadable.add(package.home)
+    return Discovery(tuple(entries), tuple(flaws), packages, frozenset(hidden), frozenset(unreadable))
+
+
+def refresh() -> bool:
+    """Look again for what was installed or removed while this process runs; whether anything has changed."""
+    before = discover()
+    importlib.invalidate_caches()
+    discover.cache_clear()
+    return discover() != before
 
 
 def installed_version(name: str) -> str | None:
     """The installed version of a distribution; None if it is not installed, ``unknown`` if its metadata lack it."""
-    ours = (entry.package for entry in discover().entries)
-    package = next((one for one in ours if normalize_name(one.name) == normalize_name(name)), None)
-    if package is None:
-        package = next((_package(dist, *_label(dist), "") for dist in _distributions(name=name)), None)
-    return (package.version or "unknown") if package else None
+    package = discover().packages.get(normalize_name(name))
+    return package.version if package else None
 
 
 def tolerate_damaged_metadata() -> None:
-    """Make ``Distribution.entry_points`` empty for packages that cannot be read.
+    """Have ``importlib.metadata`` pass over folders that do not count, and read what else it would fail at.
 
     torch and Lightning read the entry points of all packages when imported, and would fail.
     """
-    if discover().fatal and Distribution.entry_points is _original_entry_points:
-        Distribution.entry_points = property(_readable_entry_points)  # type: ignore[assignment, method-assign]
+    if discover().hidden or discover().unreadable:
+        Distribution.discover = classmethod(_discover_sound)  # type: ignore[method-assign, assignment]
 
 
-_original_entry_points = Distribution.entry_points
+def _discover_sound(
+    cls: type[Distribution], *, context: DistributionFinder.Context | None = None, **filters: Any
+) -> Iterator[Distribution]:
+    """``Distribution.discover`` without the folders that count for nobody."""
+    known = discover()
+    for dist in _distributions(context, **filters):
+        home = _metadata_folder(dist)
+        if home in known.unreadable:
+            points = "\n".join(_valid_points(_text(dist, POINTS)[0]))
+            texts = {POINTS: points, **{name: _text(dist, name)[0] for name in METADATA}}
+            dist.read_text = functools.partial(_text_or_own, texts, dist.read_text)  # type: ignore[method-assign]
+        if home not in known.hidden:
+            yield dist
 
 
-def _readable_entry_points(dist: Distribution) -> EntryPoints:
-    try:
-        return _original_entry_points.__get__(dist)
-    except Exception:
-        return EntryPoints(())
+def _text_or_own(texts: Mapping[str, str], read: Callable[[str], str | None], name: str) -> str | None:
+    return texts[name] if name in texts else read(name)
 
 
-def _distributions(**filters: Any) -> Iterator[Distribution]:
-    try:
-        yield from importlib.metadata.distributions(**filters)
-    except Exception:  # a third-party import hook that cannot list its distributions
-        return
+def _valid_points(text: str) -> Iterator[str]:
+    """The lines of entry points that ``importlib.metadata`` can read, each below its group."""
+    for _, group, name, value in _lines(text):
+        if value is not None:
+            yield f"[{group}]\n{name} = {value}"
 
 
-def _label(dist: Distribution) -> tuple[str, str]:
-    """Name and version according to the metadata folder's name: ``my_norm-0.1.0.dist-info``."""
-    name, _, version_text = os.path.basename(_metadata_folder(dist)).rpartition(".")[0].partition("-")
-    if name:
-        return name, version_text.partition("-")[0]
-    try:  # an import hook that keeps its metadata elsewhere
-        return dist.name or "", dist.version or ""
-    except Exception:
-        return "", ""
+def _distributions(context: DistributionFinder.Context | None = None, **filters: Any) -> Iterator[Distribution]:
+    """Every metadata folder that the import system lists; a third-party hook that fails hides no other's."""
+    for finder in sys.meta_path:
+        try:
+            find = getattr(finder, "find_distributions", None)
+            yield from find(context or DistributionFinder.Context(**filters)) if find else ()
+        except Exception:
+            continue
 
 
 def _metadata_folder(dist: Distribution) -> str:
@@ -176,20 +229,26 @@ def _lines(text: str) -> Iterator[tuple[int, str, str, str | None]]:
             yield number, group, name.strip(), value.strip() if equals else None
 
 
-def _package(dist: Distribution, label: str, version: str, damage: str) -> Package:
-    """A package according to its metadata, or where these lack something, to its folder's name."""
-    text, problem = _text(dist, "METADATA")
-    if not text:
-        text, problem = _text(dist, "PKG-INFO")
+def _read(dist: Distribution) -> _Candidate:
+    """A metadata folder's package according to its metadata, or where these lack something, to the folder's name."""
+    home = _metadata_folder(dist)
+    named = re.fullmatch(r"(?P<name>.+?)(-(?P<version>\d[^-]*)(-.*)?)?\.(dist|egg)-info", os.path.basename(home.rstrip("/")))
+    name, version = (named["name"], named["version"] or "") if named else (os.path.basename(home), "")
+    text, remark = next((both for both in (_text(dist, file) for file in METADATA) if any(both)), ("", ""))
     head = [line.partition(":") for line in text.partition("\n\n")[0].splitlines()]
     fields = {key.lower(): value.strip() for key, _, value in reversed(head)}
     missing = [field for field in ("Name", "Version") if not fields.get(field.lower())]
-    if not text:
-        problem = problem or "METADATA is missing or empty"
-    elif missing:
-        problem = problem or f"METADATA has no {missing[0]}"
+    fault = "" if not missing else f"METADATA has no {missing[0]}" if text else "METADATA is missing or empty"
+    if name.startswith(("~", "-")):  # pip renames packages that it is replacing
+        fault = "replaced by pip, which has not removed it"
+        fields["name"] = name
     requirements = [value.strip() for key, _, value in head if key.lower() == "requires-dist"]
     ours = tuple(line for line in requirements if normalize_name(re.split(r"[^\w.-]", line, maxsplit=1)[0]) == ZOO)
-    name, version = fields.get("name") or label, fields.get("version") or version
     keywords = tuple(filter(None, re.split(r"[,\s]+", fields.get("keywords", "").lower())))
-    return Package(name, version, _metadata_folder(dist), ours, damage or problem, keywords)
+    points, damage = _text(dist, POINTS)
+    lines = () if fields.get("name") == name and fault.startswith("replaced") else tuple(_lines(points))
+    package = Package(
+        *(fields.get("name") or name or "unknown", fields.get("version") or version or "unknown"),
+        *(home, ours, damage or fault, keywords),
+    )
+    return _Candidate(package, lines, damage, fault, remark if not fault else "")

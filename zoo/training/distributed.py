@@ -11,12 +11,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
 from lightning.pytorch import Trainer
+from lightning.pytorch.plugins.environments import LightningEnvironment
 from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry
+from lightning.pytorch.utilities import rank_zero_only
 
 from zoo.errors import ZooError
 from zoo.system import stop_signals
@@ -46,6 +48,8 @@ class Launcher(ScriptLauncher):
         self.cluster_environment.validate_settings(num_devices=self.num_processes, num_nodes=self.num_nodes)
         if not self.cluster_environment.creates_processes_externally:
             os.environ[PARENT] = str(os.getpid())
+            if sys.flags.safe_path:  # Lightning passes on no flag of Python
+                os.environ["PYTHONSAFEPATH"] = "1"
             with stop_signals.block_signals():
                 self.start_children()
             threading.Thread(target=self._observe, name="observer of processes", daemon=True).start()
@@ -82,6 +86,31 @@ def error_text(rank: int, code: int, world: int) -> str:
     return f"process {rank} of {world} ended with code {code}"
 
 
+def plan_trainer(options: Mapping[str, Any], **extras: Any) -> Trainer:
+    """A trainer with the processes that the options of another one ask for, and nothing else of it."""
+    chosen = {name: options[name] for name in ("accelerator", "devices", "num_nodes") if options.get(name) is not None}
+    off = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    return Trainer(**{**off, **chosen, **extras})
+
+
+def launcher_of(options: Mapping[str, Any]) -> list[LightningEnvironment]:
+    """For a trainer of one process the environment that no launcher manages, whatever variables are set around it."""
+    own = LightningEnvironment()
+    return [own] if plan_trainer(options, plugins=[own]).world_size == 1 else []
+
+
+def settle_rank(options: Mapping[str, Any]) -> None:
+    """Have Lightning's record of this process's rank follow from the trainer's options, in the place of RANK alone.
+
+    A training on one device of one node has one process, and this is the first, whatever a launcher's variables say.
+    """
+    try:
+        rank = plan_trainer(options, plugins=launcher_of(options)).global_rank
+    except Exception:  # options that the trainer of the run refuses again, with a message
+        rank = 0
+    rank_zero_only.rank = rank
+
+
 def set_timeouts() -> None:
     """Have DDP strategies that are chosen by name wait no longer than ``PATIENCE`` for a process that hangs."""
     for entry in StrategyRegistry.values():
@@ -104,7 +133,7 @@ def wait_for_processes(trainer: Trainer | None) -> None:
 
 def follow_parent() -> None:
     """A process that another one started ends when that one does; on Linux."""
-    if os.environ.get("LOCAL_RANK", "0") not in ("", "0") and sys.platform == "linux":
+    if stop_signals.is_further_process() and sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(DEATH_OF_PARENT, signal.SIGKILL)
         if os.environ.get(PARENT, str(os.getppid())) != str(os.getppid()):  # it has died before that
