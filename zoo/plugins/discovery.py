@@ -106,7 +106,9 @@ def normalize_name(name: str) -> str:
 def discover() -> Discovery:
     """What is installed on ``sys.path``; of packages with one name the first sound one counts, as for imports."""
     candidates: dict[str, list[_Candidate]] = {}
-    for one in {os.path.realpath(one.package.home or str(id(one))): one for one in map(_read, _distributions())}.values():
+    for one in {
+        os.path.realpath(one.package.home or str(id(one))): one for one in map(_read, _distributions())
+    }.values():
         candidates.setdefault(normalize_name(one.package.name), []).append(one)
     entries: list[Entry] = []
     flaws: list[Flaw] = []
@@ -232,7 +234,9 @@ def _lines(text: str) -> Iterator[tuple[int, str, str, str | None]]:
 def _read(dist: Distribution) -> _Candidate:
     """A metadata folder's package according to its metadata, or where these lack something, to the folder's name."""
     home = _metadata_folder(dist)
-    named = re.fullmatch(r"(?P<name>.+?)(-(?P<version>\d[^-]*)(-.*)?)?\.(dist|egg)-info", os.path.basename(home.rstrip("/")))
+    named = re.fullmatch(
+        r"(?P<name>.+?)(-(?P<version>\d[^-]*)(-.*)?)?\.(dist|egg)-info", os.path.basename(home.rstrip("/"))
+    )
     name, version = (named["name"], named["version"] or "") if named else (os.path.basename(home), "")
     text, remark = next((both for both in (_text(dist, file) for file in METADATA) if any(both)), ("", ""))
     head = [line.partition(":") for line in text.partition("\n\n")[0].splitlines()]
