@@ -4,9 +4,9 @@
     python -m tests.campaigns.mistakes FOLDER --only 1-40,213
     python -m tests.campaigns.mistakes FOLDER --write         # the answers of today become the table
 
-An answer is what a command writes to standard error, or its last line of output where that is empty. It is wrong if it has
-a traceback, calls a mistake a bug of zoo, or takes more than six lines; another exit code or another sentence than the
-table's is printed, to be read.
+An answer is what a command writes to standard error, or its last line of output where that is empty. It is wrong if it
+has a traceback, calls a mistake a bug of zoo, or takes more than six lines; another exit code or another sentence than
+the table's is printed, to be read.
 """
 
 from __future__ import annotations
