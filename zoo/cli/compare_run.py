@@ -145,9 +145,9 @@ def compare(options: ParsedOptions, comparison: Comparison) -> int:
     Returns the exit code.
     """
     finished, code = run_comparisons(options, [comparison])
-    for one in finished:  # none where other shards have runs left, and in a dry run
-        shown = show_shares(one, options) if comparison.attribute else show_runs(one, options)
-        code = code or shown
+    for result in finished:  # none where other shards have runs left, and in a dry run
+        answer_code = show_shares(result, options) if comparison.attribute else show_runs(result, options)
+        code = code or answer_code
     return code
 
 
@@ -330,8 +330,8 @@ def scale_notes(comparison: Comparison, stages: Sequence[Stage]) -> list[str]:
     if not comparison.scale:
         return []
     ready = stages[-1].ready
-    left_out = [f"Left out, because {one.sentence}: {one.name}." for one in ready.invalid]
-    return scale_runs.rate_notes(comparison, ready.arms) + left_out
+    exclusions = [f"Left out, because {one.sentence}: {one.name}." for one in ready.invalid]
+    return scale_runs.rate_notes(comparison, ready.arms) + exclusions
 
 
 def print_stages(comparison: Comparison, stages: Sequence[Stage], runner: Runner) -> None:
