@@ -217,7 +217,11 @@ def check_plan(comparison: Comparison, stages: Sequence[Stage], meter: Any, runn
 
     Called before anything is written or run, and again where runs have decided about budgets or options.
     """
+    from zoo.compare.report import check_folder
+
     options, goal = runner.options, stages[-1].ready.goal
+    if options.get("out"):
+        check_folder(Path(options.get("out")))
     for stage in stages:
         arms = stage.ready.arms
         check_goal(meter, arms[0], goal)
