@@ -296,8 +296,8 @@ def test_the_plain_folder_of_runs_says_what_their_comparison_says(compare, varia
     for count in seeds:
         _, out, _ = compare("toy", "--vary", f"model.norm={variants}", "--seeds", str(count), "--json")
     before = sorted(Path("runs").rglob("*"))
-    _, plain, started = compare("runs/toy", "--baseline", "default", "--json")
-    recorded, answer = json.loads(out), json.loads(plain)
+    _, folder_text, started = compare("runs/toy", "--baseline", "default", "--json")
+    recorded, answer = json.loads(out), json.loads(folder_text)
     assert [each["verdict"] for each in answer["variants"]] == [each["verdict"] for each in recorded["variants"]]
     assert [each["low"] for each in answer["variants"]] == [each["low"] for each in recorded["variants"]]
     assert answer["test"]["level"] == recorded["test"]["level"]

@@ -310,8 +310,8 @@ def test_equal_speed_on_a_noisy_machine_is_not_called_another(seeds, variants, n
     rng = np.random.default_rng([seeds, variants])
     count, claims = 400, 0
     for _ in range(count):
-        drawn = np.exp(noise * rng.standard_normal((variants + 1, seeds)))
-        base, *others = (speeds("default", 1000 * each) for each in drawn)
+        factors = np.exp(noise * rng.standard_normal((variants + 1, seeds)))
+        base, *others = (speeds("default", 1000 * each) for each in factors)
         claims += any(speed_ratio(each, base, variants).differs for each in others)
     assert claims / count <= 0.05 + 3 * (0.05 * 0.95 / count) ** 0.5
 
@@ -329,6 +329,6 @@ def test_equal_speed_on_a_noisy_machine_is_not_called_another(seeds, variants, n
 )
 def test_another_speed_is_said_where_its_interval_excludes_equal_speed(base, other, claim):
     runs = [*speeds("default", base).values(), *speeds("position=alibi", other).values()]
-    said = [message for message in messages(runs) if "times the speed" in message]
-    assert len(said) == bool(claim)
-    assert claim in "".join(said)
+    claims = [message for message in messages(runs) if "times the speed" in message]
+    assert len(claims) == bool(claim)
+    assert claim in "".join(claims)

@@ -8,7 +8,7 @@ import pytest
 from tests.compare.fake_zoo import Costs, Fits
 from zoo.compare import prepare_runs, tuning_runs
 from zoo.compare.plan import Comparison
-from zoo.compare.prepare_runs import prepare
+from zoo.compare.prepare_runs import complete_runs, draft_runs
 from zoo.compare.variants import parse_factors
 from zoo.errors import UsageError, ZooError
 
@@ -51,7 +51,8 @@ def tune(fits, loss, sweep="model.lr=0.1,0.2,0.3", seeds=(0, 1001), **more):
             for seed in each:
                 finish(arm.point.folder(seed), loss(arm.name, seed))
 
-    return prepare(request(tune=sweep, **more), fits, Costs(), run)
+    comparison = request(tune=sweep, **more)
+    return complete_runs(comparison, draft_runs(comparison, fits, Costs()), fits, Costs(), run)
 
 
 def names(design):

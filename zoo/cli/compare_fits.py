@@ -11,7 +11,7 @@ from zoo.compare import run_records
 from zoo.compare.plan import Point
 from zoo.config import fit_options, run_config, yaml_source
 from zoo.config.option_parser import ParsedOptions
-from zoo.config.passive_settings import CALLBACKS, PASSIVE_CALLBACKS, is_passive
+from zoo.config.passive_settings import CALLBACKS, is_passive
 from zoo.errors import UsageError
 from zoo.inference.find_run import CONFIG
 
@@ -71,12 +71,10 @@ class ZooFit:
         new = run_config.flatten(run_config.as_yaml(config_plan.config)) | {CALLBACKS: None}
         new |= run_config.identity_config(config_plan)
         recorded = run_records.read_record(home).get("config") or {}
-        old |= {name: recorded.get(name) for name in (CALLBACKS, "on_nonfinite") if recorded}
+        now = new if not recorded else recorded  # a run that was killed before its first record does not say
+        old |= {name: now.get(name) for name in (CALLBACKS, "on_nonfinite")}
         old = {key: value for key, value in old.items() if not key.startswith(f"{CALLBACKS}.")}
         new = {key: value for key, value in new.items() if not key.startswith(f"{CALLBACKS}.")}
-        if not recorded:  # of an earlier version
-            old[CALLBACKS] = _acting_callbacks((self._config_of(path).get("trainer") or {}).get("callbacks"))
-            new.pop("on_nonfinite")
         blanks = {f"model.{name}" for name in config_plan.resolved.classes["model"].data_sizes}
         always = {*old, CALLBACKS}
         keys = [key for key in dict.fromkeys([*old, *new]) if key in always or key in config_plan.resolved.origins]
@@ -97,13 +95,5 @@ class ZooFit:
 
     @staticmethod
     def _config_of(path: Path) -> dict[str, Any]:
-        """The configuration of an earlier run, with the option names of this version."""
+        """The configuration of an earlier run."""
         return cast(dict[str, Any], yaml_source.read_yaml(path).as_data())
-
-
-def _acting_callbacks(value: object) -> list[object] | None:
-    """The callbacks in the configuration of an earlier run that may change it, by the names of their classes."""
-    items = value if isinstance(value, list) else [value] if value else []
-    names = [str(item.get("class_path") if isinstance(item, dict) else item).rpartition(".")[2] for item in items]
-    acting = [item for item, name in zip(items, names, strict=True) if name not in PASSIVE_CALLBACKS]
-    return acting or None

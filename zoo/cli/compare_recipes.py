@@ -67,8 +67,8 @@ def run(options: ParsedOptions, comparison: Comparison) -> int:
     home = scoreboard_folder.scoreboard_path(Path(options.get("runs")), recipes, comparison.title)
     command = compare_run.command_line(options)
     scoreboard_folder.save_members(home, members, command)
-    shown = show(members, command, options, home, home)
-    return code or shown
+    answer_code = show(members, command, options, home, home)
+    return code or answer_code
 
 
 def variant_name(arm: Arm, comparison: Comparison) -> str:

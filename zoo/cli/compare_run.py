@@ -145,9 +145,9 @@ def compare(options: ParsedOptions, comparison: Comparison) -> int:
     Returns the exit code.
     """
     finished, code = run_comparisons(options, [comparison])
-    for one in finished:  # none where other shards have runs left, and in a dry run
-        shown = show_shares(one, options) if comparison.attribute else show_runs(one, options)
-        code = code or shown
+    for result in finished:  # none where other shards have runs left, and in a dry run
+        answer_code = show_shares(result, options) if comparison.attribute else show_runs(result, options)
+        code = code or answer_code
     return code
 
 
@@ -217,7 +217,11 @@ def check_plan(comparison: Comparison, stages: Sequence[Stage], meter: Any, runn
 
     Called before anything is written or run, and again where runs have decided about budgets or options.
     """
+    from zoo.compare.report import check_folder
+
     options, goal = runner.options, stages[-1].ready.goal
+    if options.get("out"):
+        check_folder(Path(options.get("out")))
     for stage in stages:
         arms = stage.ready.arms
         check_goal(meter, arms[0], goal)
@@ -330,8 +334,8 @@ def scale_notes(comparison: Comparison, stages: Sequence[Stage]) -> list[str]:
     if not comparison.scale:
         return []
     ready = stages[-1].ready
-    left_out = [f"Left out, because {one.sentence}: {one.name}." for one in ready.invalid]
-    return scale_runs.rate_notes(comparison, ready.arms) + left_out
+    exclusions = [f"Left out, because {one.sentence}: {one.name}." for one in ready.invalid]
+    return scale_runs.rate_notes(comparison, ready.arms) + exclusions
 
 
 def print_stages(comparison: Comparison, stages: Sequence[Stage], runner: Runner) -> None:

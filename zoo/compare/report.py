@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,17 +43,29 @@ def write_report(answer: Answer, folder: str | Path, more: Sequence[Chart] = ())
         "comparison.json": table.as_json(answer).encode(),
         "comparison.html": printable(page(answer, all_charts), lines=True).encode(),
     }
-    content |= {f"{chart.name}.png": chart.png() for chart in all_charts}
-    place = Path(folder)
+    return write_files(content, all_charts, Path(folder))
+
+
+def write_files(content: Mapping[str, bytes], charts: Sequence[Chart], folder: Path) -> list[Path]:
+    """Write the files of a report and a PNG per chart, and return their paths. Raises UsageError if that fails."""
+    files = {**content, **{f"{chart.name}.png": chart.png() for chart in charts}}
     try:
-        place.mkdir(parents=True, exist_ok=True)
-        for name, data in content.items():
-            atomic_files.write_bytes(place / name, data)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, data in files.items():
+            atomic_files.write_bytes(folder / name, data)
     except OSError as error:
         raise UsageError(
-            f"cannot write to {place}: {error.strerror or error}. Name another folder: --out DIR"
+            f"cannot write to {folder}: {error.strerror or error}. Name another folder: --out DIR"
         ) from error
-    return [place / name for name in content]
+    return [folder / name for name in files]
+
+
+def check_folder(folder: Path) -> None:
+    """Raise UsageError, before anything is run, for a folder that cannot be made or written to."""
+    place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not (place.is_dir() and os.access(place, os.W_OK)):
+        why = "it may not be written to" if place.is_dir() else "it is a file"
+        raise UsageError(f"--out {folder}: {place}: {why}. Name another folder: --out DIR")
 
 
 def page(answer: Answer, charts: Sequence[Chart] = ()) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from zoo.compare import comparison_folder, scoreboard
 from zoo.compare.charts import Chart, IntervalRow, clip_name, draw_intervals
-from zoo.compare.report import render
+from zoo.compare.report import render, write_files
 from zoo.compare.scoreboard import Scoreboard
 from zoo.config.run_folder import slug
 from zoo.console import printable
@@ -72,16 +72,7 @@ def write_report(board: Scoreboard, reports: Mapping[str, Path], folder: Path) -
         "scoreboard.json": scoreboard.as_json(board).encode(),
         "scoreboard.html": printable(page(board, charts, links), lines=True).encode(),
     }
-    content |= {f"{chart.name}.png": chart.png() for chart in charts}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, data in content.items():
-            atomic_files.write_bytes(folder / name, data)
-    except OSError as error:
-        raise UsageError(
-            f"cannot write to {folder}: {error.strerror or error}. Name another folder: --out DIR"
-        ) from error
-    return [folder / name for name in content]
+    return write_files(content, charts, folder)
 
 
 def page(board: Scoreboard, charts: Sequence[Chart], links: Mapping[str, str]) -> str:

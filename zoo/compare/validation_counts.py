@@ -37,13 +37,13 @@ def check_validations(
 
     ``variants`` are names and configurations; ``batches`` counts the batches of an epoch of a configuration.
     """
-    wanted = (at or "").partition(":")[2]
-    if not wanted:
+    count = (at or "").partition(":")[2]
+    if not count:
         return
     for name, config in variants:
         trainer = config["trainer"]
         most = most_validations(trainer, partial(batches, config))
-        if most is not None and most < int(wanted):
+        if most is not None and most < int(count):
             raise UsageError(
                 f"--at {at}: runs of {name} will have {most} validation{'s' * (most != 1)}, one every "
                 f"{trainer['val_check_interval']} batches.\n"
