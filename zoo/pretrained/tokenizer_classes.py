@@ -157,41 +157,48 @@ class _Builder:
             return
         for key, value in self.names.items():
             if key == "extra_special_tokens" and isinstance(value, list):
-                value = [*(self.settings.get(key) or []), *value]
+                there = self.settings.get(key) or []
+                value = [*there, *value] if isinstance(there, list) else value
             self.settings[key] = value
 
     def _read_added_tokens(self) -> None:
         """Added tokens by number, from the first file that lists them."""
         listed = self.settings.get("added_tokens_decoder")
         if listed is not None:
-            self.tokens = {int(number): self._added(CONFIG, token) for number, token in listed.items()}
+            if wrong := [number for number in listed if not str(number).isdecimal()]:
+                raise UsageError(f"{self.source}: added_tokens_decoder: {wrong[0]!r} is no number of a token.")
+            self.tokens = {int(number): self._added("added_tokens_decoder", token) for number, token in listed.items()}
             return
-        special = {_text(self.settings.get(f"{role}_token")) for role in ROLES}
+        special = {_text(self._token(f"{role}_token")) for role in ROLES}
         special |= {_text(token) for token in self._extra()}
         for text, number in self.added.items():
             if not isinstance(number, int):
                 raise UsageError(f"{self.source / ADDED}: {text!r} has the number {shorten(number)}.")
             self.tokens[number] = AddedToken(text, normalized=text not in special, special=text in special)
         for token in self.content.get("added_tokens", []) if self.content else ():
-            self.tokens[token["id"]] = self._added(FILE, {key: item for key, item in token.items() if key != "id"})
+            self.tokens[token["id"]] = self._added(
+                "added_tokens", {key: item for key, item in token.items() if key != "id"}
+            )
 
-    def _added(self, file: str, value: Any) -> AddedToken:
-        """An added token as a file writes it."""
+    def _added(self, key: str, value: Any) -> AddedToken:
+        """An added token as a file writes it under a key."""
         known = {"content", "lstrip", "rstrip", "normalized", "single_word", "special", "__type"}
-        if not isinstance(value, dict) or not isinstance(value.get("content"), str) or value.keys() - known:
+        flags = {name: item for name, item in value.items() if name != "__type"} if isinstance(value, dict) else {}
+        wrong = [name for name, item in flags.items() if not isinstance(item, str if name == "content" else bool)]
+        if not flags.get("content") or flags.keys() - known or wrong:
             raise UsageError(
-                f"{self.source / file}: {shorten(value)} is no added token; an object with content, lstrip, rstrip, "
+                f"{self.source}: {key}={shorten(value)} is no added token; an object with content, lstrip, rstrip, "
                 "normalized, single_word and special would be."
             )
-        return AddedToken(**{key: item for key, item in value.items() if key != "__type"})
+        return AddedToken(**flags)
 
     def _token(self, key: str) -> str | AddedToken | None:
         """The token of a role or of another key, with the flags that its entry in the added tokens has."""
         value = self.settings.get(key)
         if isinstance(value, dict):
-            value = self._added(CONFIG, {**value, "special": True})
+            value = self._added(key, {**value, "special": True})
         if value is not None and not isinstance(value, (str, AddedToken)):
-            raise UsageError(f"{self.source / CONFIG}: {key}={shorten(value)} is no token; its text would be.")
+            raise UsageError(f"{self.source}: {key}={shorten(value)} is no token; its text would be.")
         mine = [token for token in self.tokens.values() if token.content == _text(value)]
         return mine[-1] if mine else value
 
@@ -200,13 +207,19 @@ class _Builder:
         found: list[Any] = []
         for key in ("extra_special_tokens", "model_specific_special_tokens"):
             value = self.settings.get(key) or []
-            found += value.values() if isinstance(value, dict) else value
+            tokens = list(value.values()) if isinstance(value, dict) else value
+            if not isinstance(tokens, list) or not all(isinstance(token, (str, dict)) for token in tokens):
+                names = f"{key} (or additional_special_tokens)" if key.startswith("extra") else key
+                raise UsageError(
+                    f"{self.source}: {names}={shorten(value)} is not supported; a list of tokens would be."
+                )
+            found += [self._added(key, token) if isinstance(token, dict) else token for token in tokens]
         others = {key for key in self.settings if key.endswith("_token")} - {f"{role}_token" for role in ROLES}
-        return [*found, *(self.settings[key] for key in sorted(others) if isinstance(self.settings[key], (str, dict)))]
+        return [*found, *(token for key in sorted(others) if (token := self._token(key)) is not None)]
 
     def _add_tokens(self, inner: Tokenizer, name: str, roles: Mapping[str, str | AddedToken]) -> None:
         """Add what the vocabulary lacks, in transformers' order: by number, then roles, then the others."""
-        extra = [self._added(CONFIG, token) if isinstance(token, dict) else token for token in self._extra()]
+        extra = self._extra()
         if name == "T5Tokenizer" and not extra:
             count = self.settings.get("extra_ids")
             extra = [f"<extra_id_{number}>" for number in range(100 if count is None else count)]

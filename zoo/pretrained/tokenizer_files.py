@@ -115,13 +115,15 @@ def _tokenizer_files(source: Path, folder: Path, task: str, facts: Mapping[str, 
     """
     name, pair = task.rpartition(".")[2], (folder / "tokenizer.json", source / "target-tokenizer.json")
     tokenizer = Tokenizer.load(pair[0])
-    inner, own = tokenizer.inner, not tokenizer.names
+    inner, own = tokenizer.inner, not tokenizer.published
     tokens = {
         word: tokenizer.names.get(f"<{word}>", f"<{word}>") for word in ("pad", "bos", "eos", "cls", "sep", "mask")
     }
     tokens = {word: token for word, token in tokens.items() if token in tokenizer.specials}
     if name == "CausalLM" and "eos" in tokens:
         tokens.setdefault("bos", tokens["eos"])  # with which our documents begin
+    if "eos" in tokens:
+        tokens.setdefault("pad", tokens["eos"])  # without any, their pipelines take no batches
     if own:
         template = "<cls> $A" if name not in ("CausalLM", "Translation") and "cls" in tokens else "$A"
         template += " <eos>" if name == "Translation" and "eos" in tokens else ""
@@ -133,7 +135,10 @@ def _tokenizer_files(source: Path, folder: Path, task: str, facts: Mapping[str, 
             "tokenizer_class": "PreTrainedTokenizerFast",
             "clean_up_tokenization_spaces": False,
             # "<eos>" in a text is five characters, but a rendered chat template spells its special tokens
-            **({"split_special_tokens": True} if own and not has_chat_template(tokenizer) else {}),
+            **(
+                {"split_special_tokens": True} if tokenizer.splits_specials and not has_chat_template(tokenizer) else {}
+            ),
+            **({"padding_side": "left"} if name == "CausalLM" else {}),
             **({"chat_template": CHAT_TEMPLATE} if has_chat_template(tokenizer) else {}),
             **{f"{word}_token": token for word, token in tokens.items()},
         }
