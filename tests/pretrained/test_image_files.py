@@ -1,4 +1,4 @@
-"""Images of imported classifiers: every key of the files that prepare them is obeyed as its library does, or refused."""
+"""Images of imported classifiers: every key that prepares them is obeyed as its library does, or refused."""
 
 import json
 
