@@ -38,8 +38,6 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     "zoo.models.vit.ViT": {"patch": "patch_size"},
     "zoo.tasks.classification.Classification": {"patch": "patch_size"},
     "zoo.data.data.Data": {"workers": "num_workers"},
-    "zoo.data.images.ImageFolder": {"root": "path"},
-    "zoo.data.images.TorchvisionImages": {"root": "path"},
 }  # fmt: skip
 
 # old → new by the class that declares the attribute or method, which a subclass may declare again

@@ -20,7 +20,7 @@ BOM = b"\xef\xbb\xbf"
 LITTER = ("thumbs.db", "desktop.ini", "icon\r")  # of file managers
 EMPTY = "empty"
 VAL_NAMES = ("val", "valid", "validation", "dev")  # of files and folders that validate
-SHOWN_KINDS = 12  # of files that are left out
+SHOWN_KINDS = 40  # of files that are left out
 LONGEST_LINE = 1_000_000  # characters; no sentence has as many
 
 
