@@ -7,14 +7,16 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parents[1] / ".ci" / "run"
+README = (SCRIPT.parents[1] / "README.md").read_text()
 STEPS = ("pip", "pytest", "ruff", "mypy")
 
 
-def run_script(tmp_path, failing=None, **environment):
+def run_script(tmp_path, failing=None, readme=README, **environment):
     """Run a copy of the script in an empty folder; programs that it calls are stand-ins, of which `failing` fails."""
     script = tmp_path / "checkout" / ".ci" / "run"
     script.parent.mkdir(parents=True)
     script.write_text(SCRIPT.read_text())
+    (tmp_path / "checkout" / "README.md").write_text(readme)
     programs = tmp_path / "programs"
     programs.mkdir()
     log = tmp_path / "log"
@@ -22,7 +24,7 @@ def run_script(tmp_path, failing=None, **environment):
         code = 1 if name == failing else 0
         (programs / name).write_text(f"#!/bin/sh\necho {name} >> {log}\nexit {code}\n")
         (programs / name).chmod(0o755)
-    # the script puts its own environment's programs first, so that environment is made of the stand-ins
+    # the environment that README's line makes has the stand-ins
     (programs / "python3").write_text(f'#!/bin/sh\nmkdir -p "$3" && ln -s {programs} "$3/bin"\n')
     (programs / "python3").chmod(0o755)
     path = f"{programs}{os.pathsep}{os.environ['PATH']}"
@@ -42,6 +44,11 @@ def test_the_script_fails_where_any_step_fails(tmp_path, failing):
     code, steps = run_script(tmp_path, failing)
     assert code != 0
     assert steps[-1] == failing
+
+
+def test_the_script_fails_where_the_readme_has_no_line_that_tests(tmp_path):
+    code, steps = run_script(tmp_path, readme=README.replace(".venv/bin/pytest", "pytest --lf"))
+    assert (code != 0, steps) == (True, [])
 
 
 def test_the_script_fails_where_the_package_index_cannot_be_reached(tmp_path):

@@ -91,15 +91,6 @@ class Carriers:
         self.zoo("show", str(self.home / "foreign.yaml"), "--json")
         return HOSTILE
 
-    def search(self):
-        self.plugin()
-        self.zoo("search", "foreign")
-        for number in range(0, len(HOSTILE), 4):  # each reads all descriptions
-            self.zoo("search", f"H{number}")
-        self.zoo("search", "norm", "--json")
-        self.each("search")
-        return HOSTILE
-
     def docs(self):
         self.plugin()
         self.zoo("docs", str(self.home / "pages"))

@@ -9,7 +9,7 @@ from cli_parts import TOYS, norm, package, part
 
 import zoo.cli as command_line
 from zoo import registry
-from zoo.cli import doctor, import_probe, lightning_command
+from zoo.cli import doctor, import_probe
 from zoo.errors import PartError, PluginError, UsageError
 from zoo.inference.import_policy import is_allowed
 from zoo.models import compatibility
@@ -90,24 +90,7 @@ def test_lightning_is_a_synonym(monkeypatch, zoo):
     as_zoo = zoo("fit", "--help"), zoo("list", "norm"), zoo("fit", "no-such-recipe")
     monkeypatch.setattr(sys, "argv", ["/x/bin/lightning"])
     assert (zoo("fit", "--help"), zoo("list", "norm"), zoo("fit", "no-such-recipe")) == as_zoo
-    code, _, err = zoo("studio", "start")
-    assert code == 2
-    assert "lightning-sdk is not installed" in err
-
-
-def test_other_lightning_commands_go_to_the_sdk(monkeypatch, zoo):
-    calls = []
-
-    class Point:
-        def load(self):
-            return lambda: calls.append(list(sys.argv))
-
-    monkeypatch.setattr(lightning_command, "find_sdk", Point)
-    monkeypatch.setattr(sys, "argv", ["/x/bin/lightning"])
-    assert zoo("studio", "start")[0] == 0
-    assert calls == [["/x/bin/lightning", "studio", "start"]]
-    monkeypatch.setattr(sys, "argv", ["/x/bin/zoo"])
-    assert zoo("studio", "start")[0] == 2
+    assert zoo("fti", "lm-tiny") == (2, "", "error: unknown command 'fti'. Did you mean 'fit'? See: zoo --help\n")
 
 
 def test_exit_codes_and_length_of_failures(monkeypatch, capsys):

@@ -24,7 +24,7 @@ DECLARED = [
 ]
 
 # What the modules of a layer may import: parts of zoo, and packages beside the standard library (None: any).
-PLUGINS = ("errors", "io", "plugins", "registry", "renames")
+PLUGINS = ("errors", "io", "plugins", "registry")
 MAY_IMPORT = {
     "errors": ((), ()),
     "console": (("errors",), ()),
@@ -33,15 +33,14 @@ MAY_IMPORT = {
     "value_checks": (("errors",), ()),
     "io": (("errors", "io"), ("filelock", "yaml")),
     "system": (("errors", "io", "system"), ("filelock", "torch")),
-    "renames": (("errors",), ()),
-    "registry": (("errors", "plugins", "renames"), ()),
+    "registry": (("errors", "plugins"), ()),
     "plugins": (("errors", "registry", "plugins", "__version__"), ("packaging",)),
     "recipe_files": (("errors", "io", "registry"), ()),
-    "parts": (("errors", "renames", "value_checks", "system", "parts"), ("torch",)),
-    "models": (("errors", "renames", "value_checks", "registry", "parts", "models"), ("torch",)),
-    "data": (("errors", "renames", "value_checks", "io", "registry", "recipe_files", "data"), None),
+    "parts": (("errors", "value_checks", "system", "parts"), ("torch",)),
+    "models": (("errors", "value_checks", "registry", "parts", "models"), ("torch",)),
+    "data": (("errors", "value_checks", "io", "registry", "recipe_files", "data"), None),
     "tasks": (
-        ("errors", "renames", "value_checks", "io", "registry", "recipe_files", "parts", "models", "data", "tasks"),
+        ("errors", "value_checks", "io", "registry", "recipe_files", "parts", "models", "data", "tasks"),
         None,
     ),
     "finetuning": ((*PLUGINS, "recipe_files", "parts", "models", "data", "tasks", "inference", "finetuning"), None),

@@ -17,7 +17,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from zoo import renames
 from zoo.errors import PartError, PluginError
 from zoo.plugins import interfaces
 from zoo.plugins.discovery import GROUP, ZOO, Entry, Flaw, Package, discover, normalize_name
@@ -141,7 +140,6 @@ def parts_called(kind: str, name: str) -> list[Part]:
 
 def part_of_class(path: str) -> Part | None:
     """The installed part with this class path, or None."""
-    path = renames.CLASSES.get(path, path)
     name = path.rpartition(".")[2]
     mine = (part for kind in KINDS for part in parts_called(kind, name) if part.path == path and part.name == name)
     return next(mine, None)
@@ -251,7 +249,6 @@ def find(kind: str, name: str) -> Part:
 
     Raises PartError, listing the available parts, or the packages if several register the name.
     """
-    name = current_name(kind, name)
     matches = [part for part in parts_called(kind, name) if not is_hidden(part) and not is_disabled(part.distribution)]
     exact = [part for part in matches if part.name == name] or matches
     if len(exact) == 1:
@@ -274,11 +271,6 @@ def full_name(kind: str, name: str) -> str:
     if name.lower() in NULL_NAMES and kind in KINDS:
         return next((part.name for part in parts(kind) if part.name.lower() == f"no{kind}"), name)
     return name
-
-
-def current_name(kind: str, name: str) -> str:
-    """The name of today of a part that was renamed, unless another package has a part of the old one."""
-    return name if parts_called(kind, name) else renames.new_part(kind, name)
 
 
 def get(kind: str, name: str) -> type:

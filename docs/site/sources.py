@@ -14,7 +14,8 @@ from pathlib import Path
 
 LINK = re.compile(r"(\]\()(?!https?:|mailto:|#)([^)#\s]+)((?:#[^)\s]*)?\))")
 PAGES = (
-    "docs/*.md", "docs/contract/*.md", "CONTRIBUTING.md", "CHANGELOG.md", "plugins/README.md", "plugins/*/README.md",
+    "docs/*.md", "docs/contract/*.md", "docs/lab/README.md", "CONTRIBUTING.md", "CHANGELOG.md", "plugins/README.md",
+    "plugins/*/README.md",
 )  # fmt: skip
 INDEX = "index.md"  # the site's first page: README.md
 SITE = """

@@ -3,7 +3,6 @@
 import json
 import shlex
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -352,18 +351,6 @@ def test_folders_are_those_of_zoo_fit(real, word, variant, capsys):
     assert point.variant == variant
     assert main(["fit", "vit-tiny", *shlex.split(shlex.quote(word)), "--print_config"]) == 0
     assert capsys.readouterr().out.splitlines()[0] == f"# zoo run: vit-tiny/{variant}"
-
-
-def test_runs_in_a_folder_with_an_alphabetical_name_go_on(real):
-    from zoo.config import fit_options, run_config
-
-    words = ("vit-tiny", "--model.norm=RMSNorm", "--model.dim=16", "--trainer.max_steps=9")
-    assert real.point(words).variant == "norm=rmsnorm,dim=16,max_steps=9"
-    earlier = Path(real.runs, "vit-tiny", "dim=16,max_steps=9,norm=rmsnorm")
-    earlier.mkdir(parents=True)
-    assert real.point(words).folder(3) == earlier / "s3"
-    command = fit_options.parse("fit", [*words, "--seed=3", "--resume", f"--runs={real.runs}"])
-    assert run_config.make_plan(command, run_config.read_draft(command), real.schema).run.folder == earlier / "s3"
 
 
 def test_changes_are_those_that_matter(real):

@@ -39,28 +39,6 @@ def test_a_name_begins_with_the_model_and_its_parts():
     assert run_folder.variant_name({}, "dim=8") == "dim=8"
 
 
-@pytest.mark.parametrize(
-    ("changes", "base", "name"),
-    [
-        (CHANGES, "default", "attention=GQA,base=500,dim=16,max_length=64,max_steps=9,model=int,position=RoPE,rank=4"),
-        ({"model.dim": 16}, "position=rope", "position=rope,dim=16"),
-        ({}, "position=rope", "position=rope"),
-        ({}, "default", "default"),
-        # as zoo 0.1.0 named it
-        ({f"model.o{index}": "x" * 30 for index in range(9)}, "default", "o0=" + "x" * 30 + ",o1=" + "x" * 30 + ",o2="
-         + "x" * 20 + "-0756cc63"),
-    ],
-)  # fmt: skip
-def test_a_variant_whose_folder_has_its_earlier_name_keeps_it(tmp_path, changes, base, name):
-    assert run_folder.alphabetical_name(changes, base) == name
-    present = run_folder.variant_name(changes, base)
-    assert run_folder.variant_folder(tmp_path, changes, base) == present
-    (tmp_path / name).mkdir()
-    assert run_folder.variant_folder(tmp_path, changes, base) == name
-    (tmp_path / present).mkdir(exist_ok=True)
-    assert run_folder.variant_folder(tmp_path, changes, base) == present
-
-
 def test_values_are_safe_and_long_variants_are_hashed():
     assert run_folder.variant_name({"data.path": "/x/../my corpus.txt"}) == "path=my_corpus"
     assert run_folder.variant_name({"data.path": "../.."}) == "path=empty"

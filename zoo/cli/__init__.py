@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib
 import sys
-from pathlib import Path
 
 from zoo import console
 from zoo.cli.commands import COMMANDS
+from zoo.errors import UsageError
 
 SYNONYMS = {"-h": "help", "--help": "help", "--version": "version"}
 
@@ -33,7 +33,7 @@ def _run_guarded(name: str, words: list[str], restore: bool) -> int:
     only_prints = name in COMMANDS and COMMANDS[name].only_prints
     with console.guard_streams(only_prints, restore=restore) as output:
         try:
-            code = _dispatch(name, words, Path(sys.argv[0]).stem)
+            code = _dispatch(name, words)
             sys.stdout.flush()
         except console.UnreadError:  # the reader of the pipe, such as head, has ended
             code = 0
@@ -47,13 +47,13 @@ def _run_guarded(name: str, words: list[str], restore: bool) -> int:
         return output.exit_code(code)
 
 
-def _dispatch(name: str, argv: list[str], program: str) -> int:
+def _dispatch(name: str, argv: list[str]) -> int:
     from zoo.cli.environment_errors import check_words, working_folder
 
     check_words([name, *argv])
     command = COMMANDS.get(name)
     if command is None:
-        return _other_command(name, argv, program)
+        raise _unknown_command(name)
     if command.needs_folder:
         working_folder()
     from zoo.cli import commands
@@ -69,14 +69,8 @@ def _dispatch(name: str, argv: list[str], program: str) -> int:
     return code
 
 
-def _other_command(name: str, argv: list[str], program: str) -> int:
-    """Hand a command that zoo does not have to lightning-sdk, or refuse it."""
-    if program == "lightning":
-        from zoo.cli import lightning_command
-
-        return lightning_command.run([name, *argv])
-    from zoo.errors import UsageError
+def _unknown_command(name: str) -> UsageError:
     from zoo.registry import suggest
 
-    first = " Options come after the command." if name.startswith("-") else suggest(name, COMMANDS)
-    raise UsageError(f"unknown command {name!r}.{first} See: zoo --help")
+    hint = " Options come after the command." if name.startswith("-") else suggest(name, COMMANDS)
+    return UsageError(f"unknown command {name!r}.{hint} See: zoo --help")

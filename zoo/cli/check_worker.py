@@ -18,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from zoo import registry, renames
+from zoo import registry
 from zoo.cli.check_process import UnknownCheckError
 from zoo.config import yaml_source
 from zoo.config.layers import MISSING, Node
@@ -169,12 +169,7 @@ def _values(owner: type, count: int, nodes: Mapping[str, Node], word: str) -> di
     from zoo.config.signatures import parameters
 
     params, values = parameters(owner, count), {}
-    for key, node in nodes.items():
-        name = renames.new_option(owner, key, params)
-        if name in values or (name != key and name in nodes):
-            raise renames.both(key, name, node.origin)
-        if name != key:
-            renames.warn(key, name, node.origin)
+    for name, node in nodes.items():
         if name not in params:
             near = nearest_key(name, params)
             hint = f" Did you mean {near!r}?" if near else f" It has: {', '.join(params) or 'none'}."

@@ -22,8 +22,6 @@ GROUPS = {  # with a note below the heading
     LOOK: "", LEARN: "", OWN: "", HELP: "",
 }  # fmt: skip
 
-LOCAL_INDEX = "zoo-index.json"  # of the current folder, which `zoo search` reads where there is one
-
 MODEL = Argument(
     "RUN", "a run's folder, a checkpoint file, an export, or a recipe's name: its newest finished run under --runs",
     completes="recipe",
@@ -343,20 +341,6 @@ _TABLE = (
          Argument("GLOB", "which names, such as 'r*'", False)),
         (_json("one JSON document"),),
         examples=("zoo list", "zoo list position", "zoo list norm 'r*' --json"), only_prints=True, needs_folder=False,
-    ),
-    CommandSpec(
-        "search", "find a part by its name, kind, authors, paper or what it does", LOOK, "search",
-        (Argument("WORDS", "all of them must occur; similar ones count less", False, repeats=True),),
-        (
-            Option("index", f"search the parts of this file too; else {LOCAL_INDEX} of this folder", metavar="FILE",
-                   repeats=True),
-            Option("write-index", "write the installed plugins, and those of --index, into an index", metavar="FILE"),
-            _json("one JSON document"),
-        ),
-        examples=("zoo search rotary position", "zoo search norm zhang --index plugins.json --json",
-                  "zoo search --write-index zoo-index.json"),
-        description="Among the installed parts, plugins included, and those of index files; never over a network.",
-        only_prints=True,
     ),
     CommandSpec(
         "show", "a part's options; a recipe with the line of every value", LOOK, "show:show",

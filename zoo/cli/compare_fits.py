@@ -98,7 +98,7 @@ class ZooFit:
     @staticmethod
     def _config_of(path: Path) -> dict[str, Any]:
         """The configuration of an earlier run, with the option names of this version."""
-        return run_config.current(cast(dict[str, Any], yaml_source.read_yaml(path).as_data()), str(path))
+        return cast(dict[str, Any], yaml_source.read_yaml(path).as_data())
 
 
 def _acting_callbacks(value: object) -> list[object] | None:

@@ -14,7 +14,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from zoo.data.data import Data
 from zoo.errors import UsageError
-from zoo.inference.rebuild_task import current_options, rebuild_task
+from zoo.inference.rebuild_task import import_section, rebuild_task
 from zoo.tasks.task import Task
 from zoo.training.model_cost import Cost, cost
 
@@ -81,7 +81,7 @@ class CostMeter:
         """The loaded data module of a configuration. Raises UsageError for a class that may not be imported."""
         key = json.dumps(config["data"], sort_keys=True, default=str)
         if key not in self._data:
-            section = current_options(config["data"], Path("the configuration"), self.allow)
+            section = import_section(config["data"], Path("the configuration"), self.allow)
             parser = ArgumentParser(exit_on_error=False)
             parser.add_subclass_arguments(Data, "data", fail_untyped=False, required=True)
             namespace = Namespace(data=parser.parse_object({"data": section}).data)

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from zoo import renames
 from zoo.compare.variant_names import pieces
 from zoo.console import LOG
 from zoo.errors import UsageError
@@ -220,8 +219,6 @@ def parse_record(path: Path) -> RunRecord:
         return invalid(f"{path} is damaged: no valid {', '.join(name for name, valid in inner.items() if not valid)}")
     if seed and content["seed"] != int(seed.group(1)):
         return invalid(f"{path} is the record of seed {content['seed']}, {OTHER_SEED}")
-    if "choices" in content:
-        content["choices"] = renames.new_choices(content["choices"])
     if not content["finished"] and (crash := read_crash(path.parent)):
         content["outcome"] = crash
     content["test"] = _read_test(path.parent, content)

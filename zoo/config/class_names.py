@@ -6,7 +6,7 @@ import inspect
 import sys
 from collections.abc import Iterable, Iterator
 
-from zoo import registry, renames
+from zoo import registry
 from zoo.config.layers import Node, where
 from zoo.config.signatures import Slot
 from zoo.errors import PartError, PluginError, UsageError
@@ -48,10 +48,6 @@ class ClassFinder:
         Raises PartError, PluginError or UsageError with the origin of the name.
         """
         name = str(node.value)
-        new = renames.CLASSES.get(name, name) if "." in name else registry.current_name(slot.kind or "", name)
-        if new != name:
-            renames.warn(name, new, node.origin)
-            name = new
         try:
             return self._by_path(slot, name) if "." in name else self._by_name(slot, name)
         except (PartError, PluginError, UsageError) as error:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from zoo import registry, renames
+from zoo import registry
 from zoo.config.class_names import ClassFinder, class_path_of
 from zoo.config.coercion import coerce, is_plain
 from zoo.config.layers import MISSING, Node, where
@@ -77,7 +77,6 @@ def nearest_key(word: str, words: Iterable[str]) -> str:
 class _Resolver:
     def __init__(self, schema: Schema, names: ClassFinder) -> None:
         self.schema, self.names, self.result = schema, names, Resolved()
-        self.spellings: dict[tuple[str, str], str] = {}  # by option and file: the name it was written with
 
     def run(self, layers: list[Node]) -> Resolved:
         sections: dict[str, list[Node]] = {}
@@ -181,8 +180,7 @@ class _Resolver:
                 cls = choice
                 self.result.origins[key] = node.origin
             for name, child in node.children.items():
-                current = name if cls is None else self.current(key, cls, slot, name, child.origin)
-                options.setdefault(current, []).append(child)
+                options.setdefault(name, []).append(child)
         if cls is None:
             if options:
                 name, below = next(iter(options.items()))
@@ -229,16 +227,6 @@ class _Resolver:
                     f"{replaced[0].__name__} is {_default_text(theirs)}"
                 )
         return shared
-
-    def current(self, key: str, cls: type, slot: Slot, name: str, origin: str) -> str:
-        """The name of today of an option; raises UsageError where one file, or one command, uses both."""
-        new = renames.new_option(cls, name, parameters(cls, slot.owner_arguments))
-        file = "" if origin.startswith("-") else origin.rpartition(":")[0]
-        if self.spellings.setdefault((f"{key}.{new}", file), name) != name:
-            raise renames.both(next(old for old, now in renames.option_names(cls).items() if now == new), new, origin)
-        if new != name:
-            renames.warn(name, new, origin)
-        return new
 
     def forget(self, key: str, mark: str = ".") -> None:
         """Drop the recorded values and origins below a key."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zoo import recipe_files, registry, renames
+from zoo import recipe_files, registry
 from zoo.config import fit_options, precision, run_folder, yaml_source
 from zoo.config.layers import MISSING, Node, where
 from zoo.config.passive_settings import CALLBACKS, PASSIVE_SETTINGS, passive_keys
@@ -183,7 +183,7 @@ def make_plan(command: fit_options.Command, config_draft: Draft, against: Schema
         variant = own  # options that change are changes of this run, where --accept-changes allows them
     else:
         base_name = earlier or run_folder.DEFAULT
-        variant = run_folder.variant_folder(Path(command.runs, recipe), changes, base_name, full.classes)
+        variant = run_folder.variant_name(changes, base_name)
     return Plan(command, full, run_folder.Run(Path(command.runs), recipe, variant, seed), config_draft.recipe)
 
 
@@ -258,11 +258,6 @@ def identity_config(config_plan: Plan) -> dict[str, object]:
     return flat | {CALLBACKS: acting} if acting else flat
 
 
-def current(config: Mapping[str, Any], origin: str) -> dict[str, Any]:
-    """The configuration of an earlier run in the words of today, as far as its classes are imported."""
-    return renames.update_options(renames.update_classes(config, origin), origin)
-
-
 def _without_none(value: object) -> object:
     """A list of records without options that are None: later versions of a record, such as an override, have more."""
     if not isinstance(value, list):
@@ -279,7 +274,7 @@ def check_resume(config_plan: Plan, against: dict[str, Any], training: frozenset
     Raises UsageError if model options differ, except those in ``training``, which do not change the architecture.
     """
     blanks = config_plan.resolved.classes["model"].data_sizes
-    old, new = flatten(current(against, "the checkpoint")), flatten(as_yaml(config_plan.config))
+    old, new = flatten(against), flatten(as_yaml(config_plan.config))
     changes = [
         key
         for key in sorted({*old, *new})

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from zoo import registry, renames
+from zoo import registry
 from zoo.config.passive_settings import CALLBACKS, passive_keys
 from zoo.errors import UsageError
 from zoo.inference.find_run import CONFIG, FINISHED, STARTING
@@ -72,33 +72,6 @@ def variant_name(changes: Mapping[str, object], base: str = DEFAULT) -> str:
     return _joined([*(f"{names[key]}={slug(changes[key])}" for key in sorted(changes, key=_rank)), *base_pieces])
 
 
-def alphabetical_name(changes: Mapping[str, object], base: str = DEFAULT) -> str:
-    """The same as zoo 0.1 named it: the changes by their names alone, after those of ``base``."""
-    own = sorted(f"{name}={slug(changes[key])}" for key, name in _short(list(changes)).items())
-    return ",".join([*_pieces(base), *_pieces(_joined(own))]) or DEFAULT
-
-
-def variant_folder(
-    recipe: Path, changes: Mapping[str, object], base: str = DEFAULT, classes: Mapping[str, type] | None = None
-) -> str:
-    """The name of a variant's folder in ``recipe``; the first that exists of the names that earlier versions gave it.
-
-    Earlier versions sorted the changes by name, and had other names for some options of ``classes`` and some parts.
-    """
-    older = _older_changes(changes, classes or {})
-    names = [name(words, base) for words in (changes, older) for name in (variant_name, alphabetical_name)]
-    return next((name for name in names if (recipe / name).is_dir()), names[0])
-
-
-def _older_changes(changes: Mapping[str, object], classes: Mapping[str, type]) -> dict[str, object]:
-    """The changes in the words from before options and parts were renamed."""
-    older: dict[str, object] = {}
-    for key, value in changes.items():
-        owner, _, option = key.rpartition(".")
-        older[f"{owner}.{renames.older_names(classes.get(owner), [option]).get(option, option)}"] = _older_class(value)
-    return older
-
-
 def _rank(key: str) -> tuple[int, int, str]:
     """Where an option stands in a name: by its section; in the model the task, parts, other options; then by name."""
     section, _, option = key.partition(".")
@@ -121,12 +94,6 @@ def _joined(pieces: list[str]) -> str:
     if len(text) <= LONGEST:
         return text
     return f"{text[: LONGEST - 9]}-{_digest(','.join(sorted(pieces)))}"
-
-
-def _older_class(value: object) -> object:
-    """The name that a class had before, where it was renamed."""
-    path = f"{value.__module__}.{value.__qualname__}" if isinstance(value, type) else ""
-    return next((old.rpartition(".")[2].lower() for old, new in renames.CLASSES.items() if new == path), value)
 
 
 def _short(keys: list[str]) -> dict[str, str]:

@@ -17,13 +17,12 @@ from zoo.data.batches import BatchDataset, Batches, Loader, Plan, RowPlan, gener
 from zoo.data.batches import log_once as log_once
 from zoo.data.streams import Stream, StreamLoader
 from zoo.errors import UsageError
-from zoo.renames import RenamedOptions
 from zoo.value_checks import at_least, at_most
 
 MOST_WORKERS = 1024  # processes that load
 
 
-class Data(RenamedOptions, LightningDataModule, ABC):
+class Data(LightningDataModule, ABC):
     """A data set with its splits, their order, and the sizes that a model needs.
 
     Build the Trainer with ``use_distributed_sampler=False``: the loaders deal batches to the processes themselves.

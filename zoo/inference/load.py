@@ -13,7 +13,7 @@ from zoo.finetuning.finetune import add_adapters, tune_of_config
 from zoo.inference import checkpoint_manifest, part_versions, weight_files
 from zoo.inference.find_run import CONFIG, ModelLocation, find_model
 from zoo.inference.networks import NETWORKS, TaskNetwork
-from zoo.inference.rebuild_task import current_options, rebuild_network, rebuild_task
+from zoo.inference.rebuild_task import import_section, rebuild_network, rebuild_task
 from zoo.inference.trained_model import Trained
 from zoo.parts.lora import merge
 
@@ -45,7 +45,7 @@ def load(
     part_versions.require_packages(records)
     part_versions.warn_versions(records)
     network = None if bare else rebuild_network(place.config, place.source, tuple(allow))
-    model = current_options(place.config["model"], place.source, tuple(allow)) if network is None else network[1]
+    model = import_section(place.config["model"], place.source, tuple(allow)) if network is None else network[1]
     place = replace(place, config={**place.config, "model": model})
     if network is not None:
         module = fill(network[0], place, device)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from jsonargparse import ArgumentParser, Namespace
 
-from zoo import registry, renames
+from zoo import registry
 from zoo.errors import PluginError, UsageError, ZooError
 from zoo.inference.find_run import ModelLocation
 from zoo.inference.import_policy import admit_class, apply_policy, class_paths, is_allowed, stdlib_reason
@@ -28,21 +28,21 @@ def rebuild_task(config: Mapping[str, Any], source: Path, allow: tuple[str, ...]
 
     Raises PluginError or UsageError if a class cannot be imported or built.
     """
-    task: Task = _instantiate(task_parser(), current_options(config["model"], source, allow), source)
+    task: Task = _instantiate(task_parser(), import_section(config["model"], source, allow), source)
     return task
 
 
 def rebuild_network(
     config: Mapping[str, Any], source: Path, allow: tuple[str, ...] = ()
 ) -> tuple[TaskNetwork, dict[str, Any]] | None:
-    """The network of the task in ``config["model"]``, with random weights, and the section in the words of today.
+    """The network of the task in ``config["model"]``, with random weights, and the section.
 
     The task is not imported. Options of training are not read; what they name must be classes that are allowed. None
     for a task that is not in NETWORKS, and for options that `rebuild_task` refuses as a whole.
 
     Raises PluginError or UsageError as `rebuild_task` does.
     """
-    model = renames.update_classes(_as_dicts(config["model"]), str(source))
+    model = _as_dicts(config["model"])
     network, init_args = NETWORKS.get(model["class_path"]), model.get("init_args") or {}
     if network is None or not isinstance(init_args, Mapping):
         return None
@@ -53,7 +53,7 @@ def rebuild_network(
         raise UsageError(f"{source} cannot be built with this version of zoo: {error}") from error
     for path in class_paths(others):
         _import_class(path, source, allow)
-    own = current_options({"class_path": network.path, "init_args": options}, source, allow)
+    own = import_section({"class_path": network.path, "init_args": options}, source, allow)
     module, _, name = network.path.rpartition(".")
     parser = ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(import_object(module, name), "model", fail_untyped=False, required=True)
@@ -84,11 +84,11 @@ def _instantiate(parser: ArgumentParser, model: Mapping[str, Any], source: Path)
         raise UsageError(f"{source} cannot be built with this version of zoo: {reason}") from error
 
 
-def current_options(section: Mapping[str, Any], source: Path, allow: tuple[str, ...] = ()) -> dict[str, Any]:
-    """A copy of a section in the words of today, whose classes are imported, as `import_classes` does."""
-    section = renames.update_classes(_as_dicts(section), str(source))
-    import_classes(section, source, allow)
-    return renames.update_options(section, str(source))
+def import_section(section: Mapping[str, Any], source: Path, allow: tuple[str, ...] = ()) -> dict[str, Any]:
+    """A copy of a section, whose classes are imported, as `import_classes` does."""
+    options = dict(_as_dicts(section))
+    import_classes(options, source, allow)
+    return options
 
 
 def import_classes(section: object, source: Path, allow: tuple[str, ...] = ()) -> None:

@@ -13,7 +13,6 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from zoo.errors import UsageError
 from zoo.models.initialization import initialize, preserve_rng
 from zoo.parts.block import Memory
-from zoo.renames import RenamedOptions
 from zoo.value_checks import MOST_MODULES, a_rate, at_least, at_most
 
 LAYERS: Mapping[str, Callable[..., nn.Module]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
@@ -150,7 +149,7 @@ class RecurrentCache(NamedTuple):
         return RecurrentCache(hidden, memory, None if self.keys is None else self.keys[rows])
 
 
-class Decoder(RenamedOptions, nn.Module):
+class Decoder(nn.Module):
     """s_t = cell([c_t; y_{t-1}], s_{t-1}) from s_0 = 0, read out as W [s_t; c_t]: the source enters by c_t alone.
 
     Without attention c_t = c, the encoder's last state, at every step (Cho et al., 2014; Sutskever et al., 2014). With

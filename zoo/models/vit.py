@@ -10,11 +10,10 @@ from zoo.models.initialization import initialize, preserve_rng
 from zoo.models.stack import Stack
 from zoo.parts.attention import nearest
 from zoo.parts.position import Extent
-from zoo.renames import RenamedOptions
 from zoo.value_checks import at_least
 
 
-class ViT(RenamedOptions, nn.Module):
+class ViT(nn.Module):
     """Logits of an image's class, from its patches as tokens (Dosovitskiy et al., 2021)."""
 
     def __init__(

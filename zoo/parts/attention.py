@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -16,13 +16,12 @@ from zoo.parts.norm import Norm
 from zoo.parts.packing import Packing, declares_packs
 from zoo.parts.pattern import Pattern
 from zoo.parts.position import Position
-from zoo.renames import RenamedOptions, module_attribute
 
 Selection = slice | Sequence[int]
 BLOCK = 64  # rows of weights that are computed at once when only some rows are selected
 
 
-class Attention(RenamedOptions, nn.Module):
+class Attention(nn.Module):
     """Projections, heads, positions and cache around a score; the base of every attention.
 
     A subclass computes its heads in ``attend`` and their weights in ``weigh``. ``kv_heads`` key/value heads serve
@@ -480,8 +479,3 @@ def nearest(total: int, target: int, name: str = "heads") -> str:
     below = max((n for n in divisors if n < target), default=None)
     above = min((n for n in divisors if n > target), default=None)
     return " or ".join(f"{name}={n}" for n in (below, above) if n is not None)
-
-
-def __getattr__(name: str) -> Any:
-    """What plugins import by an old name, with a FutureWarning. Raises AttributeError for all other names."""
-    return module_attribute(__name__, {"Chosen": "Selection"}, name)

@@ -15,13 +15,12 @@ from zoo.parts import cpu_attention
 from zoo.parts.derivatives import transformed
 from zoo.parts.pattern import Pattern
 from zoo.parts.recompute import recomputed
-from zoo.renames import RenamedOptions
 
 CASES = {"alibi": "bias"}  # a feature that is a case of another: a backend may serve it alone
 RARE = frozenset({"score_cap", "lse", "places"})  # features that a backend serves only if it says so
 
 
-class Backend(RenamedOptions):
+class Backend:
     """q is (B, H, T, D); k and v are (B, G, S, D), H a multiple of G; the result is (B, H, T, D of v).
 
     A query that may see no key gets zeros. ``scale`` is 1/sqrt(D) unless given. ``supports`` names the features of a

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from zoo.errors import UsageError
 from zoo.parts.few_row_linear import Linear
-from zoo.renames import RenamedOptions
 from zoo.value_checks import MOST_MODULES, at_most
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -23,7 +22,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 Activation = Literal["relu", "gelu", "gelu_tanh", "swish"]
 
 
-class FFN(RenamedOptions, nn.Module):
+class FFN(nn.Module):
     """x of shape (..., dim) to the same shape, token by token.
 
     ``hidden`` is a budget: the width of a plain two-matrix feed-forward with that many parameters. A part that needs

@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zoo.errors import UsageError
-from zoo.renames import RenamedOptions
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class Extent:
         return [remainder, *reversed(out)]
 
 
-class Position(RenamedOptions, nn.Module):
+class Position(nn.Module):
     """No position at all, and the base of every scheme.
 
     A stack builds one scheme, which all its layers share. A scheme overrides ``embed``, ``rotate`` or ``bias``.

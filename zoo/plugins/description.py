@@ -8,7 +8,6 @@ import functools
 import importlib.machinery
 import importlib.util
 import inspect
-import re
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -51,7 +50,6 @@ class Description:
     file: str | None = None
     line: int = 0
     text: str = ""  # the docstring
-    paper: str = ""  # what its line ``Paper: …`` says: title, authors, year
 
     def as_dict(self) -> dict[str, object]:
         """All fields, for JSON."""
@@ -84,10 +82,9 @@ def describe_class(module: str, name: str, skipped: int = 0) -> Description:
     options = _options(source, MAX_HOPS)
     path = source_file(source.module)
     summary = " ".join(doc.strip().partition("\n\n")[0].split())
-    paper = re.search(r"^Paper: *(.+(?:\n(?!\s*\n|Args:).+)*)", doc, re.MULTILINE)
     return Description(
         summary.partition(" Paper: ")[0], tuple(options[skipped:]), str(path) if path else None, source.node.lineno,
-        doc.strip(), " ".join(paper[1].split()) if paper else "",
+        doc.strip(),
     )  # fmt: skip
 
 

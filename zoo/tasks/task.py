@@ -15,10 +15,8 @@ from zoo.errors import NonFiniteError, UsageError
 from zoo.models.initialization import derive_seed, rule_of
 from zoo.models.parameter_roles import parameter_roles
 from zoo.parts.ffn import OwnsLoss, feeds, pop_aux_losses
-from zoo.renames import module_attribute
 from zoo.tasks.loss_log import Loss, LossLog
 from zoo.tasks.optimizers import OptimizerFactory, build_optimizer, name_groups, parameter_groups
-from zoo.tasks.renamed import alias_old_names
 from zoo.tasks.schedule import Schedule
 
 ScheduleFactory = Callable[[int], Schedule]
@@ -60,10 +58,6 @@ class Task(LightningModule):
         self.step_losses: list[Tensor] = []  # and the losses of these batches
         self._feeds: list[OwnsLoss] | None = None  # those of the net, while it is trained
         self.loss_log = LossLog()
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        alias_old_names(cls)
 
     def named_buffers(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, Tensor]]:
         """As torch's, names and tensors of any shape, without counters and tables of integers: callbacks and strategies
@@ -257,9 +251,6 @@ class Task(LightningModule):
         self.best, self.measured = checkpoint.get("best", {}), checkpoint.get("measured", {})
 
 
-alias_old_names(Task)
-
-
 def exact(value: Any) -> bool:
     """Whether it is a tensor of integers, such as a counter."""
     return isinstance(value, Tensor) and not value.is_floating_point()
@@ -279,11 +270,3 @@ def required_size(value: int | None, name: str) -> int:
     if value is None:
         raise UsageError(f"Set model.{name}, or use a data module that provides it.")
     return value
-
-
-OLD_NAMES = {"known": "required_size", "taken": "compute_and_reset", "Goals": "Directions"}
-
-
-def __getattr__(name: str) -> Any:
-    """What plugins import by an old name, with a FutureWarning. Raises AttributeError for all other names."""
-    return module_attribute(__name__, OLD_NAMES, name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,7 +17,6 @@ from zoo.errors import UsageError
 from zoo.inference.classification import MODES, Picture, open_image, prepare_image
 from zoo.inference.find_run import ModelLocation
 from zoo.inference.trained_model import Trained
-from zoo.renames import module_attribute
 from zoo.tasks.task import Task
 from zoo_vision.boxes import corners
 from zoo_vision.setloss import Predictions
@@ -93,8 +92,3 @@ def likely_objects(
         if sure >= threshold
     ]
     return sorted(objects, key=lambda one: -one.probability)
-
-
-def __getattr__(name: str) -> Any:
-    """An old name, with a FutureWarning. Raises AttributeError for all other names."""
-    return module_attribute(__name__, {"Found": "DetectedObject", "named": "likely_objects"}, name)

@@ -1,4 +1,4 @@
-"""Runs, checkpoints, exports and recipes that version 0.1.0 wrote are read, and continued, to the same figures."""
+"""Runs, checkpoints, exports and recipes that an earlier state of zoo wrote are read and continued to equal figures."""
 
 import json
 import platform
@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 import zoo
 from zoo.cli import main
 
-ARCHIVE = Path(__file__).parent / "v0.1.0.tar.gz"
+ARCHIVE = Path(__file__).parent / "saved.tar.xz"
 TASKS = ("lm", "translation", "vit")
 RUN = "default/s1"
 BABEL = "2.18."  # whose names and dates are the sentences of the translation
@@ -24,8 +24,8 @@ TOLERANCE = 1e-4
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """The files of version 0.1.0 in a folder of their own."""
-    folder = tmp_path_factory.mktemp("v0.1.0")
+    """The saved files in a folder of their own."""
+    folder = tmp_path_factory.mktemp("saved")
     with tarfile.open(ARCHIVE) as archive:
         archive.extractall(folder, filter="data")
     return folder
