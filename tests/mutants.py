@@ -248,11 +248,11 @@ MUTANTS = [
         ),
         (
             "data/data.py",
-            "[content in chosen for content in contents]",
-            "[content not in chosen for content in contents]",
+            "[content in held_out for content in contents]",
+            "[content not in held_out for content in contents]",
             "data/test_pairs.py data/test_odd_folders.py",
         ),
-        ("data/read.py", "in known:", "in set():", "data/test_odd_folders.py"),
+        ("data/read.py", "in identities:", "in set():", "data/test_odd_folders.py"),
         (
             "data/pairs.py",
             "len(line) > LONGEST_LINE",

@@ -82,11 +82,11 @@ def readable(folder):
 
 
 def test_every_file_of_a_folder_is_read_or_has_a_reason(odd):
-    found = list_folder(odd, lambda name: name.lower().endswith((".txt", ".gz")), empty=False)
+    listing = list_folder(odd, lambda name: name.lower().endswith((".txt", ".gz")), empty=False)
     entries = everything(odd) - {odd / "deep", odd / "deep/er", odd / "elsewhere"}
-    assert set(found.files) | found.others.keys() == entries
-    assert not set(found.files) & found.others.keys()
-    assert len(found.files) == len({file.resolve() for file in found.files})
+    assert set(listing.files) | listing.others.keys() == entries
+    assert not set(listing.files) & listing.others.keys()
+    assert len(listing.files) == len({file.resolve() for file in listing.files})
 
 
 @pytest.mark.parametrize("source", [TextFiles, TextStream])
@@ -95,10 +95,10 @@ def test_texts_of_an_odd_folder(odd, source, caplog):
         assert set(text_files(str(odd))) == readable(odd)
         data = source(str(odd), tokenizer="bytes")
         data.ready()
-    said = next(record.getMessage() for record in caplog.records if "left out" in record.getMessage())
+    messages = next(record.getMessage() for record in caplog.records if "left out" in record.getMessage())
     for words in ("hidden", "empty", "no ordinary file", ".arrow", ".json", ".pdf", ".bak", "without an ending"):
-        assert words in said
-    assert "a link to what is read already" in said
+        assert words in messages
+    assert "a link to what is read already" in messages
     if source is TextStream:
         assert {path.resolve() for path in data.files["train"].paths} == {path.resolve() for path in readable(odd)}
 
@@ -154,9 +154,9 @@ def test_tables_beside_odd_files_are_found_and_the_others_named(odd, caplog):
     with caplog.at_level(logging.WARNING):
         LabelledFiles(str(odd), vocab_size=300).ready()
         ParallelFiles(str(odd), vocab_size=300).ready()
-    said = [record.getMessage() for record in caplog.records]
-    assert sum("left out" in one and "scan.pdf" in one for one in said) == 2
-    assert any("5 of 5 val texts are texts of training, too" in one for one in said)
+    messages = [record.getMessage() for record in caplog.records]
+    assert sum("left out" in one and "scan.pdf" in one for one in messages) == 2
+    assert any("5 of 5 val texts are texts of training, too" in one for one in messages)
 
 
 @pytest.mark.parametrize("form", ["folders of splits", "folders of classes"])

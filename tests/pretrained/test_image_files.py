@@ -15,7 +15,7 @@ from zoo.pretrained.vit import CFG
 
 SIDE = 16
 SQUARE = {"height": SIDE, "width": SIDE}
-PLAIN = {"do_resize": True, "size": SQUARE, "do_center_crop": False, "do_rescale": True, "rescale_factor": 1 / 255,
+STANDARD = {"do_resize": True, "size": SQUARE, "do_center_crop": False, "do_rescale": True, "rescale_factor": 1 / 255,
          "do_normalize": True, "image_mean": [0.5] * 3, "image_std": [0.5] * 3, "resample": 2}  # fmt: skip
 CROPPED = {"do_center_crop": True, "crop_size": SQUARE}
 
@@ -40,7 +40,7 @@ def ours(folder, image, theirs):
 def drawn_processor(draw):
     """Keys of preprocessor_config.json as people write them, some left out and some written in an old way."""
     kind = str(draw.choice(list(PROCESSORS)))
-    config = {"image_processor_type": f"{kind}ImageProcessor", **PLAIN}
+    config = {"image_processor_type": f"{kind}ImageProcessor", **STANDARD}
     config |= {
         "resample": int(draw.integers(4)),
         "do_rescale": bool(draw.integers(4)),
@@ -112,7 +112,7 @@ def test_drawn_configurations_of_timm_give_its_pixels(tmp_path, seed):
     ],
 )  # fmt: skip
 def test_what_is_not_obeyed_is_refused_by_its_key(tmp_path, key, value):
-    config = {"image_processor_type": "ViTImageProcessor", **PLAIN, key: value}
+    config = {"image_processor_type": "ViTImageProcessor", **STANDARD, key: value}
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(config))
     with pytest.raises(UsageError, match=key):
         ours(tmp_path, picture(np.random.default_rng(0), 20, 20), {"model_type": "vit"})
