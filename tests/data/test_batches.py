@@ -211,3 +211,61 @@ def test_an_epoch_that_ended_is_not_left_out_of_the_next_where_all_have_one_orde
     walker.load_state_dict({**walker.state_dict(), "epoch": 3, "served": 4})  # an epoch of four batches, as limited
     walker.batches.set_epoch(4)
     assert [batch["batch"] for batch in walker] == remaining_batches(loader(), 0)[0]
+
+
+class Large(BatchDataset):
+    """Batches that fail on the way out of a loading process, as they do without room in /dev/shm."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def __len__(self):
+        return 8
+
+    def batch(self, indices, epoch):
+        if isinstance(self.error, UsageError):
+            raise self.error
+        return {"x": Unsent(self.error)}
+
+
+class Unsent:
+    def __init__(self, error):
+        self.error = error
+
+    def __reduce__(self):
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError("AF_UNIX path too long"), "AF_UNIX path too long"),
+        (RuntimeError("unable to allocate shared memory(shm): No space left on device (28)"), "/dev/shm"),
+        (OSError(24, "Too many open files"), "ulimit -n"),
+        (UsageError("a.png cannot be read"), "^a.png cannot be read$"),
+    ],
+)
+def test_a_worker_that_cannot_hand_over_a_batch_says_so(error, words):
+    loader = Loader(Large(error), Batches(RowPlan(8, 2, 1, None)), workers=1)
+    with pytest.raises(UsageError, match=words):
+        next(iter(loader))
+
+
+def test_a_socket_that_cannot_be_made_stops_a_loader(tmp_path, monkeypatch):
+    """The length of a socket's address is limited: torch hands tensors over by one below TMPDIR."""
+    import tempfile
+    from multiprocessing import process, resource_sharer
+
+    place = tmp_path / ("long" * 25)
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    monkeypatch.delitem(process.current_process()._config, "tempdir", raising=False)
+    monkeypatch.setattr(resource_sharer, "_resource_sharer", resource_sharer._ResourceSharer())
+
+    class Rows(Large):
+        def batch(self, indices, epoch):
+            return {"x": torch.zeros(4)}
+
+    loader = Loader(Rows(None), Batches(RowPlan(8, 2, 1, None)), workers=1)
+    with pytest.raises(UsageError, match="AF_UNIX path too long"):
+        next(iter(loader))

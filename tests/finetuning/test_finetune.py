@@ -357,10 +357,10 @@ def test_special_tokens_and_patches_keep_their_vectors(seed):
         names = ["cls"] * (net.cls is not None) + [f"register {n}" for n in range(registers)]
         return dict(zip([*names, *range(16)], table[first - len(names) :], strict=True))
 
-    known = places(old, old.stack.position.table.weight)
+    vectors = places(old, old.stack.position.table.weight)
     fresh = places(new, before)
     for place, vector in places(new, new.stack.position.table.weight).items():
-        assert torch.equal(vector, known.get(place, fresh[place])), place
+        assert torch.equal(vector, vectors.get(place, fresh[place])), place
 
 
 @pytest.mark.parametrize(("size", "registers"), [(20, 0), (12, 0), (48, 2), (16, 1)])

@@ -69,3 +69,27 @@ def test_only_the_adapter_learns():
 def test_a_rank_that_the_matrix_cannot_have_is_refused(rank):
     with pytest.raises(UsageError, match="rank is"):
         LowRank(nn.Linear(6, 5), rank)
+
+
+@pytest.mark.parametrize("key_bias", [True, False])
+@pytest.mark.parametrize("adapters", ["qkv", "blocks", "ffn"])
+def test_merged_layers_have_the_class_that_they_had(adapters, key_bias):
+    """What serves a class of linear layers, such as eight bits, serves a model whose adapters are merged as well."""
+    from functools import partial
+
+    from zoo.models.language import LanguageModel
+    from zoo.parts.disentangled import Disentangled
+    from zoo.parts.position import NoPosition
+
+    attention = partial(Disentangled, key_bias=key_bias)
+    net = LanguageModel(16, 8, position=NoPosition, attention=attention, **TINY).eval()
+    before = {name: type(module) for name, module in net.named_modules()}
+    names = adapt(net, lambda name: adapters in name, 2, 16.0)
+    assert any("qkv" in name for name in names) == (adapters != "ffn")
+    for name in names:
+        torch.nn.init.normal_(net.get_submodule(name).up)
+    tokens = torch.randint(16, (2, 6))
+    right = net(tokens)
+    merge(net)
+    assert {name: type(module) for name, module in net.named_modules()} == before
+    torch.testing.assert_close(net(tokens), right, rtol=1e-4, atol=1e-4)

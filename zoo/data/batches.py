@@ -7,16 +7,19 @@ r, r + w, …: the number of processes does not change the content of a global b
 from __future__ import annotations
 
 import logging
+import pickle
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 
-from zoo.errors import UsageError
+from zoo.errors import UsageError, ZooError
 
 log = logging.getLogger(__name__)
 MULTIPLE = 8
@@ -217,7 +220,12 @@ class BatchDataset(Dataset[dict[str, Any]], ABC):
         """The batch of these samples, as they look in this epoch."""
 
     def __getitems__(self, indices: list[int]) -> dict[str, Any]:
-        return self.batch(np.asarray(indices, dtype=np.int64), getattr(indices, "epoch", 0))
+        try:
+            return self.batch(np.asarray(indices, dtype=np.int64), getattr(indices, "epoch", 0))
+        except ZooError as error:
+            if get_worker_info() is None:
+                raise
+            return error  # type: ignore[return-value]  # raised in a loading process it would come with its traceback
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         return self.batch(np.array([index], dtype=np.int64), 0)
@@ -258,6 +266,8 @@ class Loader(DataLoader[dict[str, Any]]):
         batches = super().__iter__()
         position.begin_pass()
         for batch in batches:
+            if isinstance(batch, ZooError):
+                raise batch
             position.served += 1
             yield batch
 
@@ -276,7 +286,35 @@ class Loader(DataLoader[dict[str, Any]]):
 
 
 def _whole(batch: Any) -> Any:
-    return batch  # __getitems__ has made it already
+    """The batch, which __getitems__ has made already, or the error for one that cannot leave a loading process."""
+    return batch if get_worker_info() is None else hand_over(batch)
+
+
+def hand_over(batch: Any) -> Any:
+    """A batch as it leaves a loading process, or the error that stops it.
+
+    torch would print the error in a thread of that process, and the training process would wait for ever.
+    """
+    try:
+        return _Parcel(batch)
+    except (OSError, RuntimeError) as error:
+        folder = tempfile.gettempdir()
+        why = f"{error}".splitlines()[0]
+        return UsageError(
+            f"a loading process cannot hand over a batch: {why}.\nIt takes a socket in {folder} (TMPDIR: a short path, "
+            "at most 80 characters), room in /dev/shm for some batches, and open files (ulimit -n). Or load in the "
+            "training process: --data.num_workers 0"
+        )
+
+
+class _Parcel:
+    """A batch that is serialised at once, its tensors shared, and is itself again where it arrives."""
+
+    def __init__(self, batch: Any) -> None:
+        self.content = bytes(ForkingPickler.dumps(batch))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return pickle.loads, (self.content,)
 
 
 def log_once(message: str, *values: object) -> None:

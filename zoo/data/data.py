@@ -154,17 +154,17 @@ def split_by_content(
     remaining = Counter(label for labels in groups.values() for label in labels)
     alone = [label for label, count in remaining.items() if count == 1]
     different, count = list(groups), max(1, round(len(groups) * fraction))
-    chosen: set[Hashable] = set()
+    held_out: set[Hashable] = set()
     for number in generator(*seed).permutation(len(different)):
         content = different[number]
-        if len(chosen) < count and all(remaining[label] > 1 for label in groups[content]):
-            chosen.add(content)
+        if len(held_out) < count and all(remaining[label] > 1 for label in groups[content]):
+            held_out.add(content)
             remaining.subtract(groups[content])
-    if not chosen:
+    if not held_out:
         raise UsageError(f"{len(different)} different samples are too few to set some aside for validation")
     if alone and alone != [None]:
         log_once("%d classes have a single sample, which trains and does not validate: %s", len(alone), alone[0])
-    return np.array([content in chosen for content in contents])
+    return np.array([content in held_out for content in contents])
 
 
 def tell_repeated(splits: Mapping[str, Iterable[Hashable]], what: str) -> None:

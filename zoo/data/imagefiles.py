@@ -84,7 +84,8 @@ def prepare_published(image: Image.Image, way: Mapping[str, Any]) -> Tensor:
     ``resize`` is the length of the short side, or height and width; ``crop`` the height and width that are cut out of
     the middle; either may be None. Raises UsageError for an image so thin that it would be huge.
     """
-    from torchvision.transforms import InterpolationMode, functional
+    from torchvision.transforms import InterpolationMode
+    from torchvision.transforms.v2 import functional
 
     picture: Any = image
     if way["library"] == "transformers":

@@ -208,10 +208,10 @@ def class_files(folder: Path) -> dict[str, list[Path]]:
         others |= inside.others
     empty = [name for name, files in sorted(members.items()) if not files]
     if empty or not members:
-        held = f"It holds {count_kinds(others)}, which are not read. " if others else ""
+        content = f"It holds {count_kinds(others)}, which are not read. " if others else ""
         what = f"there is no image of the class {', '.join(empty[:5])}" if members else "there is no folder of a class"
         raise UsageError(
-            f"{folder}: {what}.\n{held}Each class is a folder of images whose names end in {' '.join(ENDINGS)}"
+            f"{folder}: {what}.\n{content}Each class is a folder of images whose names end in {' '.join(ENDINGS)}"
         )
     tell_left_out(
         folder, dict(sorted(others.items())), f"images lie in a class's folder and end in {' '.join(ENDINGS)}"

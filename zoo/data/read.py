@@ -20,7 +20,7 @@ BOM = b"\xef\xbb\xbf"
 LITTER = ("thumbs.db", "desktop.ini", "icon\r")  # of file managers
 EMPTY = "empty"
 VAL_NAMES = ("val", "valid", "validation", "dev")  # of files and folders that validate
-SHOWN_KINDS = 12  # of files that are left out
+SHOWN_KINDS = 40  # of files that are left out
 LONGEST_LINE = 1_000_000  # characters; no sentence has as many
 
 
@@ -40,14 +40,14 @@ def list_folder(
     out, as are ``empty`` ones where they hold nothing that could be read. Raises UsageError for a folder that cannot
     be listed.
     """
-    found = FolderFiles([], {})
+    result = FolderFiles([], {})
     above = {*folder.absolute().parents, *folder.resolve().parents}
-    known: set[object] = {_identity(one, one.stat()) for one in above}
+    identities: set[object] = {_identity(one, one.stat()) for one in above}
     waiting = [(folder, 0)]
     while waiting:
         place, level = waiting.pop()
         try:
-            known.add(_identity(place, place.stat()))
+            identities.add(_identity(place, place.stat()))
             entries = sorted(os.scandir(place), key=lambda entry: entry.name, reverse=True)
         except OSError as error:
             raise UsageError(f"the folder {place} cannot be read: {error.strerror or error}") from error
@@ -55,30 +55,30 @@ def list_folder(
         for entry in entries:
             path = place / entry.name
             if entry.name.startswith(".") or entry.name.lower() in LITTER:
-                found.others[path] = "hidden"
+                result.others[path] = "hidden"
             elif not os.path.exists(path):
                 if reads(entry.name):
-                    found.files.append(path)  # reading it says what is wrong
+                    result.files.append(path)  # reading it says what is wrong
                 else:
-                    found.others[path] = "a link to nothing"
-            elif (identity := _identity(path, entry.stat())) in known:
-                found.others[path] = "a link to what is read already"
+                    result.others[path] = "a link to nothing"
+            elif (identity := _identity(path, entry.stat())) in identities:
+                result.others[path] = "a link to what is read already"
             elif entry.is_dir():
                 if depth is not None and level >= depth:
-                    found.others[path] = "a folder"
+                    result.others[path] = "a folder"
                 else:
                     inside.append((path, level + 1))
             elif not entry.is_file():
-                found.others[path] = "no ordinary file"
+                result.others[path] = "no ordinary file"
             elif not reads(entry.name):
-                found.others[path] = path.suffix.lower() or "without an ending"
+                result.others[path] = path.suffix.lower() or "without an ending"
             elif not empty and not entry.stat().st_size:
-                found.others[path] = EMPTY
+                result.others[path] = EMPTY
             else:
-                known.add(identity)
-                found.files.append(path)
+                identities.add(identity)
+                result.files.append(path)
         waiting += inside
-    return FolderFiles(sorted(found.files), dict(sorted(found.others.items())))
+    return FolderFiles(sorted(result.files), dict(sorted(result.others.items())))
 
 
 def _identity(path: Path, status: os.stat_result) -> object:
@@ -93,14 +93,14 @@ def match_files(pattern: str) -> list[Path]:
     """
     parts = Path(pattern).expanduser().parts
     base = Path(parts[0]) if Path(parts[0]).is_absolute() else Path()
-    rest = list(parts[1:] if Path(parts[0]).is_absolute() else parts)
-    while len(rest) > 1 and (os.path.lexists(base / rest[0]) or not glob.has_magic(rest[0])):
-        base /= rest.pop(0)
+    patterns = list(parts[1:] if Path(parts[0]).is_absolute() else parts)
+    while len(patterns) > 1 and (os.path.lexists(base / patterns[0]) or not glob.has_magic(patterns[0])):
+        base /= patterns.pop(0)
     if not base.is_dir():
         return []
-    depth = None if "**" in rest else len(rest) - 1
+    depth = None if "**" in patterns else len(patterns) - 1
     files = list_folder(base, lambda name: True, depth=depth).files
-    return [file for file in files if _matches(file.relative_to(base).parts, tuple(rest))]
+    return [file for file in files if _matches(file.relative_to(base).parts, tuple(patterns))]
 
 
 def _matches(names: tuple[str, ...], patterns: tuple[str, ...]) -> bool:

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from zoo.data.batches import log_once
+from zoo.data.batches import hand_over, log_once
 from zoo.errors import UsageError, ZooError
 
 Sample: TypeAlias = dict[str, Tensor]
@@ -110,7 +110,8 @@ class Chunks(IterableDataset[Chunk | ZooError]):
                     last = len(samples) < CHUNK
                     if last:
                         del readers[shard]
-                    yield Chunk(shard, stack(samples), len(samples), state, last)
+                    chunk = Chunk(shard, stack(samples), len(samples), state, last)
+                    yield hand_over(chunk) if worker else chunk
         except ZooError as error:  # raised in a loading process it would be printed with a traceback
             yield error
 

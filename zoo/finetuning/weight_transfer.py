@@ -130,9 +130,9 @@ def _move_rows(tensor: Tensor, loaded: Tensor, part: Any, start: Any) -> bool:
         return False
     if (*tensor.shape[:-2], tensor.shape[-1]) != (*loaded.shape[:-2], loaded.shape[-1]):
         return False
-    rows, known = part.convert_rows(start, loaded.to(tensor))
-    tensor[..., known, :] = rows[..., known, :]
-    return bool(known.any())
+    rows, there = part.convert_rows(start, loaded.to(tensor))
+    tensor[..., there, :] = rows[..., there, :]
+    return bool(there.any())
 
 
 def place_tables(net: nn.Module) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from zoo.data.tokenizer import Tokenizer
 from zoo.errors import CheckpointError, NonFiniteError, UsageError
 from zoo.inference.find_run import ModelLocation
 from zoo.inference.networks import TaskNetwork
+from zoo.parts.disentangled import KeylessBias
 from zoo.parts.few_row_linear import Linear, Packed
 from zoo.parts.int8 import quantize
 
@@ -129,7 +130,7 @@ class Trained:
 
     def quantise(self) -> None:
         """Use 8-bit matrix products from now on, on a CPU. Raises UsageError if that is not possible."""
-        linears = [module.weight for module in self.net.modules() if isinstance(module, Linear)]
+        linears = [module.weight for module in self.net.modules() if isinstance(module, (Linear, KeylessBias))]
         output = getattr(self.net, "output", None)  # of a language model
         self.rounded = quantize([*linears, *([output] if linears and isinstance(output, Tensor) else [])])
 

@@ -10,6 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zoo.errors import UsageError
+from zoo.parts.disentangled import KeylessBias
+
+LINEAR = (nn.Linear, KeylessBias)  # x W^T + b
 
 
 class LowRank(nn.Module):
@@ -20,7 +23,7 @@ class LowRank(nn.Module):
 
     packs = True
 
-    def __init__(self, linear: nn.Linear, rank: int, alpha: float = 16.0):
+    def __init__(self, linear: nn.Linear | KeylessBias, rank: int, alpha: float = 16.0):
         super().__init__()
         width, out = linear.weight.shape[1], linear.weight.shape[0]
         if not 1 <= rank <= min(width, out):
@@ -50,19 +53,15 @@ class LowRank(nn.Module):
         return self.linear(x) + self.scale * F.linear(F.linear(x, self.down), self.up)
 
     @torch.no_grad()
-    def merged(self) -> nn.Linear:
-        """One linear layer that computes the same."""
-        weight = self.weight
-        linear = nn.Linear(weight.size(1), weight.size(0), self.bias is not None, device="meta")
-        linear.weight = nn.Parameter(weight, requires_grad=False)
-        if self.bias is not None:
-            linear.bias = nn.Parameter(self.bias.detach().clone(), requires_grad=False)
-        return linear
+    def merged(self) -> nn.Module:
+        """The adapted layer itself, of its own class, with the adapter in its matrix."""
+        self.linear.weight = nn.Parameter(self.weight, requires_grad=False)
+        return self.linear
 
 
 def adapt(net: nn.Module, selects: Callable[[str], bool], rank: int, alpha: float) -> list[str]:
     """Put an adapter around every linear layer whose name is ``selects``; their names."""
-    names = [name for name, module in net.named_modules() if isinstance(module, nn.Linear) and selects(name)]
+    names = [name for name, module in net.named_modules() if isinstance(module, LINEAR) and selects(name)]
     for name in names:
         replace(net, name, LowRank(net.get_submodule(name), rank, alpha))  # type: ignore[arg-type]
     return names

@@ -191,13 +191,13 @@ class Learned(Position):
         take(self.first - ours.registers, start.first - theirs.registers, min(ours.registers, theirs.registers))
         if ours.sizes == theirs.sizes or len(ours.sizes) == len(theirs.sizes) == 1:
             take(self.first, start.first, min(math.prod(ours.sizes), math.prod(theirs.sizes)))
-        vectors, known = table[rows], rows >= 0
+        vectors, there = table[rows], rows >= 0
         if len(ours.sizes) == len(theirs.sizes) > 1 and ours.sizes != theirs.sizes:
             grid = table[start.first :].mT.float().reshape(1, -1, *theirs.sizes)
             smooth = {"mode": "bicubic", "antialias": True} if grid.dim() == 4 else {"mode": "trilinear"}
             vectors[self.first :] = F.interpolate(grid, ours.sizes, **smooth).flatten(2)[0].mT.to(table)
-            known[self.first :] = True
-        return vectors, known
+            there[self.first :] = True
+        return vectors, there
 
 
 class RoPE(Position):
@@ -380,8 +380,8 @@ class T5(Position):
         gaps = torch.arange(-self.max_distance, self.max_distance + 1)
         gaps = gaps[gaps.abs().argsort(descending=True)]  # the nearest is written last
         rows = torch.full((self.num_buckets,), -1)
-        known = start.bucket(gaps).where(gaps <= 0, -1) if start.sided else start.bucket(gaps)
-        for bucket, row in zip(self.bucket(gaps).tolist(), known.tolist(), strict=True):
+        theirs = start.bucket(gaps).where(gaps <= 0, -1) if start.sided else start.bucket(gaps)
+        for bucket, row in zip(self.bucket(gaps).tolist(), theirs.tolist(), strict=True):
             rows[bucket] = row
         return table[:, rows], rows >= 0
 

@@ -33,6 +33,11 @@ def config(folder: Path) -> dict[str, Any]:
 def tensors(folder: Path) -> Tensors:
     """All tensors of a checkpoint. Raises CheckpointError for one that is incomplete or would run code."""
     index = folder / INDEX
+    if index.is_file() and (folder / WEIGHTS).is_file():
+        raise CheckpointError(
+            f"{folder} has both {WEIGHTS} and {INDEX} of several files, and other libraries read the first. Delete the "
+            "older ones."
+        )
     if index.is_file():
         return _sharded(folder, index)
     if (folder / WEIGHTS).is_file():

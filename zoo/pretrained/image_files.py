@@ -91,15 +91,20 @@ def _transformers_way(
     """Mean, deviation, and what the image processor of a checkpoint does with an image before."""
     path = source / IMAGES
     file = read_side_file(path, KEYS)
-    said = {key: value for key, value in file.items() if value is not None}
+    stated = {key: value for key, value in file.items() if value is not None}
     kind = "DeiT" if theirs.get("model_type") == "deit" else "ViT"
-    name = said.get("image_processor_type", said.get("feature_extractor_type", f"{kind}ImageProcessor"))
+    name = stated.get("image_processor_type", stated.get("feature_extractor_type", f"{kind}ImageProcessor"))
     if (match := NAME.fullmatch(name)) is None:
         raise _unsupported(path, {"image_processor_type": name}, "image_processor_type",
                            " or ".join(f"{one}ImageProcessor" for one in PROCESSORS))  # fmt: skip
     square = {"height": side, "width": side}
     common = {"do_resize": True, "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True}
-    config = {**common, **PROCESSORS[match[1]], **({} if said else {"size": square, "do_center_crop": False}), **said}
+    config = {
+        **common,
+        **PROCESSORS[match[1]],
+        **({} if stated else {"size": square, "do_center_crop": False}),
+        **stated,
+    }
     scale = config["rescale_factor"] if config["do_rescale"] else 1.0
     if not scale:
         raise _unsupported(path, config, "rescale_factor", "a number above 0")
@@ -138,11 +143,11 @@ def _size(path: Path, config: Config, key: str, shortest: bool) -> int | list[in
         value = {"shortest_edge": value} if shortest and key == "size" else {"height": value, "width": value}
     if isinstance(value, list) and len(value) == 2:
         value = {"height": value[0], "width": value[1]}
-    said = {name: one for name, one in value.items() if one is not None} if isinstance(value, dict) else {}
-    right = said.keys() in ({"height", "width"}, {"shortest_edge"} if key == "size" else {"height", "width"})
-    if not right or not all(isinstance(one, int) and 1 <= one <= 2**15 for one in said.values()):
+    stated = {name: one for name, one in value.items() if one is not None} if isinstance(value, dict) else {}
+    right = stated.keys() in ({"height", "width"}, {"shortest_edge"} if key == "size" else {"height", "width"})
+    if not right or not all(isinstance(one, int) and 1 <= one <= 2**15 for one in stated.values()):
         raise _unsupported(path, config, key, "height and width, or shortest_edge,")
-    return said["shortest_edge"] if "shortest_edge" in said else [said["height"], said["width"]]
+    return stated["shortest_edge"] if "shortest_edge" in stated else [stated["height"], stated["width"]]
 
 
 def _unsupported(where: object, config: Config, key: str, right: str) -> UsageError:
