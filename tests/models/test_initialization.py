@@ -2,11 +2,13 @@
 
 import itertools
 import math
+from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
 from small import KINDS, language, names, part_options, seq2seq, tokens, vit
+from torch.optim import Adam, AdamW, Optimizer
 
 from tests.covering import covering_params
 from zoo.conformance.coordinates import slopes
@@ -17,7 +19,10 @@ from zoo.models.layer_overrides import Override
 from zoo.models.seq2seq import Seq2Seq
 from zoo.parts.ffn import MLP, MoE
 from zoo.parts.norm import RMSNorm
+from zoo.tasks.adamw8bit import AdamW8bit
+from zoo.tasks.lion import Lion
 from zoo.tasks.lm import CausalLM
+from zoo.tasks.muon import Muon
 
 MODELS = {"LanguageModel": language, "Seq2Seq": seq2seq, "ViT": vit}
 models = pytest.mark.parametrize("build", MODELS.values(), ids=MODELS)
@@ -187,12 +192,51 @@ def test_mup_is_fan_in_at_its_base_and_scales_output_and_rates_above():
     assert rates["net.head.weight"] == rates["net.stack.blocks.0.attend.part.qkv.weight"] == pytest.approx(0.25)
 
 
-def test_mup_refuses_a_tied_output_and_plain_gradient_descent():
+def test_mup_refuses_a_tied_output():
     sizes = {"vocab_size": 40, "max_length": 16, "dim": 32, "heads": 2, "depth": 1, "init": MuP}
     with pytest.raises(UsageError, match=r"model\.tie"):
         CausalLM(**sizes).make_optimizer()
-    with pytest.raises(UsageError, match=r"rates of Adam, and model\.optimizer is SGD"):
-        CausalLM(**sizes, tie=False, optimizer=torch.optim.SGD).make_optimizer()
+
+
+def blocks_change(optimizer, dim, lr):
+    """The change of the last block's output by three steps of the blocks' matrices alone, root mean square."""
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 32, "max_length": 16, "dim": dim, "depth": 2, "heads": dim // 16, "tie": False}
+    task = CausalLM(**sizes, init=MuP, optimizer=optimizer, lr=lr)
+    tokens = torch.randint(32, (4, 17), generator=torch.Generator().manual_seed(0))
+    steps, outputs = task.make_optimizer(), []
+    task.net.stack.blocks[-1].register_forward_hook(lambda module, args, out: outputs.append(out.detach()))
+    for _ in range(4):
+        F.cross_entropy(task.net(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()).backward()
+        for name, parameter in task.net.named_parameters():
+            if "blocks" not in name or parameter.dim() < 2:
+                parameter.grad = None
+        steps.step()
+        steps.zero_grad()
+    return (outputs[-1] - outputs[0]).square().mean().sqrt().item()
+
+
+TORCH_OPTIMIZERS = [cls for cls in vars(torch.optim).values() if isinstance(cls, type) and cls is not Optimizer]
+ZOO_OPTIMIZERS = [Lion, Muon, partial(Muon, adjust_lr="original"), partial(AdamW8bit, smallest=1)]
+
+
+@pytest.mark.parametrize("optimizer", [*TORCH_OPTIMIZERS, *ZOO_OPTIMIZERS], ids=lambda cls: str(cls)[-60:])
+def test_with_mup_an_optimizer_moves_blocks_alike_at_any_width_or_is_refused(optimizer):
+    lr = 2e-2 if getattr(optimizer, "keywords", {}).get("adjust_lr") else 1e-3
+    try:
+        narrow = blocks_change(optimizer, 64, lr)
+    except UsageError:
+        assert optimizer in TORCH_OPTIMIZERS
+        assert optimizer not in (AdamW, Adam)
+        return
+    assert 0.7 < blocks_change(optimizer, 256, lr) / narrow < 1.4
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adafactor, torch.optim.RAdam])
+def test_mup_refuses_optimizers_whose_steps_grow_otherwise(optimizer):
+    sizes = {"vocab_size": 40, "max_length": 16, "dim": 32, "heads": 2, "depth": 1, "init": MuP, "tie": False}
+    with pytest.raises(UsageError, match=rf"model\.optimizer is {optimizer.__name__}"):
+        CausalLM(**sizes, optimizer=optimizer).make_optimizer()
 
 
 def test_activations_change_as_much_at_any_width_with_mup_alone():

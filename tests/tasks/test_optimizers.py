@@ -3,7 +3,6 @@
 import copy
 import functools
 import pickle
-import sys
 
 import pytest
 import torch
@@ -16,7 +15,7 @@ from zoo.errors import UsageError
 from zoo.models.parameter_roles import parameter_roles
 from zoo.parts.ffn import MoE
 from zoo.parts.position import T5, Learned
-from zoo.tasks.adamw8bit import AdamW8bit
+from zoo.tasks.adamw8bit import AdamW8bit, code_values, decode, encode
 from zoo.tasks.lion import Lion
 from zoo.tasks.lm import CausalLM
 from zoo.tasks.muon import Muon
@@ -194,25 +193,53 @@ def parameters_of(task):
     return list(task.named_parameters())
 
 
-def test_numbers_in_float64_are_stepped_by_torch():
-    double, single = nn.Parameter(torch.ones(8, dtype=torch.float64)), nn.Parameter(torch.ones(8))
-    members = AdamW8bit([{"params": [("a", double), ("b", single)], "weight_decay": 0.0}]).members
-    assert [group["param_names"] for member in members for group in member.param_groups] == [["b"], ["a"]]
-    assert isinstance(members[1], optim.AdamW)
-    assert members[1].param_groups[0]["weight_decay"] == 0
+def test_moments_keep_their_width_in_float64_and_in_small_tensors():
+    tensors = [torch.randn(8, dtype=torch.float64), torch.randn(8), torch.randn(3, 4)]
+    ours, torchs = ([nn.Parameter(tensor.clone()) for tensor in tensors] for _ in range(2))
+    optimizers = [AdamW8bit(ours, weight_decay=0.1), optim.AdamW(torchs, weight_decay=0.1)]
+    for seed in range(4):
+        torch.manual_seed(seed)
+        for pair in zip(ours, torchs, strict=True):
+            pair[0].grad = torch.randn_like(pair[0])
+            pair[1].grad = pair[0].grad.clone()
+        for optimizer in optimizers:
+            optimizer.step()
+    for mine, other in zip(ours, torchs, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-6 if mine.dtype == torch.float32 else 1e-14, atol=0.0)
 
 
-def test_without_its_library_the_message_names_the_extra(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=r"needs the package bitsandbytes: pip install 'zoo-transformers\[eightbit\]'"):
-        language(optimizer=AdamW8bit).make_optimizer()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("scale", [1e-12, 0.1, 1e12])
+@pytest.mark.parametrize("smallest", [1, 10**6])
+def test_numbers_without_gradient_stay_whatever_their_neighbours_do(dtype, scale, smallest):
+    torch.manual_seed(0)
+    weight = nn.Parameter(torch.ones(5000, dtype=dtype))
+    optimizer = AdamW8bit([weight], lr=1e-2, weight_decay=0.0, smallest=smallest)
+    still = torch.rand(5000) < 0.3
+    still[256:512] = True  # a whole block
+    for _ in range(20):
+        weight.grad = (torch.randn(5000) * scale).masked_fill(still, 0.0).to(dtype)
+        optimizer.step()
+    assert (weight[still] == 1).all()
+    assert scale < 1e-9 or (weight[~still] != 1).float().mean() > 0.9
 
 
-def test_a_library_that_cannot_be_imported_is_a_sentence(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
-    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
-    with pytest.raises(UsageError, match=r"bitsandbytes cannot be imported \(ModuleNotFoundError"):
-        language(optimizer=AdamW8bit).make_optimizer()
+@pytest.mark.parametrize("signed", [True, False])
+def test_codes_are_the_nearest_of_their_block(signed):
+    numbers = torch.randn(256 * 7 + 3) * torch.rand(256 * 7 + 3).pow(8)
+    numbers = (numbers if signed else numbers.abs()).clone()
+    numbers[:9] = 0.0
+    codes, scales = encode(numbers, signed)
+    values = code_values(signed, numbers.device)
+    assert values.tolist() == sorted(values.tolist())
+    assert len(values.unique()) == 256
+    for start in range(0, len(numbers), 256):
+        block, scale = numbers[start : start + 256], scales[start // 256]
+        assert scale == block.abs().max()
+        gaps = (block[:, None] / scale - (values if signed else values[1:])).abs()
+        taken = (block / scale - values[codes[start : start + 256].long()]).abs()
+        assert (taken[block != 0] <= (gaps.amin(1) + 2**-9 * (block / scale).abs() + 1e-9)[block != 0]).all()
+    assert (decode(codes, scales, signed)[:9] == 0).all()
 
 
 @pytest.mark.parametrize(("option", "value"), [("betas", (1.0, 0.9)), ("eps", 0.0), ("smallest", 0)])

@@ -123,8 +123,10 @@ def test_schedules_follow_their_formulas():
     assert [cosine(10), cosine(60), cosine(110), cosine(500)] == pytest.approx([1.0, 0.55, 0.1, 0.1])
     linear = Linear(110, warmup=10)
     assert [linear(10), linear(60), linear(110)] == pytest.approx([1.0, 0.5, 0.0])
-    root = InverseSqrt(1000, warmup=100)
-    assert [root(100), root(400)] == pytest.approx([1.0, 0.5])
+    for warmup in (1, 7, 100):  # Vaswani et al. (2017), equation 3, over its peak; steps from 1 on
+        root = InverseSqrt(1000, warmup=warmup)
+        paper = [min(n**-0.5, n * warmup**-1.5) / warmup**-0.5 for n in range(1, 500)]
+        assert [root(step) for step in range(499)] == pytest.approx(paper)
     assert Constant(10)(7) == 1.0
     with pytest.raises(UsageError, match="warmup"):
         Cosine(10, warmup=-1)

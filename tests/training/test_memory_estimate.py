@@ -261,8 +261,6 @@ def test_the_header_says_which_option_the_estimate_does_not_know(trainer, option
 @pytest.mark.parametrize("name", [part.name for part in registry.parts("optimizer")])
 def test_what_an_optimizer_keeps_is_seen(name):
     """Against its state after a step of the whole model; blocks of 8-bit states end with a weight."""
-    if name == "AdamW8bit":
-        pytest.importorskip("bitsandbytes")
     task = CausalLM(512, 32, dim=160, depth=1, heads=4, optimizer=registry.get("optimizer", name))
     before = torch.random.get_rng_state()
     estimated = memory_estimate.optimizer_bytes(task)

@@ -8,9 +8,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import AdamW
 
 from zoo.models.initialization import Init
 from zoo.tasks.lm import CausalLM
+from zoo.tasks.optimizers import OptimizerFactory
 
 HEAD = 16  # width of a head, at every width of the model
 WORDS, LENGTH, ROWS = 64, 32, 8
@@ -18,21 +20,23 @@ WORDS, LENGTH, ROWS = 64, 32, 8
 Rule = Callable[[int], Init]
 
 
-def changes(rule: Rule, dim: int, steps: int = 5, lr: float = 1e-2, seed: int = 1) -> dict[str, float]:
+def changes(
+    rule: Rule, dim: int, steps: int = 5, lr: float = 1e-2, seed: int = 1, optimizer: OptimizerFactory = AdamW
+) -> dict[str, float]:
     """Root mean square of the change, from the start to after ``steps``, of each block's output and of the logits."""
     torch.manual_seed(seed)
     sizes = {"vocab_size": WORDS, "max_length": LENGTH, "dim": dim, "depth": 2, "heads": dim // HEAD}
-    options: dict[str, Any] = {**sizes, "tie": False, "lr": lr, "init": rule}
+    options: dict[str, Any] = {**sizes, "tie": False, "lr": lr, "init": rule, "optimizer": optimizer}
     task = CausalLM(**options).eval()
-    optimizer = task.make_optimizer()
+    stepper = task.make_optimizer()
     draw = torch.Generator().manual_seed(0)
     tokens = torch.randint(WORDS, (ROWS, LENGTH + 1), generator=draw)
     start = activations(task, tokens[:, :-1])
     for _ in range(steps):
         total, size = task.loss({"inputs": tokens[:, :-1], "targets": tokens[:, 1:]})
-        optimizer.zero_grad()
+        stepper.zero_grad()
         (total / size).backward()
-        optimizer.step()
+        stepper.step()
     end = activations(task, tokens[:, :-1])
     return {name: float((end[name] - start[name]).square().mean().sqrt()) for name in start}
 
@@ -58,8 +62,8 @@ def slope(sizes: dict[int, float]) -> float:
     return sum((a - x) * (b - y) for a, b in points) / sum((a - x) ** 2 for a, _ in points)
 
 
-def slopes(rule: Rule, widths: Sequence[int], **options: float) -> dict[str, float]:
+def slopes(rule: Rule, widths: Sequence[int], **options: Any) -> dict[str, float]:
     """The slope of each activation over these widths, the mean of three seeds."""
-    table = {width: [changes(rule, width, seed=seed, **options) for seed in (1, 2, 3)] for width in widths}  # type: ignore[arg-type]
+    table = {width: [changes(rule, width, seed=seed, **options) for seed in (1, 2, 3)] for width in widths}
     names = table[widths[0]][0]
     return {name: slope({w: sum(run[name] for run in runs) / len(runs) for w, runs in table.items()}) for name in names}

@@ -12,12 +12,14 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 import torch
-from torch import nn
+from torch import nn, optim
 from torch.optim import Optimizer
 
 from zoo.errors import UsageError
 from zoo.models.parameter_roles import parameter_role, parameter_roles
 
+# torch's optimizers whose steps have one size for every number, whatever the gradient's
+ADAM_FAMILY = frozenset({optim.Adam, optim.AdamW, optim.Adamax, optim.NAdam, optim.RMSprop, optim.Adagrad})
 RESIDUAL = ("out", "down")  # names of the matrices of a block that write into the stream of tokens
 
 
@@ -58,8 +60,11 @@ class Init:
         """
         return {}
 
-    def check_optimizer(self, optimizer: Optimizer) -> None:
-        """Raise UsageError where the rates are not made for an optimizer."""
+    def fit_optimizer(self, optimizer: Optimizer, net: nn.Module) -> None:
+        """Change the learning rates of an optimizer's groups where ``rates`` are not made for the size of its steps.
+
+        Raises UsageError for an optimizer for which the rule does not hold.
+        """
 
 
 class FanIn(Init):
@@ -101,8 +106,9 @@ class MuP(Init):
     """Maximal update parametrisation (Yang et al., 2022): the best learning rate does not depend on the width.
 
     With m = dim / base_dim, Adam's rates and these weights: hidden matrices as FanIn, rate / m; embeddings as FanIn has
-    them at base_dim; the output FanIn / sqrt(m), rate / m; vectors as ever. The output has a matrix of its own
-    (``tie``), heads keep their width: model.heads grows with model.dim, and depth stays.
+    them at base_dim; the output FanIn / sqrt(m), rate / m; vectors as ever. Hidden
+    matrices of Muon have rate / sqrt(m) with the size of Adam's steps, and the rate itself with the original size. The
+    output has a matrix of its own (``tie``), heads keep their width: model.heads grows with model.dim, depth stays.
     """
 
     scales_with_width = True
@@ -131,12 +137,26 @@ class MuP(Init):
             raise UsageError("init MuP needs an output matrix of its own: set model.tie to false (or to none).")
         return {name: self.base_dim / self.dim for name, role in roles.items() if role in ("matrix", "head")}
 
-    def check_optimizer(self, optimizer: Optimizer) -> None:
-        """Raise UsageError for plain gradient descent, which has other rates."""
-        if isinstance(optimizer, (torch.optim.SGD, torch.optim.ASGD)):
+    def fit_optimizer(self, optimizer: Optimizer, net: nn.Module) -> None:
+        """Take (base_dim / dim) ** p in place of base_dim / dim, by the optimizer's ``width_exponents``: role → p.
+
+        Raises UsageError for an optimizer that has none and is not one of Adam's family.
+        """
+        exponents = getattr(optimizer, "width_exponents", {} if type(optimizer) in ADAM_FAMILY else None)
+        if exponents is None:
+            names = ", ".join(sorted(cls.__name__ for cls in ADAM_FAMILY))
             raise UsageError(
-                f"init MuP has the rates of Adam, and model.optimizer is {type(optimizer).__name__}. Take AdamW."
+                f"init MuP has rates for {names}, Lion, Muon and AdamW8bit, and model.optimizer is "
+                f"{type(optimizer).__name__}, whose steps grow otherwise with the width. Take AdamW."
             )
+        roles = parameter_roles(net)
+        for group in optimizer.param_groups if exponents else ():
+            held = {exponents.get(roles.get(name.removeprefix("net."), "vector"), 1.0) for name in group["param_names"]}
+            if len(held) > 1:
+                raise UsageError(
+                    f"{type(optimizer).__name__} steps parameters of several width_exponents in one group."
+                )
+            group["lr"] *= (self.base_dim / self.dim) ** (held.pop() - 1)
 
 
 def residual_writes(name: str, net: nn.Module) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.optim import Optimizer
@@ -18,6 +18,8 @@ class Lion(Optimizer):
     Half of AdamW's state. Every number moves by lr at each step: take a third to a tenth of AdamW's lr, and as many
     times its decay.
     """
+
+    width_exponents: ClassVar[dict[str, float]] = {}  # every number moves by lr, as with Adam
 
     def __init__(
         self, params: Any, lr: float = 1e-4, betas: tuple[float, float] = (0.9, 0.99), weight_decay: float = 0.1

@@ -64,3 +64,5 @@ class Muon(JoinedOptimizer):
         if others:
             members.append(fuse(optim.AdamW(others, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)))
         super().__init__(members)
+        # what a step of an orthogonal matrix adds to a feature grows with sqrt(width), or not at all
+        self.width_exponents = {"matrix": 0.5 if adjust_lr == "match_rms_adamw" else 0.0}

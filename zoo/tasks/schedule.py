@@ -78,8 +78,8 @@ class InverseSqrt(Schedule):
     """sqrt(warmup / step) (Vaswani et al., 2017, scaled so that the rate peaks at the learning rate given)."""
 
     def shape(self, step: int, done: float) -> float:
-        """sqrt(warmup / step)."""
-        return math.sqrt(max(1, self.warmup) / max(1, step))
+        """sqrt(warmup / (step + 1)): the paper counts steps from 1, as the warm-up does."""
+        return math.sqrt(max(1, self.warmup) / (step + 1))
 
 
 class WSD(Schedule):

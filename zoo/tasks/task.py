@@ -208,7 +208,7 @@ class Task(LightningModule):
         """
         groups = name_groups(self.groups(), self.named_parameters(), parameter_roles(self))
         optimizer = build_optimizer(self.optimizer_factory, groups, self.lr)
-        rule_of(self.net).check_optimizer(optimizer)
+        rule_of(self.net).fit_optimizer(optimizer, self.net)
         return optimizer
 
     def configure_optimizers(self) -> Any:

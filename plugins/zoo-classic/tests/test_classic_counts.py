@@ -150,6 +150,22 @@ def test_what_stands_behind_the_end_of_a_text_is_not_counted():
     assert int(task.tokens_seen) == 2
 
 
+@pytest.mark.parametrize("length", [5, 16, 64])
+def test_an_epoch_counts_every_ngram_of_the_text_and_steps_those_of_their_rows(tmp_path, length):
+    words = "".join(chr(97 + token) for token in text(3, 3000))
+    (tmp_path / "text.txt").write_text(words)
+    options = ["--data", "TextFiles", "--data.path", str(tmp_path / "text.txt"), "--data.tokenizer", "chars",
+               "--data.max_length", str(length), "--data.batch_size", "7", "--model.order", "3"]  # fmt: skip
+    net = trained(tmp_path / "whole", "history-2-ngram", *options).net
+    trained_on = words[: int(net.counts_1.sum()) + 1]
+    assert len(trained_on) > 0.85 * len(words)  # the rest of it validates
+    assert int(net.counts_3.sum()) == len(trained_on) - 2
+    expected = Counter(trained_on[i : i + 3] for i in range(len(trained_on) - 2))
+    assert sorted(net.counts_3.tolist()) == sorted(expected.values())
+    few = trained(tmp_path / "few", "history-2-ngram", *options, "--trainer.max_steps", "2").net
+    assert int(few.counts_1.sum()) == 2 * 7 * length
+
+
 def held_out(model):
     """Bits per byte of the validation text."""
     return json.loads((model.place.folder / "finished.json").read_text())["val/bits_per_byte"]

@@ -30,7 +30,8 @@ class Nothing(Optimizer):
 class NGram(LanguageTask):
     """p(next | the last order - 1 tokens) from counts, smoothed; one pass over the text is all its training.
 
-    Train it for one epoch (``trainer.max_epochs: 1``): every pass would count the same again.
+    Train it for one epoch (``trainer.max_epochs: 1``): the whole text is counted, at the first batch. With
+    ``trainer.max_steps`` the rows of its batches are counted one by one.
     """
 
     net: Counts
@@ -57,17 +58,31 @@ class NGram(LanguageTask):
         """
         sizes = required_size(vocab_size, "vocab_size"), required_size(max_length, "max_length")
         super().__init__(Counts(*sizes, order, smoothing, add), 1.0, AdamW, Constant)
+        self.stream: Tensor | None = None  # the training text (1, N), where it is counted as a whole
 
     def on_fit_start(self) -> None:
-        """Raise UsageError where more than one process counts."""
+        """Take the whole text, where it counts. Raises UsageError where more than one process counts."""
         if self.trainer.world_size > 1:
             raise UsageError("NGram counts in one process: set trainer.devices to 1.")
+        self.stream = self.whole_text()
 
     def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
-        """Count the n-grams of a batch; a loss of zero ()."""
-        self.net.count(rows(batch))
+        """Count the n-grams of a batch, or at the first one those of the whole text; a loss of zero ()."""
+        if self.stream is None:
+            self.net.count(rows(batch))
+        elif not self.tokens_seen:
+            self.net.count(self.stream)
         self.tokens_seen += (batch["targets"] >= 0).sum()
         return torch.zeros((), requires_grad=True)
+
+    def whole_text(self) -> Tensor | None:
+        """The training text (1, N) where epochs end the run and its rows are cut from one; else None.
+
+        Rows lose the n-grams across their edges, and those of the ends of the text, which no row of an epoch holds.
+        """
+        tokens = getattr(self.trainer.datamodule.datasets["train"], "tokens", None)  # type: ignore[attr-defined]
+        limited = self.trainer.max_steps >= 0 or self.trainer.limit_train_batches != 1.0  # type: ignore[attr-defined]
+        return None if tokens is None or limited else torch.as_tensor(tokens, device=self.device).long()[None]
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """No gradient to scale."""
