@@ -174,7 +174,8 @@ def _makes_modules(package: importlib.machinery.ModuleSpec) -> bool:
     """Whether a package may make modules that no search finds: it is no source text, or this names what does so."""
     tree = _tree(package.name)
     return tree is None or any(
-        getattr(node, "id", getattr(node, "attr", "")) in ("__path__", "modules", "meta_path") for node in ast.walk(tree)
+        getattr(node, "id", getattr(node, "attr", "")) in ("__path__", "modules", "meta_path")
+        for node in ast.walk(tree)
     )
 
 

@@ -32,6 +32,7 @@ class Package:
     requires: tuple[str, ...] = ()
     damage: str = ""
     keywords: tuple[str, ...] = ()
+    requirements: tuple[str, ...] = ()  # all of them, lines ``Requires-Dist``
 
     @property
     def origin(self) -> str:
@@ -106,7 +107,9 @@ def normalize_name(name: str) -> str:
 def discover() -> Discovery:
     """What is installed on ``sys.path``; of packages with one name the first sound one counts, as for imports."""
     candidates: dict[str, list[_Candidate]] = {}
-    for one in {os.path.realpath(one.package.home or str(id(one))): one for one in map(_read, _distributions())}.values():
+    for one in {
+        os.path.realpath(one.package.home or str(id(one))): one for one in map(_read, _distributions())
+    }.values():
         candidates.setdefault(normalize_name(one.package.name), []).append(one)
     entries: list[Entry] = []
     flaws: list[Flaw] = []
@@ -232,7 +235,9 @@ def _lines(text: str) -> Iterator[tuple[int, str, str, str | None]]:
 def _read(dist: Distribution) -> _Candidate:
     """A metadata folder's package according to its metadata, or where these lack something, to the folder's name."""
     home = _metadata_folder(dist)
-    named = re.fullmatch(r"(?P<name>.+?)(-(?P<version>\d[^-]*)(-.*)?)?\.(dist|egg)-info", os.path.basename(home.rstrip("/")))
+    named = re.fullmatch(
+        r"(?P<name>.+?)(-(?P<version>\d[^-]*)(-.*)?)?\.(dist|egg)-info", os.path.basename(home.rstrip("/"))
+    )
     name, version = (named["name"], named["version"] or "") if named else (os.path.basename(home), "")
     text, remark = next((both for both in (_text(dist, file) for file in METADATA) if any(both)), ("", ""))
     head = [line.partition(":") for line in text.partition("\n\n")[0].splitlines()]
@@ -249,6 +254,6 @@ def _read(dist: Distribution) -> _Candidate:
     lines = () if fields.get("name") == name and fault.startswith("replaced") else tuple(_lines(points))
     package = Package(
         *(fields.get("name") or name or "unknown", fields.get("version") or version or "unknown"),
-        *(home, ours, damage or fault, keywords),
+        *(home, ours, damage or fault, keywords, tuple(requirements)),
     )
     return _Candidate(package, lines, damage, fault, remark if not fault else "")
