@@ -23,6 +23,8 @@ from zoo.plugins import discovery, publishing
 from zoo.plugins.discovery import Package
 from zoo.registry import Part
 
+BAD = ("FAIL", "unfinished")
+MOST_UNFINISHED = 2  # checks of a part; those after them are not run
 MOST_REASONS = 3  # for skipped checks, in the last line
 FAST_DEV_RUN = ("trainer.fast_dev_run", "1", "--trainer.fast_dev_run 1")
 
@@ -47,7 +49,7 @@ class Report:
 
     @property
     def counts(self) -> Counter[str]:
-        """How many checks had each outcome: ok, FAIL, known, skipped."""
+        """How many checks had each outcome: ok, FAIL, unfinished, known, skipped."""
         return Counter(outcome["status"] for outcome in self.outcomes)
 
     def skips(self) -> str:
@@ -61,20 +63,22 @@ class Report:
         return "; ".join([*phrases, *([f"{remaining} for other reasons"] if remaining else [])])
 
     def failed(self, strict: bool) -> bool:
-        """Whether a check failed, or was skipped where that counts as a failure."""
-        return bool(self.counts["FAIL"] or (strict and self.counts["skipped"]))
+        """Whether a check failed or was not finished, or was skipped where that counts as a failure."""
+        return bool(self.counts["FAIL"] or self.counts["unfinished"] or (strict and self.counts["skipped"]))
 
     def verdict(self, strict: bool) -> str:
         """The report in a few words, for a badge."""
         bad = self.counts["FAIL"] + (self.counts["skipped"] if strict else 0)
         if bad:
             return f"{bad} of {_number(len(self.outcomes), 'check')} failed"
+        if late := self.counts["unfinished"]:
+            return f"{late} of {_number(len(self.outcomes), 'check')} not finished"
         good = _number(len(self.outcomes) - self.counts["skipped"], "check")
         return f"{good} passed" + (f", {self.counts['skipped']} skipped" if self.counts["skipped"] else "")
 
     def summary(self, strict: bool = False) -> str:
         """The report in one line: counts, time, and why checks were skipped."""
-        words = {"ok": "ok", "FAIL": "failed", "known": "known", "skipped": "skipped"}
+        words = {"ok": "ok", "FAIL": "failed", "unfinished": "not finished", "known": "known", "skipped": "skipped"}
         tallies = [f"{self.counts[status]} {word}" for status, word in words.items() if self.counts[status]]
         head = f"{_number(len(self.outcomes), 'check')} of {self.kind} {self.name} ({self.origin})"
         skips = f"; skipped: {self.skips()}" if self.counts["skipped"] else ""
@@ -212,7 +216,7 @@ def _all(group: str, parts: Sequence[Part], options: ParsedOptions) -> int:
             if part.kind in lacking:
                 raise lacking[part.kind]
             *_, report = examine(job, options.get("timeout"))
-            failed_lines = [_line(report, one) for one in report.outcomes if one["status"] == "FAIL"]
+            failed_lines = [_line(report, one) for one in report.outcomes if one["status"] in BAD]
             line = "\n".join([report.summary(strict), *failed_lines])
             document, bad = _as_dict(report), report.failed(strict)
         except ZooError as error:
@@ -277,14 +281,15 @@ def _only(options: ParsedOptions) -> list[str]:
 def examine(job: Job, timeout: float) -> Iterator[Report]:
     """Yield a part's report after every check. Raises the error that the child reports, PluginError if it ends early.
 
-    A check that ends the process, or exceeds the time, fails; those after it run in another child while time is left.
+    A check that ends the process fails; one that exceeds the time is not finished. Those after it run in another child,
+    unless several were not finished.
     """
     start = time.monotonic()
     report, names = None, list(job.only)
     while report is None or names:
         running, since = "", time.monotonic()
         with Child(job.with_only(names)) as child:
-            for event in child.events(start + timeout):
+            for event in child.events(timeout):
                 if event["event"] == "part":
                     names = event["checks"]
                     report = report or Report(event["kind"], event["name"], event["origin"], names=tuple(names))
@@ -299,7 +304,7 @@ def examine(job: Job, timeout: float) -> Iterator[Report]:
                 elif event["event"] == "refused":
                     usage_error = UnknownCheckError if event.get("unknown_check") else UsageError
                     raise {2: usage_error, 3: PluginError}.get(event["code"], ZooError)(event["says"])
-        reason = f"took longer than {timeout:g} s" if child.timed_out else child.end_reason()
+        reason = child.exceeded or child.end_reason()
         if report is None:
             raise PluginError(f"{job.kind} {job.name} cannot be imported: it {reason}{child.end_position()}".strip())
         if not names:
@@ -307,17 +312,19 @@ def examine(job: Job, timeout: float) -> Iterator[Report]:
         running = running or names[0]
         names.remove(running)
         sentence = f"{reason} during check {running}{child.end_position()}"
-        yield report.add(start, running, "FAIL", sentence, time.monotonic() - since)
-        while child.timed_out and names:
-            yield report.add(start, names.pop(0), "skipped", f"not run: the {timeout:g} s were over", 0.0)
+        yield report.add(
+            start, running, "unfinished" if child.timed_out else "FAIL", sentence, time.monotonic() - since
+        )
+        while report.counts["unfinished"] == MOST_UNFINISHED and names:
+            yield report.add(start, names.pop(0), "skipped", f"not run: {MOST_UNFINISHED} checks did not finish", 0.0)
 
 
 def _line(report: Report, outcome: dict[str, Any]) -> str:
     """One check: how it went, and under a failure what to do."""
     width = max(map(len, report.names))
     rows = outcome["sentence"].strip().splitlines()
-    beside = " ".join(rows) if outcome["status"] != "FAIL" else ""
-    line = f"{outcome['status']:<8}{outcome['name']:<{width}} {outcome['seconds']:7.2f} s  {beside}".rstrip()
+    beside = " ".join(rows) if outcome["status"] not in BAD else ""
+    line = f"{outcome['status']:<7} {outcome['name']:<{width}} {outcome['seconds']:7.2f} s  {beside}".rstrip()
     return "\n".join([line, *(f"        {row}" for row in rows if not beside)])
 
 

@@ -22,7 +22,9 @@ from zoo.errors import UsageError
 OWN_CODE = str(Path(__file__).parents[1]) + os.sep
 TAIL = 65_536  # bytes of a part's output that are kept, the last ones
 GRACE = 3.0  # seconds for an aborted child to print its traceback
-POLL = 0.1
+POLL, LOOK = 0.1, 1.0  # seconds between two looks for events, and at what was computed
+IDLE = 0.02  # the share of a time below which processes wait: a busy machine leaves them more
+SLOWEST = 10  # how many times as long a check may take, where a system does not say what is computed
 
 
 class UnknownCheckError(UsageError):
@@ -55,6 +57,41 @@ def program() -> list[str]:
     ]
 
 
+class GroupClock:
+    """What the processes of a group have computed and waited since a moment."""
+
+    def __init__(self, group: int) -> None:
+        self.group, self.wall, self.processor = group, time.monotonic(), processor_seconds(group)
+        self.next_look = self.wall
+
+    def exceeds(self, limit: float) -> str:
+        """In words what took longer than ``limit`` seconds; empty where nothing did."""
+        now = time.monotonic()
+        if now < self.next_look:
+            return ""
+        self.next_look = now + LOOK
+        wall, processor = now - self.wall, processor_seconds(self.group)
+        if processor is None:  # this system does not say what others compute
+            return f"took longer than {limit:g} s" if wall > SLOWEST * limit else ""
+        used = processor - (self.processor or 0.0)
+        if used > limit:
+            return f"took longer than {limit:g} s of processor time"
+        return f"took longer than {limit:g} s, waiting," if wall > limit and used < IDLE * wall else ""
+
+
+def processor_seconds(group: int) -> float | None:
+    """Seconds that the processes of a group have computed, those that have ended included; None where none says so."""
+    ticks, seen = 0, False
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except (OSError, UnicodeDecodeError):  # it has ended
+            continue
+        if int(fields[2]) == group:
+            ticks, seen = ticks + sum(map(int, fields[11:15])), True
+    return ticks / os.sysconf("SC_CLK_TCK") if seen else None
+
+
 class Child:
     """One process in its own process group, so that all processes that it starts end with it."""
 
@@ -63,7 +100,7 @@ class Child:
         self.process = subprocess.Popen(program(), stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
         self.debug = job.debug
         self.tail = b""
-        self.timed_out = False
+        self.timed_out, self.exceeded = False, ""
         self.lines: queue.Queue[bytes | None] = queue.Queue()
         self.readers = [threading.Thread(target=read, daemon=True) for read in (self._read, self._listen)]
         for reader in self.readers:
@@ -78,11 +115,16 @@ class Child:
     def __exit__(self, *error: object) -> None:
         self.stop()
 
-    def events(self, deadline: float) -> Iterator[dict[str, Any]]:
-        """The events of the child until it ends or the deadline passes; the process has ended afterwards."""
+    def events(self, limit: float) -> Iterator[dict[str, Any]]:
+        """The events of the child until it ends, or computes or waits for ``limit`` seconds without one; it has ended
+        afterwards.
+
+        Other processes take none of the limit: it counts processor time, and waiting only where nothing is computed.
+        """
+        clock = GroupClock(self.process.pid)
         while True:
-            if time.monotonic() > deadline:
-                self.timed_out = True
+            if exceeded := clock.exceeds(limit):
+                self.timed_out, self.exceeded = True, exceeded
                 break
             try:
                 line = self.lines.get(timeout=POLL)
@@ -96,6 +138,7 @@ class Child:
             event = json.loads(line) if line else {"event": "end"}
             if event["event"] == "end":
                 break
+            clock = GroupClock(self.process.pid)
             yield event
         self.stop()
 

@@ -398,8 +398,8 @@ _TABLE = (
          Argument("NAME", "a part of that kind; without it, all of them", False, completes="part")),
         (
             Option("only", "these checks alone", metavar="CHECK,CHECK", repeats=True),
-            Option("timeout", "for all checks of a part; what takes longer fails", float, metavar="SECONDS",
-                   default=120.0, above=0, most=604_800),
+            Option("timeout", "of processor time for each check; one that takes longer is not finished", float,
+                   metavar="SECONDS", default=120.0, above=0, most=604_800),
             Option("strict", "a check that is skipped counts as failed", bool),
             Option("badge", "draw the result as a picture for a README", metavar="FILE.svg"),
             _json("one JSON document"),
@@ -419,7 +419,7 @@ _TABLE = (
         (
             Option("package", "the parts of this package alone, any number of times", metavar="NAME", repeats=True),
             Option("check", "run the contract of each part, and measure its cost and what it combines with", bool),
-            Option("timeout", "for the checks of a part, with --check", float, metavar="SECONDS", default=120.0,
+            Option("timeout", "of processor time for each check, with --check", float, metavar="SECONDS", default=120.0,
                    above=0, most=604_800),
         ),
         examples=("zoo docs parts/", "zoo docs docs/parts --package zoo-my-norm --check"),

@@ -5,47 +5,145 @@ from __future__ import annotations
 import os
 import platform
 import re
+import shlex
 import shutil
+import string
 import sys
-from importlib.metadata import distribution, entry_points
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, distribution, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo import registry
 from zoo.cli import tables
 from zoo.config.option_parser import ParsedOptions
-from zoo.config.run_folder import first_rank
 from zoo.console import printable
 from zoo.errors import UsageError
 from zoo.io import atomic_files
-from zoo.plugins import diagnosis, discovery, interfaces, publishing
+from zoo.plugins import description, diagnosis, discovery, interfaces, publishing
 
 if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
     from zoo.cli.import_probe import Outcome
 
-PACKAGES = ("zoo-transformers", "lightning", "torch", "torchvision", "torchmetrics", "jsonargparse", "tokenizers",
-         "tensorboard", "rich", "numpy")  # fmt: skip
+NAME = string.ascii_letters + string.digits + "._-"  # what the name of a package consists of
 SLOW = 2.0  # seconds of an import that are worth a warning
+
+
+@dataclass
+class Needs:
+    """What zoo and its plugins need: the installed versions, what is wrong with them, and what is worth a note."""
+
+    versions: dict[str, str] = field(default_factory=dict)  # of zoo and what it names itself
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # of versions that only others, or an extra of zoo, refuse
+    names: set[str] = field(default_factory=set)  # normal names of all that is needed
+
+
+@dataclass(frozen=True)
+class Required:
+    """What one line of a package's metadata requires, with what is wrong with it; empty where it fits."""
+
+    name: str
+    extras: tuple[str, ...]
+    problem: str
+
+    @property
+    def version(self) -> str | None:
+        """What is installed of it."""
+        return installed_version(self.name)
+
+
+def needs() -> Needs:
+    """Compare what the metadata of zoo, of its plugins and of all that these need require with what is installed."""
+    plugins = [package.name for package in publishing.plugin_packages()]
+    result = Needs({registry.BUILTIN: installed_version(registry.BUILTIN) or "not installed"})
+    if not requirements(registry.BUILTIN):
+        result.problems.append(f"{registry.BUILTIN} has no metadata: what it requires is unknown. Install it with pip.")
+    waiting, done = [(name, "") for name in (registry.BUILTIN, *plugins)], set[tuple[str, str]]()
+    while waiting:
+        name, extra = waiting.pop(0)
+        if (name, extra) in done:
+            continue
+        done.add((name, extra))
+        result.names.add(discovery.normalize_name(name))
+        for one in requirements(name, extra):
+            direct = name == registry.BUILTIN or name in plugins
+            if direct:
+                result.versions[one.name] = one.version or "not installed"
+            problem = one.problem or (_lost_module(one.name) if direct else "")
+            own = direct or one.name in result.versions or one.version is None
+            if problem:
+                (result.problems if own else result.notes).append(problem)
+            waiting += [(one.name, more) for more in ("", *one.extras)] if one.version else []
+            result.names.add(discovery.normalize_name(one.name))
+    extras = {word for line in _lines(registry.BUILTIN) for word in re.findall(r"extra == ['\"](.+?)['\"]", line)}
+    for extra in sorted(extras):
+        result.notes += [one.problem for one in requirements(registry.BUILTIN, extra) if one.problem and one.version]
+    result.problems, result.notes = list(dict.fromkeys(result.problems)), list(dict.fromkeys(result.notes))
+    return result
+
+
+def requirements(name: str, extra: str = "") -> list[Required]:
+    """What a package requires, or one of its extras adds to that; without packaging only names can be told."""
+    try:
+        from packaging.requirements import InvalidRequirement, Requirement
+    except ImportError:
+        lines = (line for line in _lines(name) if not extra and ";" not in line)
+        names = [line[: len(line) - len(line.lstrip(NAME))] for line in lines]
+        return [Required(one, (), "" if installed_version(one) else f"{one} is not installed.") for one in names]
+    result = []
+    for line in _lines(name):
+        try:
+            wanted = Requirement(line)
+            always = wanted.marker is None or wanted.marker.evaluate({"extra": ""})
+            added = wanted.marker is not None and wanted.marker.evaluate({"extra": extra}) and not always
+        except (InvalidRequirement, ValueError):
+            continue  # metadata written by hand, which pip would refuse
+        if added if extra else always:
+            result.append(Required(wanted.name, tuple(sorted(wanted.extras)), _unmet(wanted, name, extra)))
+    return result
+
+
+def _lines(name: str) -> tuple[str, ...]:
+    package = discovery.discover().packages.get(discovery.normalize_name(name))
+    return package.requirements if package else ()
+
+
+def _unmet(wanted: Requirement, name: str, extra: str) -> str:
+    """What is wrong with the installed version of what a package requires; empty where it fits or cannot be told."""
+    version = installed_version(wanted.name)
+    if version == "unknown" or (version and wanted.specifier.contains(version, prereleases=True)):
+        return ""
+    by = f"{name} {installed_version(name)}{f', its extra {extra!r},' if extra else ''} requires"
+    return (
+        f"{wanted.name} {f'{version} is installed' if version else 'is not installed'}: {by} "
+        f"{wanted.name}{wanted.specifier}. Run: pip install {shlex.quote(f'{wanted.name}{wanted.specifier}')}"
+    )
+
+
+def _lost_module(name: str) -> str:
+    """What is wrong with an installed package whose modules are not there; empty where they are, or none is known."""
+    try:
+        files = distribution(name).files or []
+    except PackageNotFoundError:
+        return ""
+    modules = {file.parts[0] for file in files if file.parts[1:] == ("__init__.py",)}
+    if not modules or any(description.find_spec(module) for module in modules):
+        return ""
+    lost = " or ".join(sorted(modules))
+    return f"{name} is installed, and no module {lost} can be found. Run: pip install --force-reinstall {name}"
 
 
 installed_version = discovery.installed_version
 
 
-def torch_mismatch(requires: list[str] | None = None) -> str | None:
+def torch_mismatch() -> str | None:
     """What is wrong with the pair of torch and torchvision, read from the wheels' metadata; None when it fits."""
-    torch, vision = installed_version("torch"), installed_version("torchvision")
-    if torch is None:
+    if installed_version("torch") is None:
         return "torch is not installed. Run: pip install torch torchvision"
-    if vision is None or "unknown" in (torch, vision):
-        return None
-    requirements = requires if requires is not None else (distribution("torchvision").requires or [])
-    pins = [match[1] for line in requirements if (match := re.match(r"torch\s*\(?==\s*([^\s;,)]+)", line))]
-    if not pins or pins[0].partition("+")[0] == torch.partition("+")[0]:
-        return None
-    return (
-        f"torchvision {vision} was built for torch {pins[0]} but torch {torch} is installed.\n"
-        f"Run: pip install torch=={pins[0]}"
-    )
+    return next((one.problem for one in requirements("torchvision") if one.name == "torch" and one.problem), None)
 
 
 def check_torch() -> None:
@@ -62,7 +160,7 @@ def run(options: ParsedOptions) -> int:
     if options.get("kernels"):
         check_torch()
         return show_kernels(bool(options.get("json")))
-    versions = {name: installed_version(name) or "not installed" for name in PACKAGES}
+    needed = needs()
     mismatch = torch_mismatch()
     plugins = _plugins()
     damaged = [
@@ -80,9 +178,11 @@ def run(options: ParsedOptions) -> int:
     report = {
         "python": f"{platform.python_version()} ({sys.executable})",
         "system": platform.platform(),
-        "versions": versions,
+        "versions": needed.versions,
         "torch_matches_torchvision": mismatch is None,
         "problem": mismatch,
+        "requirements": needed.problems,
+        "notes": needed.notes,
         "devices": devices,
         "interfaces": {kind: interfaces.current(kind) for kind in registry.KINDS},
         "plugins": plugins,
@@ -91,14 +191,20 @@ def run(options: ParsedOptions) -> int:
         "disabled": sorted(registry.disabled_names()),
         "lightning_command": owners,
     }
-    broken = mismatch is not None or bool(damaged) or any(not plugin["ok"] for plugin in plugins)
+    harmful = any(_matters(flaw, needed) for flaw in registry.metadata_flaws())
+    broken = bool(mismatch or needed.problems) or harmful or any(not plugin["ok"] for plugin in plugins)
     if options.get("json"):
         tables.as_json(report)
         return 2 if broken else 0
     print(f"python       {report['python']}\nsystem       {report['system']}")
-    for name, version in versions.items():
+    for name, version in needed.versions.items():
         print(f"{name:<18} {version}")
-    print(f"torch and torchvision  {mismatch or 'fit'}")
+    for problem in needed.problems:
+        print(f"! {problem}")
+    for note in needed.notes:
+        print(f"note: {note}")
+    fit = "fit" if description.find_spec("packaging") else "unknown without packaging"
+    print(f"torch and torchvision  {fit if mismatch is None else mismatch.partition('. Run')[0]}")
     print(f"devices      {'; '.join(devices)}")
     print(f"`lightning`  {owners}")
     if registry.disabled_names():
@@ -116,6 +222,14 @@ def run(options: ParsedOptions) -> int:
     for flaw in registry.metadata_flaws():
         print(f"  {flaw.package.origin}: {flaw.reason} ({flaw.package.home})")
     return 2 if broken else 0
+
+
+def _matters(flaw: discovery.Flaw, needed: Needs) -> bool:
+    """Whether damaged metadata concern zoo: its own, those of what it needs, of plugins, or those that stop imports."""
+    name, home = discovery.normalize_name(flaw.package.name), flaw.package.home
+    plugin = name.startswith(publishing.PREFIX) or bool(flaw.package.requires)
+    renamed = name.startswith("~") and any(one.endswith(name.lstrip("~")) for one in needed.names)  # by pip
+    return plugin or renamed or name in needed.names or home in discovery.discover().unreadable
 
 
 def show_kernels(as_json: bool) -> int:
@@ -202,6 +316,8 @@ def _unknown_names() -> str:
 
 def warn_of_unknown_plugins() -> None:
     """Warn of words of ZOO_DISABLE_PLUGINS that name no installed plugin."""
+    from zoo.config.run_folder import first_rank  # here: it needs more than the standard library
+
     if registry.disabled_names() and (unknown := _unknown_names()) and first_rank():
         atomic_files.warn(f"{registry.DISABLE_VARIABLE}={os.environ[registry.DISABLE_VARIABLE]}{unknown}")
 
@@ -220,18 +336,18 @@ def _devices() -> list[str]:
 
 
 def lightning_owners() -> str:
-    """Which distribution's script `lightning` on PATH is."""
-    owners = sorted(
-        {point.dist.name for point in entry_points(group="console_scripts", name="lightning") if point.dist}
-    )
+    """Which distribution's script `lightning` on PATH is: the last that was installed has written it."""
     path = shutil.which("lightning")
     if path is None:
         return "not on PATH; use: zoo fit, or python -m zoo fit"
     try:
-        text = Path(path).read_bytes()[:4000]
+        text = Path(path).read_bytes()
     except OSError:
         text = b""
-    if b"zoo.cli" in text:
-        others = [name for name in owners if name != registry.BUILTIN]
-        return "zoo" + (f" (also claimed by {', '.join(others)})" if others else "")
-    return f"{', '.join(name for name in owners if name != registry.BUILTIN) or path}, not zoo; use: zoo fit"
+    points = [point for point in entry_points(group="console_scripts", name="lightning") if point.dist]
+    owners = {point.dist.name: point.module.encode() in text for point in points if point.dist}
+    mine = owners.pop(registry.BUILTIN, False)
+    if mine:
+        return "zoo" + (f" (also claimed by {', '.join(sorted(owners))})" if owners else "")
+    owner = ", ".join(sorted(name for name, writes in owners.items() if writes))
+    return f"{owner or f'{path}, of an unknown package'}, not zoo; use: zoo fit"

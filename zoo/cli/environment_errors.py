@@ -36,6 +36,7 @@ def explain_error(error: BaseException) -> ZooError | None:
             _explain_memory(one)
             or _explain_home(one)
             or _explain_text(one)
+            or _explain_module(one)
             or (_explain_system(one) if isinstance(one, OSError) else None)
         )
         if explanation is not None:
@@ -122,6 +123,15 @@ def _explain_home(error: BaseException) -> ZooError | None:
     if isinstance(error, RuntimeError) and str(error) == "Could not determine home directory.":  # Path.expanduser's
         return UsageError("a path begins with ~ and the name of a user who has no home folder here. Write it out.")
     return None
+
+
+def _explain_module(error: BaseException) -> ZooError | None:
+    """What zoo itself or a package that it needs imports is missing; errors of parts have their own message."""
+    if not isinstance(error, ModuleNotFoundError) or not error.name or error.name.partition(".")[0] == "zoo":
+        return None
+    return ZooError(
+        f"the installation is incomplete: there is no module {error.name!r}. What else is wrong: zoo doctor"
+    )
 
 
 def _explain_text(error: BaseException) -> ZooError | None:

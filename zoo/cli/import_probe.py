@@ -19,9 +19,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 
 from zoo import registry
+from zoo.cli.check_process import GroupClock
 from zoo.errors import PluginError
 from zoo.plugins import discovery, interfaces
 from zoo.registry import Part
+from zoo.system import threads
 
 PATIENCE = 20.0  # seconds for one import
 MOST_BYTES = 2**16  # bytes of what an import prints
@@ -81,7 +83,8 @@ def _outcome(part: Part, patience: float) -> Outcome:
     texts = {output_pipe[0]: b"", result_pipe[0]: b""}
     ended = status = None
     try:
-        while ended is None and time.monotonic() < started + patience:
+        clock = GroupClock(child)
+        while ended is None and not clock.exceeds(patience):
             _read_pipes(texts)
             done, status = os.waitpid(child, os.WNOHANG)
             ended = time.monotonic() if done else None
@@ -141,7 +144,7 @@ def _import(part: Part, output_pipe: int, result_pipe: int) -> None:
         os.dup2(output_pipe, 2)
         sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
         interfaces.log.setLevel(logging.ERROR)  # a deprecation is reported from the metadata
-        start = time.monotonic()
+        start, delay = time.monotonic(), threads.scheduling_delay()
         problem = None
         try:
             cls = part.load()
@@ -149,7 +152,7 @@ def _import(part: Part, output_pipe: int, result_pipe: int) -> None:
                 problem = f"{part.path} is not a {part.kind}"
         except PluginError as error:
             problem = str(error).partition("\n")[0].removeprefix(str(part)).lstrip(": ")
-        seconds = time.monotonic() - start
+        seconds = time.monotonic() - start - (threads.scheduling_delay() - delay)  # without what others computed
         sys.stdout.flush()
         sys.stderr.flush()
         os.write(result_pipe, json.dumps([problem, seconds]).encode())

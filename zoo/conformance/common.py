@@ -390,7 +390,7 @@ def import_in_fresh_processes(groups: dict[str, list[str]]) -> None:
     count = sum(map(len, groups.values()))
     done = subprocess.run(
         [sys.executable, "-P", "-c", "import sys; sys.path[:] = " + repr(sys.path) + "\n" + program],
-        capture_output=True, text=True, timeout=60 + 10 * count, check=False,
+        capture_output=True, text=True, timeout=600 + 60 * count, check=False,
     )  # fmt: skip
     for line in done.stdout.splitlines():
         if line.startswith("["):

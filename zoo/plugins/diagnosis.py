@@ -40,8 +40,10 @@ def version_mismatch(part: Part) -> str:
 
 @functools.cache
 def _excludes(requires: tuple[str, ...]) -> str:
-    from packaging.requirements import InvalidRequirement, Requirement  # here: few commands need it
-
+    try:
+        from packaging.requirements import InvalidRequirement, Requirement  # here: few commands need it
+    except ImportError:
+        return ""  # `zoo doctor` says that it is missing
     for line in requires:
         try:
             requirement = Requirement(line)

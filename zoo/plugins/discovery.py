@@ -32,6 +32,7 @@ class Package:
     requires: tuple[str, ...] = ()
     damage: str = ""
     keywords: tuple[str, ...] = ()
+    requirements: tuple[str, ...] = ()  # all of them, lines ``Requires-Dist``
 
     @property
     def origin(self) -> str:
@@ -106,9 +107,12 @@ def normalize_name(name: str) -> str:
 def discover() -> Discovery:
     """What is installed on ``sys.path``; of packages with one name the first sound one counts, as for imports."""
     candidates: dict[str, list[_Candidate]] = {}
-    for one in {
-        os.path.realpath(one.package.home or str(id(one))): one for one in map(_read, _distributions())
-    }.values():
+    seen: set[str] = set()
+    for one in map(_read, _distributions()):
+        place = os.path.join(os.path.realpath(one.folder), os.path.basename(one.package.home.rstrip("/")))
+        if one.package.home and place in seen:
+            continue  # one folder may be on the path by two names
+        seen.add(place)
         candidates.setdefault(normalize_name(one.package.name), []).append(one)
     entries: list[Entry] = []
     flaws: list[Flaw] = []
@@ -253,6 +257,6 @@ def _read(dist: Distribution) -> _Candidate:
     lines = () if fields.get("name") == name and fault.startswith("replaced") else tuple(_lines(points))
     package = Package(
         *(fields.get("name") or name or "unknown", fields.get("version") or version or "unknown"),
-        *(home, ours, damage or fault, keywords),
+        *(home, ours, damage or fault, keywords, tuple(requirements)),
     )
     return _Candidate(package, lines, damage, fault, remark if not fault else "")

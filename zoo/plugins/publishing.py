@@ -55,8 +55,10 @@ def advice(package: Package) -> list[str]:
 
 def upper_bound(package: Package) -> str:
     """The bounds of a package's requirement on zoo that exclude later versions: ``<0.2``; empty without one."""
-    from packaging.requirements import InvalidRequirement, Requirement  # here: few commands need it
-
+    try:
+        from packaging.requirements import InvalidRequirement, Requirement  # here: few commands need it
+    except ImportError:
+        return ""
     bounds: list[str] = []
     for line in package.requires:
         try:
