@@ -71,7 +71,7 @@ class ZooFit:
         new = run_config.flatten(run_config.as_yaml(config_plan.config)) | {CALLBACKS: None}
         new |= run_config.identity_config(config_plan)
         recorded = run_records.read_record(home).get("config") or {}
-        now = new if not recorded else recorded  # a run that was killed before its first record does not say
+        now = recorded or new  # a run that was killed before its first record does not say
         old |= {name: now.get(name) for name in (CALLBACKS, "on_nonfinite")}
         old = {key: value for key, value in old.items() if not key.startswith(f"{CALLBACKS}.")}
         new = {key: value for key, value in new.items() if not key.startswith(f"{CALLBACKS}.")}
