@@ -255,8 +255,7 @@ def _read(dist: Distribution) -> _Candidate:
     keywords = tuple(filter(None, re.split(r"[,\s]+", fields.get("keywords", "").lower())))
     points, damage = _text(dist, POINTS)
     lines = () if fields.get("name") == name and fault.startswith("replaced") else tuple(_lines(points))
-    package = Package(
-        *(fields.get("name") or name or "unknown", fields.get("version") or version or "unknown"),
-        *(home, ours, damage or fault, keywords, tuple(requirements)),
-    )
+    label = fields.get("name") or name or "unknown"
+    number = fields.get("version") or version or "unknown"
+    package = Package(label, number, home, ours, damage or fault, keywords, tuple(requirements))
     return _Candidate(package, lines, damage, fault, remark if not fault else "")

@@ -108,7 +108,7 @@ def settle_rank(options: Mapping[str, Any]) -> None:
         rank = plan_trainer(options, plugins=launcher_of(options)).global_rank
     except Exception:  # options that the trainer of the run refuses again, with a message
         rank = 0
-    rank_zero_only.rank = rank
+    rank_zero_only.rank = rank  # type: ignore[attr-defined]
 
 
 def set_timeouts() -> None:
