@@ -137,7 +137,7 @@ def test_a_check_that_never_ends_is_not_finished_and_the_next_is_run(acted, zoo,
     assert code == 1
     assert statuses(out) == {"fine": "ok", name: "unfinished", "known_failure": "known"}
     assert re.search(rf"took longer than 2 s,? {how},? during check {name}, in {name} at cli_checks.py:", out)
-    assert "3 checks of norm Bad (x 1): 1 ok, 1 not finished, 1 known" in out
+    assert ": 1 ok, 1 not finished, 1 known in " in out
 
 
 def test_after_several_that_never_end_the_rest_is_not_run(acted, zoo):
@@ -150,7 +150,7 @@ def test_after_several_that_never_end_the_rest_is_not_run(acted, zoo):
 def test_other_processes_take_no_time_of_a_check(limit, share, used, waits):
     """A check that has computed less than its limit goes on however long that takes, unless it computes nothing."""
     processor = used * limit
-    wall = 1.01 * limit + processor if waits else processor / max(share, check_process.IDLE)
+    wall = 1.01 * limit + processor if waits else processor / max(share, 1.1 * check_process.IDLE)
     now, computed = 100.0, 5.0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(check_process.time, "monotonic", lambda: now)

@@ -81,15 +81,15 @@ class GroupClock:
 
 def processor_seconds(group: int) -> float | None:
     """Seconds that the processes of a group have computed, those that have ended included; None where none says so."""
-    ticks, seen = 0, False
+    ticks, exists = 0, False
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = path.read_text().rpartition(")")[2].split()
         except (OSError, UnicodeDecodeError):  # it has ended
             continue
         if int(fields[2]) == group:
-            ticks, seen = ticks + sum(map(int, fields[11:15])), True
-    return ticks / os.sysconf("SC_CLK_TCK") if seen else None
+            ticks, exists = ticks + sum(map(int, fields[11:15])), True
+    return ticks / os.sysconf("SC_CLK_TCK") if exists else None
 
 
 class Child:

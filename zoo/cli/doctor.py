@@ -96,13 +96,13 @@ def requirements(name: str, extra: str = "") -> list[Required]:
     result = []
     for line in _lines(name):
         try:
-            wanted = Requirement(line)
-            always = wanted.marker is None or wanted.marker.evaluate({"extra": ""})
-            added = wanted.marker is not None and wanted.marker.evaluate({"extra": extra}) and not always
+            need = Requirement(line)
+            always = need.marker is None or need.marker.evaluate({"extra": ""})
+            added = need.marker is not None and need.marker.evaluate({"extra": extra}) and not always
         except (InvalidRequirement, ValueError):
             continue  # metadata written by hand, which pip would refuse
         if added if extra else always:
-            result.append(Required(wanted.name, tuple(sorted(wanted.extras)), _unmet(wanted, name, extra)))
+            result.append(Required(need.name, tuple(sorted(need.extras)), _unmet(need, name, extra)))
     return result
 
 
@@ -111,15 +111,15 @@ def _lines(name: str) -> tuple[str, ...]:
     return package.requirements if package else ()
 
 
-def _unmet(wanted: Requirement, name: str, extra: str) -> str:
+def _unmet(need: Requirement, name: str, extra: str) -> str:
     """What is wrong with the installed version of what a package requires; empty where it fits or cannot be told."""
-    version = installed_version(wanted.name)
-    if version == "unknown" or (version and wanted.specifier.contains(version, prereleases=True)):
+    version = installed_version(need.name)
+    if version == "unknown" or (version and need.specifier.contains(version, prereleases=True)):
         return ""
     by = f"{name} {installed_version(name)}{f', its extra {extra!r},' if extra else ''} requires"
     return (
-        f"{wanted.name} {f'{version} is installed' if version else 'is not installed'}: {by} "
-        f"{wanted.name}{wanted.specifier}. Run: pip install {shlex.quote(f'{wanted.name}{wanted.specifier}')}"
+        f"{need.name} {f'{version} is installed' if version else 'is not installed'}: {by} "
+        f"{need.name}{need.specifier}. Run: pip install {shlex.quote(f'{need.name}{need.specifier}')}"
     )
 
 
@@ -132,8 +132,8 @@ def _lost_module(name: str) -> str:
     modules = {file.parts[0] for file in files if file.parts[1:] == ("__init__.py",)}
     if not modules or any(description.find_spec(module) for module in modules):
         return ""
-    lost = " or ".join(sorted(modules))
-    return f"{name} is installed, and no module {lost} can be found. Run: pip install --force-reinstall {name}"
+    missing = " or ".join(sorted(modules))
+    return f"{name} is installed, and no module {missing} can be found. Run: pip install --force-reinstall {name}"
 
 
 installed_version = discovery.installed_version

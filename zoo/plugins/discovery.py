@@ -107,12 +107,12 @@ def normalize_name(name: str) -> str:
 def discover() -> Discovery:
     """What is installed on ``sys.path``; of packages with one name the first sound one counts, as for imports."""
     candidates: dict[str, list[_Candidate]] = {}
-    seen: set[str] = set()
+    places: set[str] = set()
     for one in map(_read, _distributions()):
         place = os.path.join(os.path.realpath(one.folder), os.path.basename(one.package.home.rstrip("/")))
-        if one.package.home and place in seen:
+        if one.package.home and place in places:
             continue  # one folder may be on the path by two names
-        seen.add(place)
+        places.add(place)
         candidates.setdefault(normalize_name(one.package.name), []).append(one)
     entries: list[Entry] = []
     flaws: list[Flaw] = []
@@ -122,28 +122,28 @@ def discover() -> Discovery:
     for name, same in candidates.items():
         sound = [one for one in same if not one.fault]
         beside = [one for one in sound if one.folder == sound[0].folder]
-        chosen = max(beside, key=lambda one: one.version) if sound else max(same, key=lambda one: bool(one.lines))
-        package = packages[name] = chosen.package
+        best = max(beside, key=lambda one: one.version) if sound else max(same, key=lambda one: bool(one.lines))
+        package = packages[name] = best.package
         for one in same:
             reason = one.fault or one.remark
-            if one in beside and one is not chosen:
+            if one in beside and one is not best:
                 reason = f"one of two versions in one folder. Run: pip install --force-reinstall {package.name}"
             elif one.fault and not one.lines:
                 reason = f"{one.fault}: left behind by an installation that was interrupted. Delete this folder"
-            elif one.fault and one is chosen:
+            elif one.fault and one is best:
                 reason = ""  # its parts say so
-            if reason and one is not chosen and sound:
+            if reason and one is not best and sound:
                 reason += f"; {package.origin} counts"
             flaws += [Flaw(one.package, reason)] if reason else []
-            hidden |= {one.package.home} if one.fault or (one in beside and one is not chosen) else set()
-        if chosen.points_damage:
-            flaws.append(Flaw(package, chosen.points_damage))
-        for number, group, point, value in chosen.lines:
+            hidden |= {one.package.home} if one.fault or (one in beside and one is not best) else set()
+        if best.points_damage:
+            flaws.append(Flaw(package, best.points_damage))
+        for number, group, point, value in best.lines:
             if value is None:
                 flaws.append(Flaw(package, f"{POINTS}, line {number}: {point!r:.80} is not 'Name = module:Class'"))
             elif group.startswith(GROUP):
                 entries.append(Entry(group.removeprefix(GROUP), point, value, package))
-        if chosen.points_damage or chosen.remark or any(value is None for *_, value in chosen.lines):
+        if best.points_damage or best.remark or any(value is None for *_, value in best.lines):
             unreadable.add(package.home)
     return Discovery(tuple(entries), tuple(flaws), packages, frozenset(hidden), frozenset(unreadable))
 
@@ -175,14 +175,14 @@ def _discover_sound(
     cls: type[Distribution], *, context: DistributionFinder.Context | None = None, **filters: Any
 ) -> Iterator[Distribution]:
     """``Distribution.discover`` without the folders that count for nobody."""
-    known = discover()
+    state = discover()
     for dist in _distributions(context, **filters):
         home = _metadata_folder(dist)
-        if home in known.unreadable:
+        if home in state.unreadable:
             points = "\n".join(_valid_points(_text(dist, POINTS)[0]))
             texts = {POINTS: points, **{name: _text(dist, name)[0] for name in METADATA}}
             dist.read_text = functools.partial(_text_or_own, texts, dist.read_text)  # type: ignore[method-assign]
-        if home not in known.hidden:
+        if home not in state.hidden:
             yield dist
 
 
@@ -238,10 +238,10 @@ def _lines(text: str) -> Iterator[tuple[int, str, str, str | None]]:
 def _read(dist: Distribution) -> _Candidate:
     """A metadata folder's package according to its metadata, or where these lack something, to the folder's name."""
     home = _metadata_folder(dist)
-    named = re.fullmatch(
+    label_match = re.fullmatch(
         r"(?P<name>.+?)(-(?P<version>\d[^-]*)(-.*)?)?\.(dist|egg)-info", os.path.basename(home.rstrip("/"))
     )
-    name, version = (named["name"], named["version"] or "") if named else (os.path.basename(home), "")
+    name, version = (label_match["name"], label_match["version"] or "") if label_match else (os.path.basename(home), "")
     text, remark = next((both for both in (_text(dist, file) for file in METADATA) if any(both)), ("", ""))
     head = [line.partition(":") for line in text.partition("\n\n")[0].splitlines()]
     fields = {key.lower(): value.strip() for key, _, value in reversed(head)}
@@ -255,8 +255,7 @@ def _read(dist: Distribution) -> _Candidate:
     keywords = tuple(filter(None, re.split(r"[,\s]+", fields.get("keywords", "").lower())))
     points, damage = _text(dist, POINTS)
     lines = () if fields.get("name") == name and fault.startswith("replaced") else tuple(_lines(points))
-    package = Package(
-        *(fields.get("name") or name or "unknown", fields.get("version") or version or "unknown"),
-        *(home, ours, damage or fault, keywords, tuple(requirements)),
-    )
+    label = fields.get("name") or name or "unknown"
+    number = fields.get("version") or version or "unknown"
+    package = Package(label, number, home, ours, damage or fault, keywords, tuple(requirements))
     return _Candidate(package, lines, damage, fault, remark if not fault else "")

@@ -88,9 +88,11 @@ def error_text(rank: int, code: int, world: int) -> str:
 
 def plan_trainer(options: Mapping[str, Any], **extras: Any) -> Trainer:
     """A trainer with the processes that the options of another one ask for, and nothing else of it."""
-    chosen = {name: options[name] for name in ("accelerator", "devices", "num_nodes") if options.get(name) is not None}
+    own_options = {
+        name: options[name] for name in ("accelerator", "devices", "num_nodes") if options.get(name) is not None
+    }
     off = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
-    return Trainer(**{**off, **chosen, **extras})
+    return Trainer(**{**off, **own_options, **extras})
 
 
 def launcher_of(options: Mapping[str, Any]) -> list[LightningEnvironment]:
@@ -108,11 +110,11 @@ def settle_rank(options: Mapping[str, Any]) -> None:
         rank = plan_trainer(options, plugins=launcher_of(options)).global_rank
     except Exception:  # options that the trainer of the run refuses again, with a message
         rank = 0
-    rank_zero_only.rank = rank
+    rank_zero_only.rank = rank  # type: ignore[attr-defined]
 
 
 def set_timeouts() -> None:
-    """Have DDP strategies that are chosen by name wait no longer than ``PATIENCE`` for a process that hangs."""
+    """Have DDP strategies that are own_options by name wait no longer than ``PATIENCE`` for a process that hangs."""
     for entry in StrategyRegistry.values():
         if issubclass(entry["strategy"], DDPStrategy):
             entry["init_params"]["timeout"] = PATIENCE
