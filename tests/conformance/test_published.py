@@ -67,10 +67,10 @@ def test_rounding_that_sharp_scores_enlarge_is_no_fault_in_decoding(part, monkey
 @pytest.mark.parametrize("part", recent.RECENT, ids=lambda part: part.__name__)
 def test_a_recent_part_keeps_what_is_new_in_the_contract(part):
     """The checks that tell one mode, head, step, or batching from another, in every situation."""
-    told = ("training_is_evaluation", "strided_inputs", "inputs_are_left_alone", "reference", "heads_have_their_own")
+    modes = ("training_is_evaluation", "strided_inputs", "inputs_are_left_alone", "reference", "heads_have_their_own")
     steps = ("weight_decay_by_group", "first_step_is_corrected", "steps_by_reference", "rate_of_group", "loss_falls")
     others = ("falls_without_jumps", "figures_of_any_batching", "evaluation_is_plain", "documentation")
-    outcomes = {check.name: check.outcome() for check in checks(part) if check.name in (*told, *steps, *others)}
+    outcomes = {check.name: check.outcome() for check in checks(part) if check.name in (*modes, *steps, *others)}
     wrong = {name: outcome.sentence for name, outcome in outcomes.items() if outcome.status == "FAIL"}
     assert len(outcomes) >= 2
     assert not wrong
@@ -81,7 +81,7 @@ def test_a_part_without_parameters_passes_or_is_skipped(kind):
     """A norm without a gain has nothing to learn: what learns, moves or is shared does not apply to it."""
     base = {"norm": recent.PlainLayerNorm, "ffn": FFN}[kind]
 
-    class Plain(base):
+    class Unlearned(base):
         """A part without parameters."""
 
         def forward(self, x):
@@ -94,7 +94,7 @@ def test_a_part_without_parameters_passes_or_is_skipped(kind):
         "gradients_are_right",
         "processes_agree",
     )
-    outcomes = {check.name: check.outcome() for check in checks(Plain) if check.name in learning}
+    outcomes = {check.name: check.outcome() for check in checks(Unlearned) if check.name in learning}
     assert {name: one.sentence for name, one in outcomes.items() if one.status == "FAIL"} == {}
     assert {name for name, one in outcomes.items() if one.status == "skipped"} == {
         "every_parameter_learns",
