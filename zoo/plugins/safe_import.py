@@ -28,21 +28,21 @@ def measure_import(module: str) -> dict[str, Any]:
     """
     read, write = os.pipe()
     if not (child := os.fork()):
-        said, opened, result = io.StringIO(), list[int](), dict[str, Any]()
+        output, opened, result = io.StringIO(), list[int](), dict[str, Any]()
 
         def refuse(*arguments: Any, **keywords: Any) -> NoReturn:
             opened.append(1)
             raise OSError("no network during import")
 
         socket.socket.connect = refuse  # type: ignore[method-assign]
-        begun = time.process_time()
+        start = time.process_time()
         try:
-            with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
                 importlib.import_module(module)
         except BaseException as error:
             result["error"] = f"{type(error).__name__}: {error}"
         torch = sys.modules.get("torch")
-        result |= {"seconds": time.process_time() - begun, "said": said.getvalue()[:200], "network": bool(opened)}
+        result |= {"seconds": time.process_time() - start, "said": output.getvalue()[:200], "network": bool(opened)}
         os.write(write, json.dumps(result | {"cuda": bool(torch and torch.cuda.is_initialized())}).encode() + b"\n")
         os._exit(0)
     os.close(write)
