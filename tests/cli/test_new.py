@@ -43,7 +43,8 @@ def packages(tmp_path_factory):
         groups.setdefault(ready_for(kind), []).append(f"zoo_fresh_{kind}")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(subprocess, "Popen", forks.Popen)
-        import_in_fresh_processes(groups)
+        for ready, modules in groups.items():
+            import_in_fresh_processes(ready, modules)
     yield home
     for path in paths:
         sys.path.remove(path)

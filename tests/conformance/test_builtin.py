@@ -43,7 +43,8 @@ def _imports():
             modules.append(loaded.__module__)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(subprocess, "Popen", forks.Popen)
-        import_in_fresh_processes(groups)
+        for ready, modules in groups.items():
+            import_in_fresh_processes(ready, modules)
 
 
 @pytest.fixture(scope="module")

@@ -5,20 +5,23 @@ In the default run each check meets every third part, and each part every third 
 
 import published
 import pytest
+import recent
 import torch
 from sampled import is_for, sampled_checks
 
 from zoo.conformance import checks, sequence
 from zoo.conformance.check import Broken
+from zoo.parts.ffn import FFN
 
 EVERY_CHECK = 3  # of which a part meets one, and other parts others
+PARTS = [*published.PUBLISHED, *recent.RECENT]
 SAMPLED = [
     pytest.param(check, id=f"{part.__name__}-{check}")
-    for number, part in enumerate(published.PUBLISHED)
+    for number, part in enumerate(PARTS)
     for place, check in enumerate(sampled_checks(part, number))
     if check.name != "compiles" and is_for(check, number) and (place + number) % EVERY_CHECK == 0
 ]
-WHOLE = [pytest.param(check, id=f"{part.__name__}-{check}") for part in published.PUBLISHED for check in checks(part)]
+WHOLE = [pytest.param(check, id=f"{part.__name__}-{check}") for part in PARTS for check in checks(part)]
 
 
 @pytest.mark.parametrize("check", SAMPLED)
@@ -59,3 +62,41 @@ def test_rounding_that_sharp_scores_enlarge_is_no_fault_in_decoding(part, monkey
         monkeypatch.setattr(sequence, "ROUNDING", -1.0)
     with pytest.raises(Broken, match="it differs by"):
         sequence.decoding(subject)
+
+
+@pytest.mark.parametrize("part", recent.RECENT, ids=lambda part: part.__name__)
+def test_a_recent_part_keeps_what_is_new_in_the_contract(part):
+    """The checks that tell one mode, head, step, or batching from another, in every situation."""
+    modes = ("training_is_evaluation", "strided_inputs", "inputs_are_left_alone", "reference", "heads_have_their_own")
+    steps = ("weight_decay_by_group", "first_step_is_corrected", "steps_by_reference", "rate_of_group", "loss_falls")
+    others = ("falls_without_jumps", "figures_of_any_batching", "evaluation_is_plain", "documentation")
+    outcomes = {check.name: check.outcome() for check in checks(part) if check.name in (*modes, *steps, *others)}
+    wrong = {name: outcome.sentence for name, outcome in outcomes.items() if outcome.status == "FAIL"}
+    assert len(outcomes) >= 2
+    assert not wrong
+
+
+@pytest.mark.parametrize("kind", ["norm", "ffn"])
+def test_a_part_without_parameters_passes_or_is_skipped(kind):
+    """A norm without a gain has nothing to learn: what learns, moves or is shared does not apply to it."""
+    base = {"norm": recent.PlainLayerNorm, "ffn": FFN}[kind]
+
+    class Unlearned(base):
+        """A part without parameters."""
+
+        def forward(self, x):
+            return super().forward(x) if kind == "norm" else x * torch.sigmoid(x)
+
+    learning = (
+        "autocast",
+        "every_parameter_learns",
+        "activation_checkpointing",
+        "gradients_are_right",
+        "processes_agree",
+    )
+    outcomes = {check.name: check.outcome() for check in checks(Unlearned) if check.name in learning}
+    assert {name: one.sentence for name, one in outcomes.items() if one.status == "FAIL"} == {}
+    assert {name for name, one in outcomes.items() if one.status == "skipped"} == {
+        "every_parameter_learns",
+        "processes_agree",
+    }

@@ -1,5 +1,6 @@
 """Parts that compute in too low a precision, or something else than their formula, are noticed on the first batch."""
 
+import copy
 from types import SimpleNamespace
 
 import pytest
@@ -11,12 +12,14 @@ from tests.tasks.training import build, text_file, train
 from zoo import registry
 from zoo.data.text import TextFiles
 from zoo.errors import ImpreciseError
+from zoo.models.initialization import initialize
 from zoo.parts import position
 from zoo.parts.attention import MultiHead
-from zoo.parts.backend import SDPA
+from zoo.parts.backend import SDPA, Naive, Tiled
 from zoo.parts.norm import LayerNorm
+from zoo.parts.pattern import Pattern
 from zoo.tasks.lm import CausalLM
-from zoo.training.part_numerics import FILE, read_parts
+from zoo.training.part_numerics import FILE, compare_call, read_parts, record_calls
 from zoo.training.precision_check import PrecisionCheck, compare_with_float64
 
 KINDS = ("position", "backend", "attention", "norm", "ffn", "block")
@@ -59,6 +62,26 @@ def test_no_built_in_part_is_wrong(tmp_path, row):
     errors = measure(module, data, row["precision"])
     assert {one.part.split()[0] for one in errors} >= {"norm", "ffn"}
     assert [one for one in errors if not one.share <= 1] == []
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.01, 1.0])
+@pytest.mark.parametrize("backend", [SDPA, Naive, Tiled])
+@pytest.mark.parametrize("head_dim", [4, 8, 32])
+@torch.no_grad()
+def test_an_attention_over_many_keys_is_as_right_as_its_sums(spread, backend, head_dim):
+    """Keys that are nearly alike, as the patches of a flat image, are summed with errors in one direction."""
+    attention = initialize(MultiHead(2 * head_dim, 2, backend=backend()), head_dim).eval()
+    for keys in (145, 577, 2049):
+        torch.manual_seed(keys)
+        x = torch.randn(2, 1, 2 * head_dim) + spread * torch.randn(2, keys, 2 * head_dim)
+        with record_calls(torch.nn.ModuleList([attention])) as calls:
+            attention(torch.nn.functional.layer_norm(x, x.shape[-1:]), pattern=Pattern())
+        exact, eps = copy.deepcopy(attention).double(), torch.finfo(torch.float32).eps
+        error, tolerance = compare_call(exact, calls["0"], eps)
+        assert error <= tolerance
+        rounded = calls["0"]._replace(result=calls["0"].result.bfloat16().float())
+        error, tolerance = compare_call(exact, rounded, eps)
+        assert error > tolerance, "a part that rounds to bfloat16 is not told from a right one"
 
 
 def longer(folder, **options):

@@ -24,7 +24,7 @@ from zoo.config import yaml_source
 from zoo.config.layers import MISSING, Node
 from zoo.errors import PartError, PluginError, UsageError, ZooError
 from zoo.plugins import diagnosis
-from zoo.plugins.safe_import import describe_import_error, import_object
+from zoo.plugins.safe_import import describe_import_error, import_object, measure_import
 from zoo.registry import suggest
 
 Send = Callable[..., None]
@@ -65,11 +65,14 @@ def run(job: Mapping[str, Any], send: Send) -> None:
     from zoo.cli.warning_filters import filter_warnings
 
     filter_warnings(job["debug"])
+    imported = first_import(job["kind"], job["name"]) if not job["only"] or "clean_import" in job["only"] else None
     part, kind, origin = load_class(job["kind"], job["name"])
     options = parse_part_options(part, kind, job["options"])
 
-    from zoo.conformance import checks
+    from zoo.conformance import checks, common
 
+    if imported is not None and kind in registry.STACK_KINDS:
+        common.IMPORTS[part.__module__, common.ready_for(kind)] = imported
     selected = select_checks({check.name: check for check in checks(part, **options)}, job["only"], kind)
     send("part", kind=kind, name=part.__name__, origin=origin, checks=list(selected))
     for name, check in selected.items():
@@ -81,6 +84,22 @@ def run(job: Mapping[str, Any], send: Send) -> None:
         with contextlib.suppress(Exception):  # a part that cannot be built has no facts; its checks say why
             cost = combinations.cost_in_stack(kind, part)
             send("facts", cost=cost, combinations=combinations.partners(kind, part))
+
+
+def first_import(kind: str, name: str) -> dict[str, Any] | None:
+    """How the module of a part of a stack is imported, in a fork made before this process imports it; None elsewhere.
+
+    A fork spares `zoo.conformance.common.clean_import` a process that imports torch again.
+    """
+    if kind not in ("", *registry.STACK_KINDS):
+        return None
+    if "." in name:
+        sys.path.insert(0, str(Path.cwd()))
+    path = name if "." in name else diagnosis.choose_part(kind, name).path
+
+    import zoo.models.stack  # noqa: F401
+
+    return measure_import(path.rpartition(".")[0])
 
 
 def load_class(kind: str, name: str) -> tuple[type, str, str]:

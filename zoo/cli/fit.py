@@ -15,7 +15,6 @@ from jsonargparse import Namespace
 from lightning.pytorch import Trainer, seed_everything
 from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
-from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from zoo import console
@@ -164,7 +163,7 @@ class ZooCLI(LightningCLI):
                 trainer = super().instantiate_trainer(**extras, **kwargs)
             except Exception as error:
                 raise trainer_error(error) or error from error
-        rank_zero_only.rank = trainer.global_rank
+        distributed.set_rank(trainer.global_rank)
         distributed.watch_process(trainer)
         return trainer
 

@@ -68,7 +68,7 @@ class Option:
 
     def convert(self, text: str) -> Any:
         """The value of a text. Raises ValueError for what it cannot be."""
-        value = expand_home(text) if self.metavar.startswith(PATHS) else self.type(text)
+        value: Any = expand_home(text) if self.metavar.startswith(PATHS) else self.type(text)
         number = self.type in (int, float)
         if (self.choices and value not in self.choices) or (number and not self.above < value <= self.most):
             raise ValueError(text)

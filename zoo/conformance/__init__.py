@@ -10,40 +10,10 @@ from typing import Any
 
 from zoo import registry
 from zoo.conformance.check import Broken, Check, Inapplicable, Outcome, make_checks
-from zoo.conformance.subject import (
-    AttentionSubject,
-    BackendSubject,
-    BlockSubject,
-    CallbackSubject,
-    DataSubject,
-    FFNSubject,
-    InitSubject,
-    NormSubject,
-    OptimizerSubject,
-    PositionSubject,
-    ScheduleSubject,
-    Subject,
-    TaskSubject,
-)
+from zoo.conformance.subject import Subject, subject_classes
 from zoo.errors import UsageError
 
-SUBJECTS: dict[str, type[Subject]] = {
-    subject_class.kind: subject_class
-    for subject_class in (
-        NormSubject,
-        FFNSubject,
-        AttentionSubject,
-        BackendSubject,
-        PositionSubject,
-        BlockSubject,
-        TaskSubject,
-        DataSubject,
-        OptimizerSubject,
-        ScheduleSubject,
-        InitSubject,
-        CallbackSubject,
-    )
-}
+SUBJECTS: dict[str, type[Subject]] = {subject_class.kind: subject_class for subject_class in subject_classes()}
 
 __all__ = ["Broken", "Check", "Inapplicable", "Outcome", "checks"]
 

@@ -72,10 +72,8 @@ def long_sequences(subject: BackendSubject) -> None:
         out = backend(call.q, call.k, call.v, call.make_pattern())
         gap = distance_to_reference(backend, call, out)
         explanation = explain_mismatch(call, out) if gap > 1e-5 else ""
-        require(
-            gap <= 1e-5,
-            f"{call.description}: {gap:.1e} away from Naive. Is each tile of keys added, and once? {explanation}",
-        )
+        message = f"{call.description}: {gap:.1e} away from Naive. Is each tile of keys added, and once? {explanation}"
+        require(gap <= 1e-5, message)
 
 
 @in_situations("options")
@@ -108,10 +106,8 @@ def log_sum_exp(subject: BackendSubject) -> None:
     for dtype, bound in ((torch.float64, 1e-11), (torch.float32, 5e-6), (torch.bfloat16, 2e-2)):
         for call in [*calls(subject.supports, dtype), *(long_calls(subject.supports) if bound == 5e-6 else ())]:
             out, lse = backend.with_lse(call.q, call.k, call.v, call.make_pattern())
-            require(
-                torch.equal(out, backend(call.q, call.k, call.v, call.make_pattern())),
-                f"{call.description}: the result beside the log-sum-exp differs from that of a plain call.",
-            )
+            message = f"{call.description}: the result beside the log-sum-exp differs from that of a plain call."
+            require(torch.equal(out, backend(call.q, call.k, call.v, call.make_pattern())), message)
             shape, wide = tuple(call.q.shape[:3]), torch.promote_types(dtype, torch.float32)
             require(
                 lse.shape == shape and lse.dtype == wide,
@@ -120,10 +116,8 @@ def log_sum_exp(subject: BackendSubject) -> None:
             )
             right = reference_lse(call, call.q, call.k)
             dead = right == float("-inf")
-            require(
-                torch.equal(lse == float("-inf"), dead),
-                f"{call.description}: the log-sum-exp of a query is -inf where it sees no key, and nowhere else.",
-            )
+            message = f"{call.description}: the log-sum-exp of a query is -inf where it sees no key, and nowhere else."
+            require(torch.equal(lse == float("-inf"), dead), message)
             gap = difference(lse[~dead], right[~dead]) if not dead.all() else 0.0
             doubt = "Natural logarithm, of scores with scale, cap and bias, before dropout?"
             require(gap <= bound, f"{call.description}: the log-sum-exp is {gap:.1e} off in {dtype}. {doubt}")
@@ -147,14 +141,11 @@ def log_sum_exp_gradients(subject: BackendSubject) -> None:
             probe = torch.arange(out.numel(), dtype=out.dtype).sin().view(out.shape)
             grads.append(torch.autograd.grad((heads * probe).sum(), (q, k, v)))
         for name, one, other in zip(("queries", "keys", "values"), *grads, strict=True):
-            require(
-                bool(one.isfinite().all()),
-                f"{call.description}: the gradient of {name} through the log-sum-exp is not finite.",
-            )
+            message = f"{call.description}: the gradient of {name} through the log-sum-exp is not finite."
+            require(bool(one.isfinite().all()), message)
             gap = difference(one, other)
-            require(
-                gap <= 3e-5, f"{call.description}: through the log-sum-exp the gradient of {name} is {gap:.1e} off."
-            )
+            message = f"{call.description}: through the log-sum-exp the gradient of {name} is {gap:.1e} off."
+            require(gap <= 3e-5, message)
 
 
 @in_situations("options")
@@ -218,10 +209,8 @@ def low_precision(subject: BackendSubject) -> None:
             require(out.dtype == dtype, f"{dtype} came back as {out.dtype}: end with .to(v.dtype).")
             textbook = Naive()(call.q, call.k, call.v, call.make_pattern())
             error, allowed = (distance_to_reference(backend, call, result) for result in (out, textbook))
-            require(
-                error <= 2 * allowed + 1e-5 or error <= 1e-3,
-                f"{call.description}: in {dtype} the error is {error:.1e}, more than twice Naive's {allowed:.1e}.",
-            )
+            message = f"{call.description}: in {dtype} the error is {error:.1e}, more than twice Naive's {allowed:.1e}."
+            require(error <= 2 * allowed + 1e-5 or error <= 1e-3, message)
 
 
 @in_situations("options")
@@ -258,10 +247,8 @@ def hidden_keys_do_not_leak(subject: BackendSubject) -> None:
         loud_v = torch.where(hidden[:, None, :, None], torch.tensor(1e6), v)
         out = backend(q, loud_k, loud_v, Pattern(**fields))
         gap = difference(out[:, :, query], whole[:, :, query])
-        require(
-            gap <= 1e-5,
-            f"a key hidden by {feature} changes the result by {gap:.1e}: hide with -inf, not with a number.",
-        )
+        message = f"a key hidden by {feature} changes the result by {gap:.1e}: hide with -inf, not with a number."
+        require(gap <= 1e-5, message)
 
 
 @in_situations("options")
@@ -330,10 +317,8 @@ def dropout(subject: BackendSubject) -> None:
     sums = backend(q, k, torch.ones_like(v), Pattern(), 0.3)
     whole_keys = difference(sums, sums[..., :1].expand_as(sums)) <= 1e-6
     require(whole_keys, "dropout falls on features of the result: drop whole keys, by their weights.")
-    require(
-        difference(sums, torch.ones_like(sums)) > 1e-3,
-        "dropout falls in front of the softmax: it falls on the weights.",
-    )
+    message = "dropout falls in front of the softmax: it falls on the weights."
+    require(difference(sums, torch.ones_like(sums)) > 1e-3, message)
     require(torch.equal(run(1, 0.0), whole), "rate 0 changes the result.")
     mean = torch.stack([run(seed) for seed in range(600)]).mean(0)
     gap = (mean - whole).abs().mean().item() / whole.abs().mean().item()

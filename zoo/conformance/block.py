@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from zoo.conformance.check import Inapplicable, in_situations, require
-from zoo.conformance.common import COMMON, difference
+from zoo.conformance.common import COMMON, difference, reference
 from zoo.conformance.running import memory_claim
 from zoo.conformance.sequence import CAUSAL, SEQUENCE, build_stack, learns_two_samples, no_token_is_special, pad
 from zoo.conformance.short_training import TASKS
@@ -69,10 +69,8 @@ def every_branch_counts(subject: BlockSubject) -> None:
     net(x, memory=memory)
     count = 2 * len(branches(subject))
     sentence = f"in a stack of two blocks {len(runs)} parts ran instead of {count}, each once: {', '.join(runs)}"
-    require(
-        len(runs) == len(set(runs)) == count,
-        f"{sentence}. Run attention, cross-attention and feed-forward of each block that has them in slots.",
-    )
+    message = f"{sentence}. Run attention, cross-attention and feed-forward of each block that has them in slots."
+    require(len(runs) == len(set(runs)) == count, message)
 
 
 @in_situations("options")
@@ -85,9 +83,8 @@ def the_stream_is_kept(subject: BlockSubject) -> None:
     require(bool(out.isfinite().all()), "without branches the stream is not finite.")
     require(out.std().item() > 1e-3, "without branches nothing is left of a token: add the branch to its input.")
     a, b = out[0, 0], net(-x)[0, 0]
-    require(
-        difference(a, b) > 1e-3, "without branches two different tokens come out alike: add the branch to its input."
-    )
+    message = "without branches two different tokens come out alike: add the branch to its input."
+    require(difference(a, b) > 1e-3, message)
     if getattr(subject.part, "closes", True):
         net.norm = nn.Identity()
         growth = net(100 * x).std().item() / net(x).std().item()
@@ -208,6 +205,6 @@ def dropout_on_average(subject: BlockSubject) -> None:
 
 
 DRAWS = 40
-PROMISES = [*COMMON, every_branch_counts, the_stream_is_kept, context_is_passed_on, parts_are_those_given,
+PROMISES = [*COMMON, reference, every_branch_counts, the_stream_is_kept, context_is_passed_on, parts_are_those_given,
             side_losses_survive, dropout, dropout_on_average, no_token_is_special, memory_claim, *SEQUENCE,
             learns_two_samples, *WEIGHTS, *TASKS]  # fmt: skip

@@ -6,21 +6,23 @@ import copy
 import inspect
 import itertools
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from zoo.conformance.check import Broken, Inapplicable, describe_error, in_situations, once, require
-from zoo.conformance.subject import GRID, SHORT_AND_LONG, TEXT, Refused, Subject
+from zoo.conformance.subject import GRID, SHORT_AND_LONG, TEXT, Refused, Subject, spread
+from zoo.errors import UsageError
 from zoo.models.stack import Stack
 from zoo.parts.position import Extent
-from zoo.plugins.description import CLASS_PARAMETERS
+from zoo.plugins.description import CLASS_PARAMETERS, PLACE_PARAMETERS
 from zoo.registry import STACK_KINDS
 
 EXACT = {torch.float64: 1e-10, torch.float32: 1e-5}
@@ -66,9 +68,31 @@ def each_layer(subject: Subject) -> Iterator[nn.Module]:
         yield subject.layer(causal=True)
 
 
+def need_parameters(layer: nn.Module) -> None:
+    """Raise Inapplicable where a layer has nothing to learn."""
+    if not any(parameter.requires_grad for parameter in layer.parameters()):
+        raise Inapplicable("it has no parameters")
+
+
 def takes_padding(layer: nn.Module) -> bool:
     """Whether a layer accepts a mask of real tokens."""
     return not (isinstance(layer, Stack) and any(part.unsupported(frozenset({"valid"})) for part in layer.attentions()))
+
+
+NEARLY_A_PLACE = re.compile(r"(n_?|num_?|total_?)?(layer|depth|block)s?(_?(i|id|idx|index|no|num|number|count))?")
+
+
+def is_a_place(subject: Subject, name: str) -> bool:
+    """Whether an option, a whole number, changes no shape of a parameter, as the number of a layer does not."""
+    if name in PLACE_PARAMETERS:
+        return False
+    shapes = []
+    for value in (2, 3):
+        try:
+            shapes.append([p.shape for p in any_layer(subject.changed(**{name: value})).parameters()])
+        except (Broken, UsageError, TypeError, ValueError):
+            return False
+    return shapes[0] == shapes[1]
 
 
 @once
@@ -78,11 +102,15 @@ def documentation(subject: Subject) -> None:
     doc = part.__dict__.get("__doc__") or ""
     require(bool(doc.strip()), f"{subject.name} has no docstring: write its formula or one sentence, and its paper.")
     parameters = list(inspect.signature(part).parameters.values())
-    require(
-        len(parameters) >= skipped,
-        f"{subject.name} takes {len(parameters)} arguments, but zoo gives the first {skipped}.",
-    )
+    message = f"{subject.name} takes {len(parameters)} arguments, but zoo gives the first {skipped}."
+    require(len(parameters) >= skipped, message)
     for option in parameters[skipped:]:
+        nearly = subject.kind in STACK_KINDS and NEARLY_A_PLACE.fullmatch(option.name)
+        require(
+            not nearly or not is_a_place(subject, option.name),
+            f"no stack sets {option.name!r}: what receives the number of its layer is named layer, and depth what "
+            "receives the number of layers, with defaults.",
+        )
         if option.kind is option.VAR_KEYWORD and subject.kind == "task":
             continue  # the options of its model
         if option.kind in (option.VAR_POSITIONAL, option.VAR_KEYWORD):
@@ -119,10 +147,8 @@ def shapes(subject: Subject) -> None:
     for batch, length in ((1, 1), (1, 7), (3, 1), (2, 13), (0, 5), (1, 65), (2, 90)):
         x = subject.tokens(batch, length)
         out = layer(x)
-        require(
-            out.shape == x.shape,
-            f"x of shape {tuple(x.shape)} came back as {tuple(out.shape)}: a part keeps the shape (B, T, dim).",
-        )
+        message = f"x of shape {tuple(x.shape)} came back as {tuple(out.shape)}: a part keeps the shape (B, T, dim)."
+        require(out.shape == x.shape, message)
         require(bool(out.isfinite().all()), f"x of shape {tuple(x.shape)} gave numbers that are not finite.")
 
 
@@ -175,7 +201,7 @@ def autocast(subject: Subject) -> None:
     with torch.random.fork_rng([]):
         rounded = copy.deepcopy(layer).to(torch.bfloat16).double()
     for length in SHORT_AND_LONG:
-        x = subject.tokens(2, length)
+        x = subject.tokens(2, length).requires_grad_()
         expected = layer(x)
         with torch.autocast("cpu", torch.bfloat16):
             out = layer(x)
@@ -189,18 +215,30 @@ def autocast(subject: Subject) -> None:
         message = f"under autocast it is {gap:.1e} away from float32, more than {bound:.0e}: widen sums and softmax."
         require(gap <= bound, message)
     out.float().square().sum().backward()
-    for name, parameter in layer.named_parameters():
-        if parameter.grad is not None:
-            fine = parameter.grad.dtype == torch.float32 and bool(parameter.grad.isfinite().all())
+    for name, leaf in (("x", x), *layer.named_parameters()):
+        if leaf.grad is not None:
+            fine = leaf.grad.dtype == torch.float32 and bool(leaf.grad.isfinite().all())
             require(fine, f"under autocast the gradient of {name} is not finite float32.")
 
 
 def inputs_are_left_alone(subject: Subject) -> None:
-    """No input is changed in place, neither tokens nor which of them are real."""
+    """No input is changed in place, neither tokens nor which of them are real, nor what reaches the part itself."""
     layer = any_layer(subject)
+    before: list[list[tuple[Tensor, Tensor]]] = []
+
+    def note(module: nn.Module, args: Any, keywords: dict[str, Any]) -> None:
+        tensors = [value for value in (*args, *keywords.values()) if isinstance(value, Tensor)]
+        before.append([(value, value.clone()) for value in tensors])
+
+    def compare(module: nn.Module, args: Any, output: Any) -> None:
+        same = all(torch.equal(value, copied) for value, copied in before.pop())
+        require(same, "x was changed in place: other branches still read it. Use out-of-place operations.")
+
+    for module in own_modules(subject, layer):
+        module.register_forward_pre_hook(note, with_kwargs=True)
+        module.register_forward_hook(compare)
     for length in SHORT_AND_LONG:
-        x = subject.tokens(2, length)
-        place = torch.arange(length)
+        x, place = subject.tokens(2, length), torch.arange(length)
         valid = torch.stack([place >= 2, place < length - 1])
         copies = x.clone(), valid.clone()
         layer(x)
@@ -211,16 +249,40 @@ def inputs_are_left_alone(subject: Subject) -> None:
         require(same, "x was changed in place: other branches still read it. Use out-of-place operations.")
 
 
+METHODS = ("forward", "attend", "embed", "rotate", "rotate_keys")  # of parts, which take tensors
+
+
+def own_modules(subject: Subject, layer: nn.Module) -> list[nn.Module]:
+    """The instances of the part that a layer holds."""
+    return [module for module in layer.modules() if isinstance(module, subject.part)]
+
+
+def with_strides(value: Any) -> Any:
+    """A tensor of numbers with the same values in another order of memory; everything else as it is."""
+    if not isinstance(value, Tensor) or value.dim() < 2 or not value.is_floating_point():
+        return value
+    return value.transpose(0, -1).contiguous().transpose(0, -1)
+
+
 def strided_inputs(subject: Subject) -> None:
-    """A transposed or expanded view gives what its copy gives."""
-    layer = any_layer(subject)
+    """A transposed or expanded view gives what its copy gives, also where it reaches the part itself."""
+    layer, strided = any_layer(subject), any_layer(subject)
+    for module in own_modules(subject, strided):
+        for name in METHODS:
+            if inspect.ismethod(method := getattr(module, name, None)):
+
+                def call(*args: Any, method: Callable[..., Any] = method, **keywords: Any) -> Any:
+                    return method(*map(with_strides, args), **keywords)
+
+                setattr(module, name, call)
     for length in SHORT_AND_LONG:
-        x = subject.tokens(2, length)
-        view = x.transpose(0, 1).contiguous().transpose(0, 1)
-        require(difference(layer(view), layer(x)) <= 1e-5, "a transposed view gives other numbers than its copy.")
-        row = subject.tokens(1, length)
-        gap = difference(layer(row.expand(3, -1, -1)), layer(row.repeat(3, 1, 1)))
-        require(gap <= 1e-5, "an expanded view gives other numbers than its copy.")
+        x, row = subject.tokens(2, length), subject.tokens(1, length)
+        for view, copied in ((with_strides(x), x), (row.expand(3, -1, -1), row.repeat(3, 1, 1))):
+            try:
+                gap = difference(strided(view), layer(copied))
+            except RuntimeError as error:
+                raise Broken(f"a transposed or expanded view {describe_error(error)}: use .reshape.") from error
+            require(gap <= 1e-5, f"a transposed or expanded view differs by {gap:.1e} from its copy: use .reshape.")
 
 
 def batch_independence(subject: Subject) -> None:
@@ -259,6 +321,30 @@ def evaluation_is_deterministic(subject: Subject) -> None:
         require(same, "evaluation draws random numbers: what follows would change.")
 
 
+def training_is_evaluation(subject: Subject) -> None:
+    """Without dropout training computes what evaluation does, unless it declares ``differs_in_training``."""
+    if getattr(subject.part, "differs_in_training", not getattr(subject.part, "computes_all", True)):
+        raise Inapplicable("it declares that it computes something else in training")
+    layer = any_layer(subject.changed(**dict.fromkeys(rates_of_dropping(subject), 0.0)))
+    for length in SHORT_AND_LONG:
+        x, state = subject.tokens(2, length), torch.get_rng_state()
+        out = layer.train()(x)
+        if not torch.equal(torch.get_rng_state(), state):
+            raise Inapplicable("it draws random numbers in training")
+        gap = difference(out, layer.eval()(x))
+        require(
+            gap <= 1e-5,
+            f"in training it gives other numbers than in evaluation, by {gap:.1e}: one scale, one temperature, no "
+            "statistics of a batch; or declare differs_in_training = True.",
+        )
+
+
+def rates_of_dropping(subject: Subject) -> list[str]:
+    """The names of the part's options that drop something."""
+    skipped = CLASS_PARAMETERS.get(subject.kind, 0)
+    return [name for name in list(inspect.signature(subject.part).parameters)[skipped:] if "drop" in name]
+
+
 class Interrupted(TorchFunctionMode):
     """Within, something else runs before every operation, as if another thread had its turn."""
 
@@ -274,10 +360,8 @@ class Interrupted(TorchFunctionMode):
 @once
 def dropping_options(subject: Subject) -> None:
     """An option that drops (its name holds "drop") does so in training alone, repeatably, and is right on average."""
-    skipped = CLASS_PARAMETERS.get(subject.kind, 0)
-    for name in [name for name in list(inspect.signature(subject.part).parameters)[skipped:] if "drop" in name]:
-        other = copy.copy(subject)
-        other.options = {**subject.options, name: 0.3}
+    for name in rates_of_dropping(subject):
+        other = subject.changed(**{name: 0.3})
         layer, x = any_layer(other), other.tokens(16, 5)
         if hasattr(layer, "norm"):
             layer.norm = nn.Identity()  # the mean of normalised tokens is shorter than the normalised mean
@@ -336,42 +420,39 @@ def no_state_between_calls(subject: Subject) -> None:
     )
 
 
+def reference(subject: Subject) -> None:
+    """``forward`` equals ``reference``, the formula in plain steps, values and gradients in float64."""
+    layer = any_layer(subject).double()
+    calls: list[tuple[nn.Module, Any, Any]] = []
+    for module in own_modules(subject, layer):
+        module.register_forward_hook(lambda *call: calls.append(call[:3]), with_kwargs=True)
+    for scale in (1.0, 1e-3):
+        layer(scale * subject.tokens(2, 5, torch.float64))
+    if not calls or not callable(getattr(calls[0][0], "reference", None)):
+        raise Inapplicable("it gives no reference")
+    for module, (x, *others), keywords in list(calls):
+        one, other = x.detach().requires_grad_(), x.detach().clone().requires_grad_()
+        try:
+            expected = cast(Any, module).reference(other, *others, **keywords)
+        except NotImplementedError:
+            raise Inapplicable("it gives no reference") from None
+        out = module(one, *others, **keywords)
+        gap = difference(out, expected)
+        advice = "or, where it is another formula, override reference too"
+        require(gap <= 1e-10, f"it is {gap:.1e} away from its own formula: change forward, {advice}.")
+        probe = torch.randn_like(out)
+        (slope,) = torch.autograd.grad((out * probe).sum(), one)
+        (truth,) = torch.autograd.grad((expected * probe).sum(), other)
+        gap = difference(slope, truth)
+        require(gap <= 1e-8, f"its gradient is {gap:.1e} away from its own formula's.")
+
+
 IMPORTS: dict[tuple[str, str], dict[str, Any]] = {}  # what is known of modules, by name and by what was there before
 PROGRAM = """
-import sys, time, json, io, os, contextlib
-import torch
-import socket
-for ready, modules in {groups!r}:
-    child = os.fork()
-    if child:
-        os.waitpid(child, 0)
-        continue
-    exec('import ' + ready)
-    for module in modules:
-        sys.stdout.flush()
-        child = os.fork()
-        if child:
-            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-            if code:
-                print(json.dumps([ready, module, {{'error': f'it ended the process with code {{code}}'}}]), flush=True)
-            continue
-        said, net, out, error = io.StringIO(), [], sys.stdout, None
-        def refuse(*a, **k):
-            net.append(1)
-            raise OSError('no network during import')
-        socket.socket.connect = refuse
-        begun = time.process_time()
-        try:
-            with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-                __import__(module)
-        except BaseException as failure:
-            error = f'{{type(failure).__name__}}: {{failure}}'
-        seen = {{'seconds': time.process_time() - begun, 'said': said.getvalue()[:200], 'network': bool(net),
-                'cuda': torch.cuda.is_initialized()}}
-        out.write(json.dumps([ready, module, {{'error': error}} if error else seen]) + chr(10))
-        out.flush()
-        os._exit(0)
-    os._exit(0)
+import json, torch, {ready}
+from zoo.plugins.safe_import import measure_import
+for module in {modules!r}:
+    print(json.dumps([module, measure_import(module)]), flush=True)
 """
 
 
@@ -380,26 +461,18 @@ def ready_for(kind: str) -> str:
     return "zoo.models.stack" if kind in STACK_KINDS else "zoo.tasks.task, zoo.data.data"
 
 
-def import_in_fresh_processes(groups: dict[str, list[str]]) -> None:
-    """Note how each module is imported in a process that has torch and what is ready already, and nothing else.
+def import_in_fresh_processes(ready: str, modules: list[str]) -> None:
+    """Note how each module is imported in a process that has torch and what is ``ready``, and nothing else.
 
-    ``groups`` holds the modules by what is ready, as ``ready_for`` says it. One process imports torch; it forks for
-    what is ready, and that for each module.
+    One process imports these, and forks for each module.
     """
-    program = PROGRAM.format(groups=list(groups.items()))
-    count = sum(map(len, groups.values()))
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", "import sys; sys.path[:] = " + repr(sys.path) + "\n" + program],
-        capture_output=True, text=True, timeout=600 + 60 * count, check=False,
-    )  # fmt: skip
-    for line in done.stdout.splitlines():
-        if line.startswith("["):
-            ready, module, imported = json.loads(line)
-            IMPORTS[module, ready] = imported
+    program = f"import sys; sys.path[:] = {sys.path!r}\n" + PROGRAM.format(ready=ready, modules=modules)
+    command, limit = [sys.executable, "-P", "-c", program], 600 + 60 * len(modules)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
     error = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-    for ready, modules in groups.items():
-        for module in modules:
-            IMPORTS.setdefault((module, ready), {"error": error})
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+    for module, imported in [*lines, *((module, {"error": error}) for module in modules)]:
+        IMPORTS.setdefault((module, ready), imported)
 
 
 @once
@@ -407,18 +480,35 @@ def clean_import(subject: Subject) -> None:
     """Importing the module takes under two seconds, prints nothing, opens no connection and starts no GPU."""
     module, ready = subject.part.__module__, ready_for(subject.kind)
     if (module, ready) not in IMPORTS:
-        import_in_fresh_processes({ready: [module]})
+        import_in_fresh_processes(ready, [module])
     report = IMPORTS[module, ready]
     require("error" not in report, f"it cannot be imported in a fresh process: {report.get('error')}")
-    require(
-        report["seconds"] < 2,
-        f"importing it takes {report['seconds']:.1f} s: import heavy packages where they are used.",
-    )
+    message = f"importing it takes {report['seconds']:.1f} s: import heavy packages where they are used."
+    require(report["seconds"] < 2, message)
     require(not report["said"], f"importing it prints {report['said']!r}: say nothing on import.")
     require(not report["network"], "importing it opens a network connection.")
     require(not report["cuda"], "importing it starts CUDA, which breaks processes that fork afterwards.")
 
 
+def token_by_token(subject: Subject) -> None:
+    """A token's result depends on that token alone, by perturbation and by gradient."""
+    part = spread(cast(Any, subject).build())
+    x = subject.tokens(2, 6)
+    whole = part(x)
+    loud = x.clone()
+    loud[:, 1:] = 1e3 * torch.randn_like(loud[:, 1:])
+    gap = difference(part(loud)[:, :1], whole[:, :1])
+    require(gap <= 1e-6, f"the first token changes by {gap:.1e} with the others: work on the last dimension alone.")
+    part, x = part.double(), subject.tokens(1, 5, torch.float64).requires_grad_()
+    for t in range(5):
+        (grad,) = torch.autograd.grad((part(x)[0, t] ** 2).sum(), x)
+        others = [s for s in range(5) if s != t and bool(grad[0, s].any())]
+        require(not others, f"token {t} depends on token {others[0] if others else ''}: tokens must not mix.")
+        require(bool(grad[0, t].any()), f"token {t} does not depend on itself: is its input detached?")
+    flat = part(x.reshape(-1, x.size(-1)))
+    require(difference(flat, part(x)[0]) <= 1e-10, "(tokens, dim) gives other numbers than (B, T, dim).")
+
+
 COMMON = [documentation, unknown_options_are_refused, clean_import, shapes, dtypes, autocast, inputs_are_left_alone,
-          strided_inputs, batch_independence, evaluation_is_deterministic, dropping_options,
+          strided_inputs, batch_independence, evaluation_is_deterministic, training_is_evaluation, dropping_options,
           no_state_between_calls]  # fmt: skip

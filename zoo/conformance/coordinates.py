@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.optim import AdamW
@@ -57,9 +57,7 @@ def activations(task: CausalLM, tokens: Tensor) -> dict[str, Tensor]:
 
 def slope(sizes: dict[int, float]) -> float:
     """The slope of log2 size over log2 width, by least squares."""
-    points = [(math.log2(width), math.log2(size)) for width, size in sizes.items()]
-    x, y = (sum(values) / len(points) for values in zip(*points, strict=True))
-    return sum((a - x) * (b - y) for a, b in points) / sum((a - x) ** 2 for a, _ in points)
+    return float(np.polyfit(np.log2(list(sizes)), np.log2(list(sizes.values())), 1)[0])
 
 
 def slopes(rule: Rule, widths: Sequence[int], **options: Any) -> dict[str, float]:

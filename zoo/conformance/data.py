@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import pickle
 import re
 import shutil
+import subprocess
+import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from difflib import SequenceMatcher
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -17,11 +22,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zoo.conformance.check import once, require
+from zoo.conformance.check import Inapplicable, once, require
 from zoo.conformance.common import clean_import, documentation
 from zoo.conformance.streams import STREAM_PROMISES, check_loaders, check_resume, check_shards, first_samples
 from zoo.conformance.subject import DataSubject
 from zoo.data.batches import Batches, Loader
+from zoo.data.data import Data
 from zoo.data.streams import StreamLoader
 from zoo.errors import UsageError
 
@@ -80,6 +86,40 @@ def order_is_repeatable(subject: DataSubject) -> None:
 
 
 @once
+def hash_seed_changes_nothing(subject: DataSubject) -> None:
+    """A process with other hashes (PYTHONHASHSEED) has the same batches, sizes and fingerprint."""
+    if "<locals>" in subject.part.__qualname__ or subject.part.__module__ == "__main__":
+        raise Inapplicable("another process cannot import it")
+    options = subject.file_options | subject.options
+    here, sizes = summary(subject.build(seed=1)), pickle.dumps((subject.part, options)).hex()
+    program = f"""import sys; sys.path[:] = {sys.path!r}
+import pickle
+from zoo.conformance.data import summary
+part, options = pickle.loads(bytes.fromhex({sizes!r}))
+data = part(**options | {{"seed": 1}})
+data.ready()
+print("summary", *summary(data))"""
+    seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
+    environment = os.environ | {"PYTHONHASHSEED": seed, "ZOO_CACHE": str(subject.folder / "other-hashes")}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program], env=environment, capture_output=True, text=True, timeout=900, check=False
+    )
+    lines = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("summary ")]
+    error = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    require(bool(lines), f"it does not load in another process: {error}")
+    names = zip(("fingerprint", "sizes", "batches"), here, lines[0], strict=True)
+    wrong = ", ".join(name for name, mine, other in names if mine != other)
+    require(not wrong, f"with another PYTHONHASHSEED its {wrong} differ: sort what comes from sets, use no hash().")
+
+
+def summary(data: Data) -> list[str]:
+    """Digests of the fingerprint, the sizes, and the first batches of training and validation."""
+    batches = [*batches_of(epoch(data.train_dataloader(), 0)), *batches_of(data.val_dataloader())]
+    values = (data.fingerprint(), sorted(data.sizes().items()), batches)
+    return [hashlib.sha256(repr(value).encode()).hexdigest() for value in values]
+
+
+@once
 def global_randomness_is_left_alone(subject: DataSubject) -> None:
     """Loading draws nothing from torch's global generator: dropout would differ with the data."""
     data = subject.build(seed=1)
@@ -107,9 +147,8 @@ def processes_share(subject: DataSubject) -> None:
             indices = [index for rank in range(world) for batch in Batches(plan, rank) for index in batch]
             doubled = len(indices) - len(set(indices))
             require(not doubled, f"{world} processes see {doubled} samples of {split} twice.")
-            require(
-                len(indices) <= total, f"{world} processes see {len(indices)} samples of {split}, which has {total}."
-            )
+            message = f"{world} processes see {len(indices)} samples of {split}, which has {total}."
+            require(len(indices) <= total, message)
     if "train" in data.streams:
         return
     alone = {index for batch in Batches(data.plan("train", 1, 1), 0) for index in batch}
@@ -169,9 +208,8 @@ def splits_are_apart(subject: DataSubject) -> None:
                 message = (
                     f"{sum(twins)} of {len(twins)} samples of {split} stand in the training data, by their {name!r}"
                 )
-                require(
-                    share <= allowed, f"{message}: take whole texts or images out of training (twins = {data.twins})."
-                )
+                message = f"{message}: take whole texts or images out of training (twins = {data.twins})."
+                require(share <= allowed, message)
 
 
 def samples(dataset: Any, most: int | None = None) -> dict[str, list[np.ndarray]]:
@@ -185,6 +223,48 @@ def samples(dataset: Any, most: int | None = None) -> dict[str, list[np.ndarray]
             if isinstance(value, Tensor) and value.dim() > 1 and len(value) == len(part) and value.dtype != torch.bool:
                 columns.setdefault(name, []).extend(value.numpy())
     return columns
+
+
+@once
+def near_twins(subject: DataSubject) -> None:
+    """Texts to validate with are no nearer to those of training than these are to each other: no word was changed."""
+    data = subject.build(seed=1)
+    train = first_samples(data, MOST) if "train" in data.streams else samples(data.datasets["train"], MOST)
+    applied = False
+    for split in {"val", "test"} & set(data.datasets):
+        for name, rows in samples(data.datasets[split], ASIDE // 2).items():
+            if name not in train or rows[0].ndim != 1 or rows[0].dtype.kind == "f":
+                continue
+            texts = [trimmed(row) for row in train[name]]
+            among = [texts[place] for place in np.linspace(0, len(texts) - 1, ASIDE // 2).astype(int)]
+            shares = [near_share(some, texts) for some in ([trimmed(row) for row in rows], among)]
+            applied = True
+            sentence = (
+                f"{shares[0]:.0%} of the samples of {split} are nearly one of training, by {name!r}, and of those"
+            )
+            message = f"{sentence} of training {shares[1]:.0%} are another one: split whole texts, then make variants."
+            require(shares[0] - shares[1] <= max(0.2, data.twins), message)
+    if not applied:
+        raise Inapplicable("its samples are no texts")
+
+
+def near_share(rows: list[np.ndarray], train: list[np.ndarray]) -> float:
+    """The share of token rows (T,) of which another one in ``train`` has nine tenths, in the same order."""
+    holders: dict[tuple[int, ...], list[int]] = {}
+    for number, row in enumerate(train):
+        for gram in set(zip(row.tolist(), row[1:].tolist(), row[2:].tolist(), strict=False)):
+            holders.setdefault(gram, []).append(number)
+    near = 0
+    for row in rows:
+        grams = set(zip(row.tolist(), row[1:].tolist(), row[2:].tolist(), strict=False))
+        rare = [holders[gram] for gram in grams if len(holders.get(gram, ())) in range(1, 100)]
+        votes = Counter(number for numbers in rare for number in numbers if train[number] is not row)
+        for number, _ in votes.most_common(2):
+            ratio = SequenceMatcher(None, row.tolist(), train[number].tolist(), autojunk=False).ratio()
+            if ratio >= 0.8:
+                near += 1
+                break
+    return near / max(1, len(rows))
 
 
 def twins_of(some: list[np.ndarray], train: list[np.ndarray]) -> list[bool] | None:
@@ -275,9 +355,8 @@ def fingerprint_follows_content(subject: DataSubject) -> None:
         for split, one in content_digests(changed).items():
             if split in digests and one.shapes == digests[split].shapes and one.digest != digests[split].digest:
                 message = f"with {option} the {split} split holds other samples under the same fingerprint"
-                require(
-                    changed.fingerprint() != fingerprint, f"{message}: it covers everything that samples are made from."
-                )
+                message = f"{message}: it covers everything that samples are made from."
+                require(changed.fingerprint() != fingerprint, message)
 
 
 def follows_files(subject: DataSubject, fingerprint: str) -> None:
@@ -346,6 +425,8 @@ def what_it_says_of_itself(subject: DataSubject) -> None:
         subject.build().save(Path(folder))
 
 
-PROMISES = [documentation, clean_import, splits_and_sizes, order_is_repeatable, global_randomness_is_left_alone,
+PROMISES = [documentation, clean_import, splits_and_sizes, order_is_repeatable, hash_seed_changes_nothing,
+            global_randomness_is_left_alone,
             processes_share, resumes, workers_change_nothing, what_it_says_of_itself,
-            splits_are_apart, every_sample_loads, fingerprint_follows_content, *STREAM_PROMISES]  # fmt: skip
+            splits_are_apart, near_twins, every_sample_loads, fingerprint_follows_content,
+            *STREAM_PROMISES]  # fmt: skip

@@ -7,13 +7,13 @@ import copy
 import torch
 
 from zoo.conformance.check import Inapplicable, once, require
-from zoo.conformance.common import CAP, COMMON, difference
+from zoo.conformance.common import CAP, COMMON, difference, reference, token_by_token
 from zoo.conformance.sequence import learns_two_samples, pad
 from zoo.conformance.short_training import TASKS
 from zoo.conformance.subject import FFNSubject, spread
-from zoo.conformance.token_wise import TOKENS, reference
-from zoo.conformance.weights import WEIGHTS, aux_losses
+from zoo.conformance.weights import WEIGHTS
 from zoo.models.initialization import initialize
+from zoo.parts.ffn import aux_losses
 
 
 @once
@@ -68,7 +68,7 @@ def side_loss_of_real_tokens(subject: FFNSubject) -> None:
     rows, losses = [subject.tokens(1, length) for length in (6, 3)], []
     for rubbish in (0.0, 10.0):
         net(*pad(rows, True, rubbish))
-        losses.append(aux_losses(net))
+        losses.append(sum(aux_losses(net), torch.zeros(())))
     if not losses[0].requires_grad:
         raise Inapplicable("it has no side loss")
     gap = difference(losses[1], losses[0])
@@ -101,5 +101,5 @@ def nonlinear(subject: FFNSubject) -> None:
     require(bent > 1e-6, "it is linear in its input: is the activation missing?")
 
 
-PROMISES = [*COMMON, *TOKENS, any_size, budget, nonlinear, no_token_is_dropped, many_tokens, aux_loss,
+PROMISES = [*COMMON, token_by_token, any_size, budget, nonlinear, no_token_is_dropped, many_tokens, aux_loss,
             side_loss_of_real_tokens, reference, learns_two_samples, *WEIGHTS, *TASKS]  # fmt: skip

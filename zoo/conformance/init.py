@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any
 
 import torch
 from torch import nn
@@ -12,9 +11,9 @@ from torch import nn
 from zoo.conformance.check import Inapplicable, once, require
 from zoo.conformance.common import clean_import, documentation, unknown_options_are_refused
 from zoo.conformance.coordinates import slopes
+from zoo.conformance.short_training import loss_of_language_falls
 from zoo.conformance.subject import InitSubject
 from zoo.models.initialization import initialize, rule_of
-from zoo.tasks.lm import CausalLM
 
 STEEP = 0.3  # slope of log change over log width; without muP it is above 0.5
 
@@ -87,6 +86,16 @@ def signals_keep_their_size(subject: InitSubject) -> None:
 
 
 @once
+def reads_decide(subject: InitSubject) -> None:
+    """A matrix that reads many numbers and writes few does not enlarge them: its scale goes by what it reads."""
+    for name, module in subject.build(dim=16, heads=2, hidden=4096, depth=1).named_modules():
+        if isinstance(module, nn.Linear) and module.in_features >= 100 * module.out_features:
+            size = float(module.weight.detach().square().sum(1).mean().sqrt())
+            sentence = f"{name} reads {module.in_features} numbers of size 1, and writes {size:.2g}"
+            require(size <= 3, f"{sentence}: the variance of a weight is 1 over the width read, not over that written.")
+
+
+@once
 def rates_are_factors(subject: InitSubject) -> None:
     """``rates`` names parameters of the network, with finite factors above zero, and changes nothing."""
     for dim in (16, 48, 192):
@@ -104,27 +113,7 @@ def rates_are_factors(subject: InitSubject) -> None:
 @once
 def trains(subject: InitSubject) -> None:
     """A small language model that starts with it learns: its loss on one batch falls."""
-    sizes: dict[str, Any] = {
-        "vocab_size": 23,
-        "max_length": 16,
-        "dim": 32,
-        "depth": 2,
-        "heads": 2,
-        "hidden": 48,
-        "tie": False,
-    }
-    task = CausalLM(**sizes, lr=1e-2, init=subject.factory).train()
-    optimizer = task.make_optimizer()
-    tokens = torch.randint(23, (8, 13))
-    losses = []
-    for _ in range(30):
-        total, size = task.loss({"inputs": tokens[:, :-1], "targets": tokens[:, 1:]})
-        optimizer.zero_grad()
-        (total / size).backward()
-        optimizer.step()
-        losses.append(float(total.detach() / size))
-    fell = losses[-1] < losses[0] - 0.1
-    require(fell, f"30 steps of lr 0.01 take the loss from {losses[0]:.3f} to {losses[-1]:.3f}.")
+    loss_of_language_falls(0.1, lr=1e-2, init=subject.factory, tie=False)
 
 
 @once
@@ -138,5 +127,6 @@ def changes_keep_their_size(subject: InitSubject) -> None:
 
 
 PROMISES = [documentation, unknown_options_are_refused, clean_import, follows_the_seed, sets_every_parameter,
-            meta_construction, keeps_dtype, signals_keep_their_size, rates_are_factors, changes_keep_their_size,
+            meta_construction, keeps_dtype, signals_keep_their_size, reads_decide, rates_are_factors,
+            changes_keep_their_size,
             trains]  # fmt: skip

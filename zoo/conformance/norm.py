@@ -7,10 +7,9 @@ import copy
 import torch
 
 from zoo.conformance.check import Inapplicable, require
-from zoo.conformance.common import CAP, COMMON, difference
+from zoo.conformance.common import CAP, COMMON, difference, reference, token_by_token
 from zoo.conformance.short_training import TASKS
 from zoo.conformance.subject import NormSubject, spread
-from zoo.conformance.token_wise import TOKENS, reference
 from zoo.conformance.weights import WEIGHTS
 
 
@@ -36,9 +35,8 @@ def extreme_sizes(subject: NormSubject) -> None:
         out = norm(x)
         (grad,) = torch.autograd.grad(out.sum(), x)
         fine = bool(out.isfinite().all() and grad.isfinite().all())
-        require(
-            fine, f"numbers of size {scale:g} give results or gradients that are not finite: add eps inside the root."
-        )
+        message = f"numbers of size {scale:g} give results or gradients that are not finite: add eps inside the root."
+        require(fine, message)
     half = norm.to(torch.float16)
     exact = copy.deepcopy(half).double()
     for scale in (300.0, 6e4):
@@ -85,4 +83,4 @@ def invariance(subject: NormSubject) -> None:
         require(gap <= 1e-6, f"declared to ignore a shift, yet x + 5 gives results {gap:.1e} away.")
 
 
-PROMISES = [*COMMON, *TOKENS, any_width, extreme_sizes, far_from_zero, invariance, reference, *WEIGHTS, *TASKS]
+PROMISES = [*COMMON, token_by_token, any_width, extreme_sizes, far_from_zero, invariance, reference, *WEIGHTS, *TASKS]

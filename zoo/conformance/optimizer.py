@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import io
 from typing import Any
 
@@ -11,12 +12,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from zoo.conformance.check import once, require
-from zoo.conformance.common import clean_import, documentation, unknown_options_are_refused
+from zoo.conformance.check import Inapplicable, once, require
+from zoo.conformance.common import clean_import, difference, documentation, unknown_options_are_refused
+from zoo.conformance.short_training import loss_of_language_falls
 from zoo.conformance.subject import OptimizerSubject
-from zoo.tasks.lm import CausalLM
-
-WORDS = 11
 
 
 def pull(net: nn.Module, target: dict[str, Tensor]) -> Tensor:
@@ -97,22 +96,86 @@ def untouched_without_gradient(subject: OptimizerSubject) -> None:
 
 
 def weight_decay_by_group(subject: OptimizerSubject) -> None:
-    """A group with ``weight_decay`` 0, as gains and biases have, does not decay, whatever the other groups do."""
+    """A gradient of zero shrinks a number by lr · ``weight_decay`` of its group at most, where that is 0 not at all."""
     net, optimizer, _ = start(subject)
-    before = values(net)
+    decoupled = getattr(subject.part, "decoupled_decay", not subject.part.__module__.startswith("torch."))
+    names = {id(p): name for name, p in net.named_parameters()}
     for _ in range(3):
+        before = values(net)
         for p in net.parameters():
             p.grad = torch.zeros_like(p) if p.requires_grad else None
         optimizer.step()
-    vectors = {name for name, p in net.named_parameters() if p.dim() < 2}
-    wrong = sorted(vectors & set(moved(net, before)))
-    message = f"{', '.join(wrong)} moves by a gradient of zero: read weight_decay from the group, not from the options."
-    require(not wrong, message)
+        for group in optimizer.param_groups:
+            decay, lr = group.get("weight_decay", 0.0), group["lr"]
+            for name, p in ((names[id(p)], p.detach()) for p in group["params"]):
+                message = f"{name} moves by a gradient of zero: read weight_decay from the group, not from the options."
+                require(bool(decay) or torch.equal(p, before[name]), message)
+                change = (p - before[name]) / before[name].abs().clamp(min=1e-3) * before[name].sign()
+                fine = bool(((change <= 1e-6) & (change >= -1.5 * lr * decay - 1e-6)).all())
+                sizes = f"by up to {float(change.abs().max()):.1e} of its value instead of {lr:g} * {decay:g}"
+                advice = "take decay out of the gradient and its averages, or declare decoupled_decay = False"
+                require(fine or not decay or not decoupled, f"weight decay alone changes {name} {sizes}: {advice}.")
+    if "weight_decay" in inspect.signature(subject.part).parameters:
+        steps = [first_step(subject, {"weight_decay": decay}) for decay in (0.0, 0.3)]
+        require(not torch.equal(*steps), "--weight_decay 0.3 changes nothing: read it from the group.")
+
+
+def first_step(subject: OptimizerSubject, options: dict[str, Any]) -> Tensor:
+    """By how much the first step with other options changes all numbers, (numbers,)."""
+    torch.manual_seed(0)
+    net, optimizer, target = start(subject.changed(**options))
+    before = values(net)
+    make_steps(net, optimizer, target)
+    return torch.cat([(p.detach() - before[name]).flatten() for name, p in net.named_parameters()])
+
+
+def first_step_is_corrected(subject: OptimizerSubject) -> None:
+    """The first step does not depend on how slowly averages forget: their bias towards zero is corrected."""
+    defaults = {name: one.default for name, one in inspect.signature(subject.part).parameters.items()}
+    slower: dict[str, Any] = {}
+    for name, value in (defaults | subject.options).items():
+        rates = value if isinstance(value, (tuple, list)) else (value,)
+        if name.startswith(("beta", "momentum")) and all(isinstance(rate, float) and 0 < rate < 1 for rate in rates):
+            changed = [1 - (1 - rate) / 2 for rate in rates]
+            slower[name] = tuple(changed) if isinstance(value, (tuple, list)) else changed[0]
+    if not slower:
+        raise Inapplicable("no option says how slowly an average forgets")
+    if not getattr(subject.part, "corrects_bias", True):
+        raise Inapplicable("it declares corrects_bias = False")
+    usual, slow = first_step(subject, {}), first_step(subject, slower)
+    share = float((slow - usual).norm() / usual.norm().clamp(min=1e-12))
+    message = f"with {slower} the first step differs by {share:.0%}: divide averages by 1 - beta ** step"
+    require(share <= 0.01, f"{message}, or declare corrects_bias = False.")
+
+
+@once
+def steps_by_reference(subject: OptimizerSubject) -> None:
+    """Three steps of known gradients give what ``reference(w, gradients, group)`` gives, in float64."""
+    net = subject.network().double()
+    optimizer, starts = subject.build(net), values(net)
+    if not callable(formula := getattr(optimizer, "reference", None)):
+        raise Inapplicable("it gives no reference")
+    groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+    trained = {name: p for name, p in net.named_parameters() if p.requires_grad}
+    gradients: dict[str, list[Tensor]] = {name: [] for name in trained}
+    for step in (1, 2, 3):
+        for name, p in trained.items():
+            p.grad = torch.randn_like(p)
+            gradients[name].append(p.grad.clone())
+        optimizer.step()
+        for name, p in trained.items():
+            gap = difference(p.detach(), formula(starts[name], gradients[name], groups[id(p)]))
+            advice = "change step, or, where it is another formula, override reference too"
+            require(gap <= 1e-6, f"step {step} of {name} is {gap:.1e} away from its own formula: {advice}.")
 
 
 def rate_of_group(subject: OptimizerSubject) -> None:
     """The learning rate is ``group["lr"]`` at each step, which a schedule and layer-wise rates set."""
     net, optimizer, target = start(subject)
+    rates = [group["lr"] for group in optimizer.param_groups]
+    make_steps(net, optimizer, target, 3)
+    same = rates == [group["lr"] for group in optimizer.param_groups]
+    require(same, 'a step changes group["lr"], which a schedule sets: keep a rate of its own under another name.')
     optimizer.zero_grad()
     LambdaLR(optimizer, lambda step: 0.0)
     before = values(net)
@@ -217,23 +280,10 @@ def dtypes(subject: OptimizerSubject) -> None:
 @once
 def trains(subject: OptimizerSubject) -> None:
     """A small language model trains with it as with a recipe: its loss on one batch falls."""
-    task = CausalLM(
-        vocab_size=WORDS, max_length=16, lr=3e-3, optimizer=subject.factory, dim=32, depth=2, heads=2, hidden=48
-    ).train()
-    optimizer = task.make_optimizer()
-    tokens = torch.randint(WORDS, (8, 13))
-    losses = []
-    for _ in range(30):
-        total, size = task.loss({"inputs": tokens[:, :-1], "targets": tokens[:, 1:]})
-        optimizer.zero_grad()
-        (total / size).backward()
-        optimizer.step()
-        losses.append(float(total.detach() / size))
-    require(losses[-1] == losses[-1], "the loss of a small language model is nan after 30 steps.")
-    fell = losses[-1] < losses[0] - 0.005
-    require(fell, f"30 steps of lr 0.003 take the loss from {losses[0]:.3f} to {losses[-1]:.3f}.")
+    loss_of_language_falls(0.005, lr=3e-3, optimizer=subject.factory)
 
 
 PROMISES = [documentation, unknown_options_are_refused, clean_import, loss_falls, groups_hold_each_parameter,
-            untouched_without_gradient, weight_decay_by_group, rate_of_group, resumes, closure, repeatable, finite,
+            untouched_without_gradient, weight_decay_by_group, rate_of_group,
+            first_step_is_corrected, steps_by_reference, resumes, closure, repeatable, finite,
             dtypes, trains]  # fmt: skip

@@ -38,10 +38,8 @@ def hooks(subject: PositionSubject) -> None:
     x, y = torch.randn(2, 5, DIM), torch.randn(2, HEADS, 5, HEAD)
     for pos in (torch.arange(5), torch.arange(5).expand(2, 5)):
         out = scheme.embed(x, pos)
-        require(
-            out.shape == x.shape,
-            f"embed gives {tuple(out.shape)} for x {tuple(x.shape)} and positions {tuple(pos.shape)}.",
-        )
+        message = f"embed gives {tuple(out.shape)} for x {tuple(x.shape)} and positions {tuple(pos.shape)}."
+        require(out.shape == x.shape, message)
         over_heads = pos if pos.dim() == 1 else pos[:, None]
         out = scheme.rotate(y, over_heads)
         require(out.shape == y.shape, f"rotate gives {tuple(out.shape)} for {tuple(y.shape)}.")
@@ -63,15 +61,11 @@ def positions_are_given(subject: PositionSubject) -> None:
     whole, turned = scheme.embed(x, pos), scheme.rotate(y, pos)
     for t in (0, 5, 8):
         one = scheme.embed(x[:, t : t + 1], torch.tensor([t]))
-        require(
-            difference(one, whole[:, t : t + 1]) <= 1e-6,
-            f"embed of one token at {t} is not that of a sequence: use pos.",
-        )
+        message = f"embed of one token at {t} is not that of a sequence: use pos."
+        require(difference(one, whole[:, t : t + 1]) <= 1e-6, message)
         one = scheme.rotate(y[:, :, t : t + 1], torch.tensor([t]))
-        require(
-            difference(one, turned[:, :, t : t + 1]) <= 1e-6,
-            f"rotate of one token at {t} is not that of a sequence: use pos.",
-        )
+        message = f"rotate of one token at {t} is not that of a sequence: use pos."
+        require(difference(one, turned[:, :, t : t + 1]) <= 1e-6, message)
     gap = difference(scheme.embed(x[:, order], pos[order]), whole[:, order])
     require(gap <= 1e-6, "embed of shuffled tokens at their positions differs: use pos, count nothing.")
     both = torch.stack([pos, pos.flip(0)])
@@ -91,10 +85,36 @@ def bias_is_elementwise(subject: PositionSubject) -> None:
     whole = scheme.bias(torch.arange(HEADS)[:, None, None], torch.arange(20)[:, None], torch.arange(25)[None])
     for h, q, k in ((0, 0, 0), (1, 3, 2), (2, 19, 0), (3, 7, 24), (1, 12, 12)):
         one = scheme.bias(torch.tensor(h), torch.tensor(q), torch.tensor(k))
-        require(
-            difference(one, whole[h, q, k]) <= 1e-6,
-            f"bias of head {h}, query {q}, key {k} alone is not that of a table.",
-        )
+        message = f"bias of head {h}, query {q}, key {k} alone is not that of a table."
+        require(difference(one, whole[h, q, k]) <= 1e-6, message)
+
+
+def heads_have_their_own(subject: PositionSubject) -> None:
+    """Each head has a bias of its own; ``heads_alike = True`` declares one for all."""
+    scheme = subject.build()
+    if not scheme.biases:
+        raise Inapplicable("it has no bias")
+    whole = scheme.bias(torch.arange(HEADS)[:, None, None], torch.arange(20)[:, None], torch.arange(25)[None])
+    alike = [(a, b) for a in range(HEADS) for b in range(a) if difference(whole[a], whole[b]) <= 1e-6]
+    if not getattr(subject.part, "heads_alike", False):
+        require(not alike, f"heads {alike[:2]} share one bias: give each its own, or declare heads_alike = True.")
+
+
+def reference(subject: PositionSubject) -> None:
+    """``embed``, ``rotate`` and ``bias`` equal ``reference(hook, ...)``, their formula in plain steps, in float64."""
+    scheme = subject.build().double()
+    if not callable(formula := getattr(scheme, "reference", None)):
+        raise Inapplicable("it gives no reference")
+    x, y = torch.randn(1, 9, DIM, dtype=torch.float64), torch.randn(1, HEADS, 9, HEAD, dtype=torch.float64)
+    pos, far = torch.arange(9), torch.arange(300, 309)
+    for here in (pos, far):
+        calls: dict[str, tuple[Tensor, ...]] = {"embed": (x, here), "rotate": (y, here), "rotate_keys": (y, here)}
+        calls["bias"] = torch.arange(HEADS)[:, None, None], here[:, None], pos[None]
+        for hook, arguments in calls.items():
+            if getattr(type(scheme), hook) is not getattr(Position, hook):
+                gap = difference(getattr(scheme, hook)(*arguments), formula(hook, *arguments))
+                advice = "or, where it is another formula, override reference too"
+                require(gap <= 1e-6, f"{hook} is {gap:.1e} away from its own formula: change it, {advice}.")
 
 
 @once
@@ -151,9 +171,8 @@ def turning_keeps_lengths(subject: PositionSubject) -> None:
         alike = y[:, :1].expand_as(y)
         out = scheme.rotate(alike, pos)
         same = difference(out, scheme.rotate(y[:, :1], pos).expand_as(out)) <= 1e-6
-        require(
-            same, "heads are turned differently: queries and keys come as heads of one tensor, turn all heads alike."
-        )
+        message = "heads are turned differently: queries and keys come as heads of one tensor, turn all heads alike."
+        require(same, message)
 
 
 def low_precision(subject: PositionSubject) -> None:
@@ -248,9 +267,8 @@ def grids(subject: PositionSubject) -> None:
     if stack.position.relative and stack.position.biases:
         for query, key in ((-1, 3), (3, -1)):
             none = stack.position.bias(torch.arange(HEADS), torch.tensor(query), torch.tensor(key))
-            require(
-                not none.any(), "a special token stands at no place: it has no distance, and its bias must be zero."
-            )
+            message = "a special token stands at no place: it has no distance, and its bias must be zero."
+            require(not none.any(), message)
 
 
 def limit(subject: PositionSubject) -> None:
@@ -288,15 +306,15 @@ def impossible_widths(subject: PositionSubject) -> None:
             net = MultiHead(dim, 2)
             net(scheme.embed(torch.randn(1, 4, dim), torch.arange(4)), pattern=Pattern(), position=scheme)
         except UsageError as refusal:
-            require(
-                str(dim) in str(refusal) or str(heads_dim) in str(refusal), f"it does not name the width: {refusal}"
-            )
+            message = f"it does not name the width: {refusal}"
+            require(str(dim) in str(refusal) or str(heads_dim) in str(refusal), message)
         except Exception as error:
             raise Broken(
                 f"heads of width {heads_dim} raise {type(error).__name__}: {error}. Refuse them in check(head_dim)."
             ) from error
 
 
-PROMISES = [*COMMON, hooks, positions_are_given, bias_is_elementwise, order_matters, distances,
+PROMISES = [*COMMON, hooks, reference, positions_are_given,
+            bias_is_elementwise, heads_have_their_own, order_matters, distances,
             turning_keeps_lengths, every_place_is_its_own, near_counts_most, low_precision, grids, limit,
             impossible_widths, *SEQUENCE, learns_two_samples, *WEIGHTS, *TASKS]  # fmt: skip

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from zoo.conformance.check import Broken, Inapplicable, once, require
-from zoo.conformance.common import any_layer, build_part, difference
+from zoo.conformance.common import any_layer, build_part, difference, need_parameters
 from zoo.conformance.subject import DIM, SHORT_AND_LONG, Refused, Subject
 from zoo.models.initialization import initialize
 from zoo.models.stack import Stack
@@ -76,9 +76,8 @@ def signals_keep_their_size(subject: Subject) -> None:
     if isinstance(layer, Stack):
         layer.norm = nn.Identity()  # it would hide the size
     size = layer(subject.tokens(8, 16)).std().item()
-    require(
-        0.05 <= size <= 5, f"a unit signal comes out with standard deviation {size:.2g}: scale the initial weights."
-    )
+    message = f"a unit signal comes out with standard deviation {size:.2g}: scale the initial weights."
+    require(0.05 <= size <= 5, message)
     x = subject.tokens(4, 16).requires_grad_()
     (net(x) * torch.randn(4, 16, x.size(-1))).sum().backward()
 
@@ -108,6 +107,7 @@ def processes_agree(subject: Subject) -> None:
     from zoo.conformance.processes import together
 
     layer = build_part(subject) if subject.kind in ("norm", "ffn") else any_layer(subject)
+    need_parameters(layer)
     x = subject.tokens(4, 6)
     target = torch.randn_like(x)
     alone = copy.deepcopy(layer).train()

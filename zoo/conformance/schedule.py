@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import inspect
 import io
 import itertools
 
+import numpy as np
 import torch
 
-from zoo.conformance.check import once, require
+from zoo.conformance.check import Inapplicable, once, require
 from zoo.conformance.common import clean_import, documentation, unknown_options_are_refused
 from zoo.conformance.subject import ScheduleSubject
+from zoo.errors import UsageError
+from zoo.tasks.schedule import Schedule
 
 TOTALS = (1, 2, 7, 100, 1000)  # steps of a run
 
@@ -34,9 +39,8 @@ def learns(subject: ScheduleSubject) -> None:
         require(factors[0] > 0, f"of {total} steps the first one has the factor {factors[0]}: count from step + 1.")
         if "warmup" not in subject.options and total >= 100:
             peak = max(factors)
-            require(
-                abs(peak - 1) <= 0.05, f"of {total} steps the largest factor is {peak:.3g}: --model.lr is the peak."
-            )
+            message = f"of {total} steps the largest factor is {peak:.3g}: --model.lr is the peak."
+            require(abs(peak - 1) <= 0.05, message)
 
 
 def step_alone(subject: ScheduleSubject) -> None:
@@ -67,6 +71,35 @@ def warms_up(subject: ScheduleSubject) -> None:
         require(all(0 <= schedule(step) <= 1 for step in range(total)), f"a warm-up longer than {total} steps fails.")
 
 
+def falls_without_jumps(subject: ScheduleSubject) -> None:
+    """After its peak the factor neither rises nor jumps, unless an option or ``restarts = True`` says that it does."""
+    if getattr(subject.part, "restarts", False):
+        raise Inapplicable("it declares restarts = True")
+    defaults = {name: one.default for name, one in inspect.signature(subject.part).parameters.items()}
+    free = {"warmup": 50} if "warmup" in defaults and "warmup" not in subject.options else {}
+    turns = breaks(subject.changed(**free).build(1000))
+    for name, value in (defaults | subject.options).items():
+        if name not in ("warmup", "total") and type(value) in (int, tuple, list):
+            for other in (value[:-1],) if isinstance(value, (tuple, list)) else (value + 1, value + 40):
+                with contextlib.suppress(UsageError, ValueError):
+                    if breaks(subject.changed(**free, **{name: other}).build(1000)) != turns:
+                        return
+    step, what = next(iter(turns.items()), (0, ""))
+    advice = "say by an option where or how often, or declare restarts = True"
+    require(not turns, f"at step {step} of 1000 the factor {what} after its peak: {advice}.")
+
+
+def breaks(schedule: Schedule) -> dict[int, str]:
+    """The steps at which a schedule rises after it has fallen, or jumps by far more than before and afterwards."""
+    factors = np.array([schedule(step) for step in range(1003)])
+    change = np.diff(factors)
+    fallen = np.maximum.accumulate(factors)[:-1] - factors[:-1] > 1e-6
+    around = np.maximum(np.abs(np.append(change[1:], 0)), np.abs(np.insert(change[:-1], 0, 0)))
+    jumps = (np.abs(change) > 0.05) & (np.abs(change) > 5 * around)
+    steps = np.flatnonzero((fallen & (change > 1e-6)) | jumps)
+    return {int(step) + 1: "rises" if change[step] > 0 else "jumps" for step in steps}
+
+
 def plain_state(subject: ScheduleSubject) -> None:
     """Its attributes are plain values, as a checkpoint holds them, and a copy with these gives the same factors."""
     schedule = subject.build(50)
@@ -86,4 +119,4 @@ def plain_state(subject: ScheduleSubject) -> None:
 
 
 PROMISES = [documentation, unknown_options_are_refused, clean_import, finite_factors, learns, step_alone, warms_up,
-            plain_state]  # fmt: skip
+            falls_without_jumps, plain_state]  # fmt: skip

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from zoo.conformance.check import Broken, Inapplicable, in_situations, once, require
-from zoo.conformance.common import any_layer, build_part, difference, takes_padding
+from zoo.conformance.common import EXACT, any_layer, build_part, difference, takes_padding
 from zoo.conformance.subject import LENGTH, SHORT_AND_LONG, Refused, Subject
 from zoo.errors import UsageError
 from zoo.models.initialization import initialize
@@ -68,9 +68,8 @@ def causality_by_gradient(subject: Subject) -> None:
         if not getattr(subject.part, "sees_all", True) or length > 8:
             continue
         missing = (~reached).tril(-1).nonzero().tolist()
-        require(
-            not missing, f"token {missing[0] if missing else ''} (query, key) should see an earlier one and does not."
-        )
+        message = f"token {missing[0] if missing else ''} (query, key) should see an earlier one and does not."
+        require(not missing, message)
 
 
 def padding(subject: Subject) -> None:
@@ -153,9 +152,9 @@ def decoding(subject: Subject) -> None:
     net = build_stack(subject, depth=2)
     for sizes in ((1,) * 9, (4, 1, 3, 1), (8, 1), (30, 1, 1, 1, 31, 1, 1, 4, 1)):
         x = subject.tokens(2, sum(sizes))
-        gap = _gap_of_steps(net, x, sizes)
+        gap, exact, wide = difference(decode(net, x, sizes), net(x)), copy.deepcopy(net).double(), x.double()
         # sharp scores enlarge float32's rounding; what counts tokens differs in float64, too
-        if gap > TOLERANCE and _gap_of_steps(copy.deepcopy(net).double(), x.double(), sizes) <= ROUNDING:
+        if gap > TOLERANCE and difference(decode(exact, wide, sizes), exact(wide)) <= ROUNDING:
             continue
         require(
             gap <= TOLERANCE,
@@ -164,67 +163,24 @@ def decoding(subject: Subject) -> None:
         )
 
 
-def _gap_of_steps(net: Stack, x: Tensor, sizes: Sequence[int]) -> float:
-    """How far tokens x (B, T, dim), decoded in steps of these sizes, differ from one pass."""
-    caches, steps = net.caches(x.size(1)), []
-    for part in x.split(list(sizes), 1):
-        steps.append(net(part, caches=caches))
-    return difference(torch.cat(steps, 1), net(x))
-
-
-def decoding_reordered(subject: Subject) -> None:
-    """Rows of a cache can be reordered and dropped in the middle of decoding, as beam search does."""
-    net = build_stack(subject, depth=2)
-    for length in SHORT_AND_LONG:
-        x = subject.tokens(3, length)
-        caches = net.caches(length)
-        net(x[:, :-2], caches=caches)
-        order = torch.tensor([2, 0])
-        caches.select(order)
-        out = net(x[order, -2:], caches=caches)
-        gap = difference(out, net(x)[order, -2:])
-        message = f"after rows were reordered it differs by {gap:.1e}: keep nothing per row outside the cache."
-        require(gap <= 1e-5, message)
-
-
-def decoding_padded(subject: Subject) -> None:
-    """Prompts of different lengths, padded on the left, decode as each does alone."""
-    net = build_stack(subject, depth=2)
-    if not takes_padding(net):
-        raise Inapplicable("it does not lower valid")
-    for lengths, width in (((6, 4), 7), ((70, 37), 75)):
-        rows = [subject.tokens(1, length) for length in lengths]
-        x, valid = pad(rows, on_left=True, rubbish=10.0, width=width)
-        caches, steps = net.caches(width), []
-        for begin, end in ((0, width - 2), (width - 2, width - 1), (width - 1, width)):
-            steps.append(net(x[:, begin:end], valid[:, :end], caches=caches))
-        out = torch.cat(steps, 1)
-        for number, row in enumerate(rows):
-            gap = difference(out[number][valid[number]], net(row)[0])
-            message = f"a prompt padded on the left decodes with a difference of {gap:.1e} to the same alone."
-            require(gap <= 1e-5, message)
-
-
-EXACT = {torch.float64: 1e-10, torch.float32: 1e-5}  # differences that rounding explains
-
-
 @in_situations("options")
 def decoding_is_exact(subject: Subject) -> None:
     """In float64 every way of decoding is one function to 1e-10: alone, in a batch, padded, by beams, side by side."""
-    check_decoding(build_stack(subject, depth=2).double())
+    check_decoding(build_stack(subject, depth=2).double(), (SHORT_AND_LONG[-1], 37, 5))
 
 
-def check_decoding(net: Stack) -> dict[str, float]:
-    """The largest differences from one pass, by the way of decoding a causal stack in float64 or float32.
+def check_decoding(net: Stack, lengths: tuple[int, int, int] = (18, 11, 5)) -> dict[str, float]:
+    """The largest differences from one pass, by the way of decoding a causal stack in float64 or float32, of sequences
+    of these lengths, the longest one first.
 
     Raises Broken where one is more than rounding explains.
     """
-    lengths, width, dtype = (18, 11, 5), 18, next(net.parameters()).dtype
+    width, dtype = lengths[0], next(net.parameters()).dtype
     exact, name, gaps = EXACT[dtype], str(dtype)[6:], dict[str, float]()
     rows = [torch.randn(1, length, net.dim, dtype=dtype) for length in lengths]
     whole = [net(row) for row in rows]
     caches = [net.caches(length) for length in lengths]
-    ways = {"token by token": [1] * 18, "after a prompt": [9, 1, 1, 5, 1, 1]}
+    ways = {"token by token": [1] * width, "after a prompt": [width // 2, 1, 1, width - width // 2 - 4, 1, 1]}
     for way, steps in ways.items():
         gap = gaps[way] = difference(decode(net, rows[0], steps), whole[0])
         require(gap <= exact, f"decoded {way} it differs by {gap:.1e} from one pass, in {name}.")
@@ -239,7 +195,7 @@ def check_decoding(net: Stack) -> dict[str, float]:
     gaps["by beams"] = beams(net, torch.randn(3, 12, net.dim, dtype=dtype))
     if takes_padding(net):
         x, valid = pad(rows, on_left=True, rubbish=10.0, width=width)
-        for sizes in ([4, 8, 1, 5], [14, 1, 1, 2]):  # steps of padding alone, of both, of tokens alone
+        for sizes in ([4, width - 10, 1, 5], [width - 4, 1, 1, 2]):  # steps of padding alone, of both, of tokens alone
             out = decode(net, x, sizes, valid)
             gap = max(difference(out[n][valid[n]], alone[0]) for n, alone in enumerate(whole))
             gaps["padded"] = max(gap, gaps.get("padded", 0.0))
@@ -294,10 +250,8 @@ def decoding_memory_claim(subject: Subject) -> None:
         for _ in range(0, length, 8):
             net(subject.tokens(2, 8), caches=caches)
         sizes.append(sum(size_of(state) for state in caches[0] if state is not None))
-    require(
-        0 < sizes[0] == sizes[1],
-        f"declared constant, yet it remembers {sizes[0]:,} bytes after 24 tokens and {sizes[1]:,} after 96.",
-    )
+    message = f"declared constant, yet it remembers {sizes[0]:,} bytes after 24 tokens and {sizes[1]:,} after 96."
+    require(0 < sizes[0] == sizes[1], message)
 
 
 def size_of(state: PartState) -> int:
@@ -379,9 +333,8 @@ def beyond_the_longest(subject: Subject) -> None:
         raise Broken(
             f"80 tokens in a stack made for 16 raise {type(error).__name__}: {error}. Set `limit`: it makes a sentence."
         ) from error
-    require(
-        out.shape == x.shape and bool(out.isfinite().all()), "beyond its length it gives numbers that are not finite."
-    )
+    message = "beyond its length it gives numbers that are not finite."
+    require(out.shape == x.shape and bool(out.isfinite().all()), message)
     if net.causal:
         gap = difference(out[:, :16], net(x[:, :16]))
         require(gap <= 1e-5, f"the first 16 tokens differ by {gap:.1e} when 64 more follow.")
@@ -391,11 +344,8 @@ def offsets(subject: Subject) -> None:
     """Positions are taken as given: a window's cache, which forgets old keys, gives what one pass gives."""
     for window, length in ((3, 12), (40, 90)):
         net, x = build_stack(subject, window=window), subject.tokens(2, length)
-        whole, caches = net(x), net.caches(length)
-        first = 1 if length == 12 else 60  # a prompt
-        steps = [net(x[:, :first], caches=caches)]
-        steps += [net(x[:, t : t + 1], caches=caches) for t in range(first, length)]
-        gap = difference(torch.cat(steps, 1), whole)
+        whole, first = net(x), 1 if length == 12 else 60  # a prompt
+        gap = difference(decode(net, x, [first] + [1] * (length - first)), whole)
         situation = f"with a window of {window}"
         require(gap <= 1e-5, f"{situation} decoding differs by {gap:.1e}: keys start at pattern.start, not at 0.")
         near = x.clone()
@@ -464,5 +414,5 @@ def learns_two_samples(subject: Subject) -> None:
     require(last <= 0.4 * first, f"{sentence}: is its gradient right, of a useful size, and free of noise?")
 
 
-SEQUENCE = [causality_by_perturbation, causality_by_gradient, padding, packed_rows, decoding, decoding_reordered,
-            decoding_padded, decoding_is_exact, decoding_memory_claim, memory, offsets, beyond_the_longest]  # fmt: skip
+SEQUENCE = [causality_by_perturbation, causality_by_gradient, padding, packed_rows, decoding, decoding_is_exact,
+            decoding_memory_claim, memory, offsets, beyond_the_longest]  # fmt: skip

@@ -1,51 +1,55 @@
-"""Checks that train a part for a few steps in each of the three tasks."""
+"""A few training steps in a model of each of the three tasks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from zoo.conformance.check import Inapplicable, in_situations, once, require
 from zoo.conformance.subject import DIM, HEADS, HIDDEN, Subject
 from zoo.errors import UsageError
+from zoo.models.language import LanguageModel
+from zoo.models.loss import IGNORED
+from zoo.models.seq2seq import Seq2Seq
+from zoo.models.vit import ViT
 from zoo.parts.ffn import aux_losses
+from zoo.parts.packing import Packing
 from zoo.parts.position import Sinusoidal
-from zoo.tasks.classification import Classification
-from zoo.tasks.lm import CausalLM
-from zoo.tasks.task import Task
-from zoo.tasks.translation import Translation
 
 WORDS = 19
 STEPS = 4  # the first may open a gain that starts at zero in a decoder, the second one in its encoder
 
 
-def steps(subject: Subject, task: Callable[..., Task], sizes: dict[str, Any], batch: dict[str, Any]) -> None:
-    """A few optimiser steps on one batch. Raises Inapplicable where the task's model refuses the part."""
-    slot = {subject.kind: subject.factory}
+def steps(subject: Subject, model: Callable[..., nn.Module], sizes: tuple, loss: Callable[[Any], Tensor]) -> None:
+    """A few optimiser steps by the loss () of a model. Raises Inapplicable where the model refuses the part."""
     refusal = None
     for others in ({}, {"position": Sinusoidal}):
         try:
-            module: Any = task(**sizes, dim=DIM, depth=1, heads=HEADS, hidden=HIDDEN, **others | slot)
+            net = model(
+                *sizes, dim=DIM, depth=1, heads=HEADS, hidden=HIDDEN, **others | {subject.kind: subject.factory}
+            )
         except UsageError as error:
             refusal = refusal or error
         else:
-            train(module.train(), batch, type(module).__name__)
+            train(net.train(), partial(loss, net), type(net).__name__)
             return
     raise Inapplicable(f"it refuses: {refusal}")
 
 
-def train(module: Task, batch: dict[str, Any], where: str, may_freeze: bool = False) -> None:
-    """A few optimiser steps of a task. Raises Broken unless everything is finite and every parameter moves; with
-    ``may_freeze``, every one that the task has not frozen.
+def train(module: nn.Module, loss_now: Callable[[], Tensor], where: str, may_freeze: bool = False) -> None:
+    """A few optimiser steps of a module by the loss () that a function computes. Raises Broken unless everything is
+    finite and every parameter moves; with ``may_freeze``, every one that is not frozen.
     """
     trained = {name: p for name, p in module.named_parameters() if p.requires_grad or not may_freeze}
     before = {name: parameter.detach().clone() for name, parameter in trained.items()}
     optimiser = torch.optim.AdamW(trained.values(), lr=1e-2)
     for _ in range(STEPS):
-        total, size = module.loss(batch)
-        loss = total / size + sum(aux_losses(module.net))
+        loss = loss_now() + sum(aux_losses(module))
         require(bool(loss.isfinite()), f"in {where} the loss is {loss.item()}.")
         optimiser.zero_grad()
         loss.backward()
@@ -57,31 +61,56 @@ def train(module: Task, batch: dict[str, Any], where: str, may_freeze: bool = Fa
     require(not still, f"in {where} {STEPS} steps do not move {', '.join(still[:3])}: {hint}")
 
 
+def loss_of_language_falls(least: float, lr: float, **options: Any) -> None:
+    """Train a small causal language model for 30 steps, as a recipe does. Raises Broken unless its loss on one batch
+    falls by ``least``.
+    """
+    from zoo.tasks.lm import CausalLM  # it imports Lightning
+
+    sizes = {"dim": 32, "depth": 2, "heads": 2, "hidden": 48}
+    task = CausalLM(vocab_size=WORDS, max_length=16, lr=lr, **sizes | options).train()
+    optimizer, tokens, losses = task.make_optimizer(), torch.randint(WORDS, (8, 13)), []
+    for _ in range(30):
+        total, size = task.loss({"inputs": tokens[:, :-1], "targets": tokens[:, 1:]})
+        optimizer.zero_grad()
+        (total / size).backward()
+        optimizer.step()
+        losses.append(float(total.detach() / size))
+    fell = losses[-1] < losses[0] - least
+    require(fell, f"30 steps of lr {lr:g} take the loss from {losses[0]:.3f} to {losses[-1]:.3f}.")
+
+
 @in_situations("options")
 def trains_language(subject: Subject) -> None:
     """A causal language model with it trains: finite loss and gradients, every parameter moves."""
     tokens = torch.randint(WORDS, (8, 13))
-    batch = {"inputs": tokens[:, :-1], "targets": tokens[:, 1:]}
-    steps(subject, CausalLM, {"vocab_size": WORDS, "max_length": 16}, batch)
+
+    def loss(net: LanguageModel) -> Tensor:
+        return cross_entropy(net(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+
+    steps(subject, LanguageModel, (WORDS, 16), loss)
 
 
 @in_situations("options")
 def trains_translation(subject: Subject) -> None:
-    """A translation model with it trains on padded batches: finite loss and gradients, every parameter moves."""
+    """A translation model with it trains on packed batches: finite loss and gradients, every parameter moves."""
     source, target = torch.randint(WORDS, (9, 7)), torch.randint(WORDS, (9, 6))
-    batch = {
-        "source": source, "source_valid": torch.arange(7) < torch.tensor([[7], [2], [5]] * 3),
-        "target": target, "target_valid": torch.arange(6) < torch.tensor([[3], [6], [4]] * 3),
-    }  # fmt: skip
-    sizes = {"source_vocab_size": WORDS, "target_vocab_size": WORDS, "max_length": 16}
-    steps(subject, Translation, sizes, batch)
+    source_valid = torch.arange(7) < torch.tensor([[7], [2], [5]] * 3)
+    packing = Packing(torch.arange(5) < torch.tensor([[2], [5], [3]] * 3))
+    targets = packing.pack(target[:, 1:], IGNORED).flatten()
+
+    def loss(net: Seq2Seq) -> Tensor:
+        states = net.states(source, target[:, :-1], source_valid, packing)
+        return cross_entropy((states @ net.output.mT).flatten(0, 1), targets, ignore_index=IGNORED)
+
+    steps(subject, Seq2Seq, (WORDS, WORDS, 16), loss)
 
 
 @in_situations("options")
 def trains_vision(subject: Subject) -> None:
     """A vision model with it trains: finite loss and gradients, every parameter moves."""
-    batch = {"images": torch.randn(8, 1, 12, 12), "labels": torch.randint(5, (8,))}
-    steps(subject, Classification, {"num_classes": 5, "image_size": 12, "channels": 1, "patch_size": 4}, batch)
+    images, labels = torch.randn(8, 1, 12, 12), torch.randint(5, (8,))
+    steps(subject, ViT, (5, 12, 1, 4), lambda net: cross_entropy(net(images), labels))
 
 
 @once

@@ -7,7 +7,6 @@ import shutil
 import tracemalloc
 from collections import Counter
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -54,10 +53,8 @@ def check_shards(subject: DataSubject) -> None:
         repeated += sum(one in owners for one in keys)
         total += len(keys)
         owners |= dict.fromkeys(keys, shard)
-    require(
-        repeated <= total * data.twins,
-        f"{repeated} of {total} samples stand in two shards: a shard holds what no other one does.",
-    )
+    message = f"{repeated} of {total} samples stand in two shards: a shard holds what no other one does."
+    require(repeated <= total * data.twins, message)
     require(total > 0, "no shard has a sample.")
 
 
@@ -141,7 +138,8 @@ def memory_is_a_window(subject: DataSubject) -> None:
         if not files:
             raise Inapplicable("its files cannot be made larger by repeating what they hold")
         for file in files:
-            repeat(file, size // len(files))
+            content = file.read_bytes()
+            file.write_bytes(content * max(1, size // len(files) // max(1, len(content))))
         tracemalloc.start()
         try:
             data = subject.build(seed=1, **options)
@@ -159,14 +157,6 @@ def memory_is_a_window(subject: DataSubject) -> None:
         f"four times the files take {growth / 2**20:.0f} MB more memory ({peaks[0] / 2**20:.0f} → "
         f"{peaks[1] / 2**20:.0f} MB): hold a window of them, not their content.",
     )
-
-
-def repeat(file: Path, size: int) -> None:
-    """Make a file this long by repeating its content."""
-    content = file.read_bytes()
-    with file.open("wb") as larger:
-        for _ in range(max(1, size // max(1, len(content)))):
-            larger.write(content)
 
 
 def first_samples(data: Data, most: int) -> dict[str, list[Any]]:

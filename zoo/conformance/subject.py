@@ -10,15 +10,14 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, Self, cast
+from unittest import mock
 
 import torch
-from lightning.pytorch import Callback
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from zoo.conformance.options import candidates, option_text
-from zoo.data.data import Data
 from zoo.errors import UsageError
 from zoo.models.initialization import initialize
 from zoo.models.language import LanguageModel
@@ -34,7 +33,12 @@ from zoo.parts.position import Extent, NoPosition, Position
 from zoo.plugins.description import CLASS_PARAMETERS
 from zoo.tasks.optimizers import name_groups, parameter_groups
 from zoo.tasks.schedule import Schedule
-from zoo.tasks.task import Task
+
+if TYPE_CHECKING:  # they import Lightning, which takes longer than the checks of a norm
+    from lightning.pytorch import Callback
+
+    from zoo.data.data import Data
+    from zoo.tasks.task import Task
 
 DIM, HEADS = 48, 4  # heads of 12: no power of two, and enough for a scheme that splits them over two axes
 HIDDEN = 40
@@ -74,6 +78,12 @@ class Subject:
         """The part as a slot of a stack takes it: options are bound, what the stack gives is open."""
         return partial(self.part, **self.options)
 
+    def changed(self, **options: Any) -> Self:
+        """The part with other options."""
+        other = copy.copy(self)
+        other.options = self.options | options
+        return other
+
     def missing_options(self) -> list[str]:
         """The options without a default that it is not given."""
         parameters = list(inspect.signature(self.part).parameters.values())[CLASS_PARAMETERS.get(self.kind, 0) :]
@@ -86,8 +96,7 @@ class Subject:
         for name, values in candidates(self.part, self.options).items():
             count = 0
             for value in values:
-                other = copy.copy(self)
-                other.options = {**self.options, **(value if isinstance(value, dict) else {name: value})}
+                other = self.changed(**(value if isinstance(value, dict) else {name: value}))
                 if count < MOST_VALUES and other.places() >= self.places() - {"grid"}:
                     count += 1
                     yield option_text(name, value), other
@@ -208,23 +217,31 @@ class BlockSubject(Subject):
     crosses = True
 
 
-class TaskSubject(Subject):
+class Unstacked(Subject):
+    """A part that no stack holds."""
+
+    def trial(self) -> object:
+        """Build it for a small case."""
+        return self.build()  # type: ignore[attr-defined]
+
+    def places(self) -> set[str]:
+        """A run where the part takes its options, otherwise nothing."""
+        try:
+            self.trial()
+        except (UsageError, ValueError):
+            return set()
+        return {"a run"}
+
+
+class TaskSubject(Unstacked):
     """A task with small sizes."""
 
     kind = "task"
 
     def other_options(self) -> Iterator[tuple[str, Subject]]:
         """The task with one option changed at a time, without the sizes that data fills in."""
-        sizes = cast(type[Task], self.part).data_sizes
+        sizes = cast("type[Task]", self.part).data_sizes
         return (one for one in super().other_options() if not set(one[1].options) & set(sizes) - set(self.options))
-
-    def places(self) -> set[str]:
-        """A model where the task can be built, otherwise nothing."""
-        try:
-            self.build()
-        except (UsageError, ValueError):
-            return set()
-        return {"a model"}
 
     def build(self) -> Task:
         """The task with small sizes, in evaluation."""
@@ -232,7 +249,7 @@ class TaskSubject(Subject):
         parameters = inspect.signature(self.part).parameters
         loose = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
         sizes = {name: value for name, value in small.items() if name in parameters or loose}
-        task_class = cast(type[Task], self.part)
+        task_class = cast("type[Task]", self.part)
         try:
             return task_class(**{**sizes, **task_class.small_sizes(self.options), **self.options}).eval()
         except TypeError as error:
@@ -263,7 +280,7 @@ class DataSubject(Subject):
         folder = self.folder / place
         folder.mkdir(parents=True)
         try:
-            return cast(type[Data], self.part).sample_files(folder, seed)
+            return cast("type[Data]", self.part).sample_files(folder, seed)
         except NotImplementedError:
             folder.rmdir()
             return None
@@ -281,28 +298,21 @@ class DataSubject(Subject):
         """The subject with one option changed at a time, to the first candidate, and the option as text."""
         for name, values in candidates(self.part, self.file_options | self.options).items():
             for value in values[:1]:
-                other = copy.copy(self)
-                other.options = {**self.options, **(value if isinstance(value, dict) else {name: value})}
+                other = self.changed(**(value if isinstance(value, dict) else {name: value}))
                 yield option_text(name, value), other
 
     def build(self, **options: Any) -> Data:
         """The data, loaded."""
         every = self.file_options | self.options | options
-        before = os.environ.get("ZOO_CACHE")
-        if self.file_options:  # what is made of files that are soon gone does not belong into the cache
-            os.environ["ZOO_CACHE"] = str(self.folder / "cache")
-        try:
-            data = cast(type[Data], self.part)(**every)
+        # what is made of files that are soon gone does not belong into the cache
+        cache = {"ZOO_CACHE": str(self.folder / "cache")} if self.file_options else {}
+        with mock.patch.dict(os.environ, cache):
+            data = cast("type[Data]", self.part)(**every)
             data.ready()
-        finally:
-            if before is None:
-                os.environ.pop("ZOO_CACHE", None)
-            else:
-                os.environ["ZOO_CACHE"] = before
         return data
 
 
-class OptimizerSubject(Subject):
+class OptimizerSubject(Unstacked):
     """An optimizer of a small network with parameters of every role, two of which are frozen."""
 
     kind = "optimizer"
@@ -312,13 +322,9 @@ class OptimizerSubject(Subject):
         loops = {"maximize", "capturable", "differentiable", "foreach", "fused"}
         return (one for one in super().other_options() if not set(one[1].options) & loops - set(self.options))
 
-    def places(self) -> set[str]:
-        """A network where the optimizer takes its options, otherwise nothing."""
-        try:
-            self.build(self.network())
-        except (UsageError, ValueError):
-            return set()
-        return {"a network"}
+    def trial(self) -> object:
+        """Build it for a small case."""
+        return self.build(self.network())
 
     @staticmethod
     def network() -> nn.Module:
@@ -343,44 +349,28 @@ class OptimizerSubject(Subject):
         return self.factory(name_groups(groups, net.named_parameters(), parameter_roles(net)), lr)
 
 
-class ScheduleSubject(Subject):
+class ScheduleSubject(Unstacked):
     """A schedule of a run of some steps."""
 
     kind = "schedule"
 
-    def places(self) -> set[str]:
-        """A run where the schedule takes its options, otherwise nothing."""
-        try:
-            self.build(100)
-        except (UsageError, ValueError):
-            return set()
-        return {"a run"}
+    def trial(self) -> object:
+        """Build it for a small case."""
+        return self.build(100)
 
     def option_names(self) -> list[str]:
         """The names of its options."""
         return list(inspect.signature(self.part).parameters)[CLASS_PARAMETERS[self.kind] :]
-
-    def changed(self, **options: Any) -> ScheduleSubject:
-        """The schedule with other options."""
-        return ScheduleSubject(self.part, {**self.options, **options})
 
     def build(self, total: int) -> Schedule:
         """The schedule of a run of ``total`` steps."""
         return self.factory(total)
 
 
-class InitSubject(Subject):
+class InitSubject(Unstacked):
     """An initialisation rule of a small language model whose output has a matrix of its own."""
 
     kind = "init"
-
-    def places(self) -> set[str]:
-        """A model where the rule takes its options, otherwise nothing."""
-        try:
-            self.build()
-        except (UsageError, ValueError):
-            return set()
-        return {"a model"}
 
     def build(self, seed: int = 0, **options: Any) -> LanguageModel:
         """The model, initialised from a seed."""
@@ -388,18 +378,10 @@ class InitSubject(Subject):
         return LanguageModel(23, 16, seed=seed, init=self.factory, **sizes | options)
 
 
-class CallbackSubject(Subject):
+class CallbackSubject(Unstacked):
     """A callback of a short run."""
 
     kind = "callback"
-
-    def places(self) -> set[str]:
-        """A run where the callback takes its options, otherwise nothing."""
-        try:
-            self.build()
-        except (UsageError, ValueError):
-            return set()
-        return {"a run"}
 
     def build(self) -> Callback:
         """A new callback."""
@@ -449,3 +431,9 @@ def spread(module: nn.Module, seed: int = 0) -> Any:
                 noise = torch.randn(parameter.shape, generator=make, dtype=torch.float32)
                 parameter.add_(noise.to(parameter), alpha=0.2)
     return module.eval()
+
+
+def subject_classes() -> list[type[Subject]]:
+    """The class of each kind, in the order above."""
+    classes = [value for value in globals().values() if isinstance(value, type) and issubclass(value, Subject)]
+    return [value for value in classes if value.kind]

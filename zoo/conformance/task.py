@@ -15,6 +15,7 @@ from zoo.conformance.short_training import train
 from zoo.conformance.subject import TaskSubject
 from zoo.errors import UsageError
 from zoo.models.loss import IGNORED
+from zoo.models.parameter_roles import parameter_roles
 from zoo.tasks.lm import LanguageTask
 from zoo.tasks.task import Loss
 from zoo.training.model_cost import cost
@@ -47,14 +48,10 @@ def sizes_and_metrics(subject: TaskSubject) -> None:
     parameters = inspect.signature(subject.part).parameters
     for name, value in sizes.items():
         require(name in parameters, f"data_sizes names {name}, which is no option.")
-        require(
-            parameters[name].default is None,
-            f"data_sizes names {name}, which has a default: None lets the data set it.",
-        )
-        require(
-            isinstance(value, int) and value > 0,
-            f"data_sizes gives {name} no small whole number, to try the task with.",
-        )
+        message = f"data_sizes names {name}, which has a default: None lets the data set it."
+        require(parameters[name].default is None, message)
+        message = f"data_sizes gives {name} no small whole number, to try the task with."
+        require(isinstance(value, int) and value > 0, message)
 
 
 @once
@@ -79,6 +76,55 @@ def loss_is_a_sum(subject: TaskSubject) -> None:
     total = torch.stack([half.total for half in halves]).sum()
     gap = difference(total, whole.total)
     require(gap <= 1e-4, f"parts of a batch have losses that differ by {gap:.1e} from the whole: sum, do not average.")
+
+
+def figures_of_any_batching(subject: TaskSubject) -> None:
+    """Evaluated in other batches, the same samples give the same loss and the same figures."""
+    task, batch = batch_of(subject)
+    parts = [part_of(batch, rows) for rows in (slice(0, 1), slice(1, None))]
+    with torch.no_grad():
+        whole, split = task.loss(batch).total, sum(task.loss(part).total for part in parts)
+        if difference(split, whole) > 1e-4:
+            raise Inapplicable("its loss is not a sum over samples")
+        results = []
+        for batches in ([batch], parts):
+            losses = [task.evaluate(one) for one in batches]
+            total, size = (sum(float(value[place]) for value in losses) for place in (0, 1))
+            results.append({"loss": total / size, **task.compute_metrics(total / size)})
+    for name, value in results[0].items():
+        gap = abs(results[1][name] - value) / max(1.0, abs(value))
+        message = f"{name} is {value:.6g} of one batch, and {results[1][name]:.6g} of the same samples in two"
+        require(not gap > 1e-4, f"{message}: add up sums and counts, and divide at the end.")
+
+
+def evaluation_is_plain(subject: TaskSubject) -> None:
+    """Smoothing is for training alone: in evaluation a label that is predicted for sure costs nothing."""
+    task, batch = batch_of(subject)
+    batch = {name: torch.zeros_like(value) if name == "decode" else value for name, value in batch.items()}
+    options = [name for name in inspect.signature(subject.part).parameters if "smooth" in name]
+    for name in options:
+        trials = [subject.changed(**{name: share}).build() for share in (0.0, 0.3)]
+        trials[1].load_state_dict(trials[0].state_dict())
+        gap = difference(*(repeated(trial.evaluate, batch).total for trial in trials))
+        require(gap <= 1e-5, f"{name}=0.3 changes the loss of an evaluation by {gap:.1e}: smooth in training alone.")
+    heads = [name.removesuffix(".weight") for name, role in parameter_roles(task).items() if role == "head"]
+    labels, outputs = batch.get("labels"), list[Tensor]()
+    if len(heads) == 1 and labels is not None and not labels.is_floating_point():
+        head = task.get_submodule(heads[0])
+        with torch.no_grad():
+            for parameter in head.parameters():
+                parameter.mul_(1e4)
+        hook = task.net.register_forward_hook(lambda module, inputs, output: outputs.append(output))
+        repeated(task.evaluate, batch)
+        hook.remove()
+        if outputs and outputs[0].shape[:-1] == labels.shape:
+            sure = torch.where(labels == IGNORED, labels, outputs[0].argmax(-1))
+            total, size = repeated(task.evaluate, batch | {"labels": sure})
+            loss = float(total / size)
+            require(loss <= 0.05, f"labels predicted for sure cost {loss:.2g} each in evaluation: is it smoothed?")
+            return
+    if not options:
+        raise Inapplicable("it has no option of smoothing, and its batch no labels of what its output predicts")
 
 
 def evaluation_is_repeatable(subject: TaskSubject) -> None:
@@ -145,9 +191,8 @@ def padding_counts_for_nothing(subject: TaskSubject) -> None:
                     sizes = int(figures.size), int(expected.size)
                     require(sizes[0] == sizes[1], f"{message} the number of predictions from {sizes[1]} to {sizes[0]}.")
                     gap = difference(figures.total, expected.total)
-                    require(
-                        gap <= 1e-4, f"{message} the loss by {gap:.1e}: pass on which tokens are real, and sum those."
-                    )
+                    message = f"{message} the loss by {gap:.1e}: pass on which tokens are real, and sum those."
+                    require(gap <= 1e-4, message)
 
 
 def draws(measure: Callable[[Any], Loss], batch: dict[str, Any]) -> bool:
@@ -207,8 +252,14 @@ def padded(batch: dict[str, Any], fields: list[str], real: int, seed: int) -> di
 def trains(subject: TaskSubject) -> None:
     """A few steps on one batch: finite loss and gradients, every parameter moves."""
     task, batch = batch_of(subject)
-    train(task.train(), batch, type(task).__name__, may_freeze=True)
+
+    def loss() -> Tensor:
+        total, size = task.loss(batch)
+        return total / size
+
+    train(task.train(), loss, type(task).__name__, may_freeze=True)
 
 
 PROMISES = [documentation, clean_import, sizes_and_metrics, example_can_be_counted, loss_is_a_sum,
-            padding_counts_for_nothing, evaluation_is_repeatable, evaluation_is_of_the_next_token, trains]  # fmt: skip
+            padding_counts_for_nothing, evaluation_is_repeatable, figures_of_any_batching,
+            evaluation_is_plain, evaluation_is_of_the_next_token, trains]  # fmt: skip

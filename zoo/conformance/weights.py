@@ -12,17 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from zoo.conformance.check import Broken, require
-from zoo.conformance.common import any_layer, difference, each_layer, takes_padding
+from zoo.conformance.common import any_layer, difference, each_layer, need_parameters, takes_padding
 from zoo.conformance.running import RUNNING
 from zoo.conformance.subject import SHORT_AND_LONG, Refused, Subject
 from zoo.errors import UsageError
 from zoo.models.initialization import initialize
-from zoo.parts.ffn import FFN
-
-
-def aux_losses(layer: nn.Module) -> Tensor:
-    """The sum () of the auxiliary losses that feed-forwards left."""
-    return sum((m.aux_loss for m in layer.modules() if isinstance(m, FFN) and m.aux_loss is not None), torch.zeros(()))
+from zoo.parts.ffn import aux_losses
 
 
 def initialisation(subject: Subject) -> None:
@@ -34,10 +29,8 @@ def initialisation(subject: Subject) -> None:
                 tensor.fill_(float("nan") if module is layer and tensor.is_floating_point() else 7)
         initialize(module, 3)
     for (name, one), (_, other) in zip(state(layer), state(twin), strict=True):
-        require(
-            torch.equal(one, other),
-            f"{name} is not set again by reset_parameters(): draw it there, from torch's own generator.",
-        )
+        message = f"{name} is not set again by reset_parameters(): draw it there, from torch's own generator."
+        require(torch.equal(one, other), message)
         require(bool(one.isfinite().all()), f"{name} starts with numbers that are not finite.")
     initialize(twin, 4)
     drawn_again, declared = dict(twin.named_parameters()), fixed_starts(layer)
@@ -74,9 +67,8 @@ def meta_construction(subject: Subject) -> None:
     with torch.device("meta"):
         ghost = any_layer(subject)
     strays = [name for name, tensor in state(ghost) if not tensor.is_meta]
-    require(
-        not strays, f"built on the meta device, {', '.join(strays)} holds memory: make tensors in reset_parameters()."
-    )
+    message = f"built on the meta device, {', '.join(strays)} holds memory: make tensors in reset_parameters()."
+    require(not strays, message)
     ghost = ghost.to_empty(device="cpu")
     initialize(ghost, 5)
     for (name, one), (_, other) in zip(state(reference), state(ghost), strict=True):
@@ -108,8 +100,9 @@ def moves_with_the_module(subject: Subject) -> None:
 def every_parameter_learns(subject: Subject) -> None:
     """One backward pass gives every parameter a finite gradient that is not zero everywhere."""
     layer = any_layer(subject).train()
+    need_parameters(layer)
     out = layer(subject.tokens(8, 16))
-    ((out * torch.randn_like(out)).sum() + aux_losses(layer)).backward()
+    ((out * torch.randn_like(out)).sum() + sum(aux_losses(layer))).backward()
     for name, parameter in layer.named_parameters():
         if not parameter.requires_grad:
             continue
@@ -119,7 +112,7 @@ def every_parameter_learns(subject: Subject) -> None:
         require(bool(grad.isfinite().all()), f"the gradient of {name} is not finite.")
         require(bool(grad.any()), f"the gradient of {name} is zero: is its use detached?")
     layer = any_layer(subject).train()
-    (layer(subject.tokens(1, 1)).sum() + aux_losses(layer)).backward()
+    (layer(subject.tokens(1, 1)).sum() + sum(aux_losses(layer))).backward()
     missing = [
         name for name, parameter in layer.named_parameters() if parameter.requires_grad and parameter.grad is None
     ]

@@ -318,6 +318,13 @@ class ALiBi(Position):
         distance = sum((q - k).abs() for q, k in pairs) * ((query >= 0) & (key >= 0))
         return -self.slope[head] * distance
 
+    def reference(self, hook: str, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        """What ``bias`` gives, by the published slopes, one head after the other."""
+        published = slopes(self.heads)
+        axes = zip(self.extent.axes(query), self.extent.axes(key), strict=True)
+        distance = torch.stack([(a - b).abs() for a, b in axes]).sum(0)
+        return torch.stack([-published[int(h)] * distance for h in head.flatten()])
+
 
 def slopes(heads: int) -> list[float]:
     """The published list of ALiBi slopes for a number of heads."""

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import io
+import json
 import os
+import socket
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Iterator
 from typing import Any, NoReturn
@@ -16,6 +20,36 @@ def import_object(module: str, name: str) -> Any:
     """The attribute ``name`` of a module. Raises whatever importing it raises, and SystemExit for ``os._exit``."""
     with contain_import() if module.partition(".")[0] != "zoo" else contextlib.nullcontext():
         return getattr(importlib.import_module(module), name)
+
+
+def measure_import(module: str) -> dict[str, Any]:
+    """What importing a module does in a fork of this process: the ``seconds`` of processor time, what it ``said``, and
+    whether it opened a ``network`` connection or started ``cuda``; or the ``error``.
+    """
+    read, write = os.pipe()
+    if not (child := os.fork()):
+        output, opened, result = io.StringIO(), list[int](), dict[str, Any]()
+
+        def refuse(*arguments: Any, **keywords: Any) -> NoReturn:
+            opened.append(1)
+            raise OSError("no network during import")
+
+        socket.socket.connect = refuse  # type: ignore[method-assign]
+        start = time.process_time()
+        try:
+            with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+                importlib.import_module(module)
+        except BaseException as error:
+            result["error"] = f"{type(error).__name__}: {error}"
+        torch = sys.modules.get("torch")
+        result |= {"seconds": time.process_time() - start, "said": output.getvalue()[:200], "network": bool(opened)}
+        os.write(write, json.dumps(result | {"cuda": bool(torch and torch.cuda.is_initialized())}).encode() + b"\n")
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as stream:
+        line = stream.readline()
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return json.loads(line) if line else {"error": f"it ended the process with code {code}"}
 
 
 @contextlib.contextmanager

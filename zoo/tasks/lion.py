@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
 
 from zoo.errors import UsageError
@@ -52,3 +53,11 @@ class Lion(Optimizer):
                 parameter.mul_(1 - group["lr"] * group["weight_decay"]).sub_(group["lr"] * update)
                 momentum.lerp_(parameter.grad, 1 - second)
         return loss
+
+    def reference(self, w: Tensor, gradients: Sequence[Tensor], group: dict[str, Any]) -> Tensor:
+        """A parameter, of any shape, after steps by these gradients from ``w`` with the options of its group."""
+        momentum, (first, second), lr = torch.zeros_like(w), group["betas"], group["lr"]
+        for g in gradients:
+            w = w - lr * ((first * momentum + (1 - first) * g).sign() + group["weight_decay"] * w)
+            momentum = second * momentum + (1 - second) * g
+        return w

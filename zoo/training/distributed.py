@@ -110,7 +110,12 @@ def settle_rank(options: Mapping[str, Any]) -> None:
         rank = plan_trainer(options, plugins=launcher_of(options)).global_rank
     except Exception:  # options that the trainer of the run refuses again, with a message
         rank = 0
-    rank_zero_only.rank = rank  # type: ignore[attr-defined]
+    set_rank(rank)
+
+
+def set_rank(rank: int) -> None:
+    """Record the rank of this process where Lightning's functions for the first process alone read it."""
+    setattr(rank_zero_only, "rank", rank)  # noqa: B010: mypy knows no attributes of functions
 
 
 def set_timeouts() -> None:

@@ -212,7 +212,7 @@ class ClaimsNewFeature(MultiHead):
     supports = MultiHead.supports | {"rope"}
 
 
-@planted(leaves_inputs_alone="x was changed in place")
+@planted(inputs_are_left_alone="x was changed in place")
 class CentresInPlace(MultiHead):
     """Tokens are centred in place, and other branches read them."""
 
@@ -291,7 +291,7 @@ class WantsWideHeads(MultiHead):
             raise UsageError(f"heads of width {self.head_dim} are not supported")
 
 
-@planted(decoding_reordered="keep nothing per row outside the cache")
+@planted(decoding_is_exact="beams")
 class RemembersFirstValues(MultiHead):
     """The first value of each row is kept beside the cache, whose rows can be reordered, and is added to all."""
 

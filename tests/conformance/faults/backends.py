@@ -336,7 +336,7 @@ class OneTokenSeesAll(Naive):
                                 dropout, scale)  # fmt: skip
 
 
-@planted(decoding_padded="a prompt padded on the left")
+@planted(decoding_is_exact="padded on the left")
 class PadsPromptsOnly(Steps):
     """Padding is hidden while a prompt is read, and forgotten when single tokens follow."""
 

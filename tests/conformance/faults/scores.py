@@ -104,7 +104,7 @@ class SoftmaxOverQueries(Steps):
         return scores.softmax(-2) if mask is None else scores.masked_fill(~mask, low).softmax(-2).masked_fill(~mask, 0)
 
 
-@planted(leaves_inputs_alone="valid was changed in place")
+@planted(inputs_are_left_alone="valid was changed in place")
 class MarksOwnKeys(Steps):
     """Where a sequence has no key, the first is marked as real, in the mask that all layers share."""
 

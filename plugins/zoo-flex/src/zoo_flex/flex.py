@@ -21,7 +21,7 @@ KERNELS = 64  # versions that torch may compile: with and without gradients, pad
 UNTRAINED = """gradients log_sum_exp_gradients rows_without_keys large_scores autocast causality_by_gradient
 every_parameter_learns gradients_are_right activation_checkpointing compiles learns_two_samples
 signals_keep_their_size processes_agree fits_somewhere trains_language trains_translation trains_vision
-memory_claim state_round_trip packed_rows no_state_between_calls"""
+memory_claim state_round_trip packed_rows no_state_between_calls training_is_evaluation"""
 
 
 class Flex(Backend):
