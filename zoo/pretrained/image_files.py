@@ -78,8 +78,6 @@ def _timm_way(cfg: Config, side: int) -> dict[str, Any]:
         raise _unsupported("config.json: pretrained_cfg", cfg, "interpolation", " or ".join(INTERPOLATIONS))
     if not 0 < cfg["crop_pct"] <= 2:
         raise _unsupported("config.json: pretrained_cfg", cfg, "crop_pct", "a share of the side")
-    if list(cfg["input_size"][1:]) != [side, side]:
-        raise _unsupported("config.json: pretrained_cfg", cfg, "input_size", f"that of the model, {side}")
     larger = math.floor(side / cfg["crop_pct"])
     resize = larger if cfg["crop_mode"] == "center" else [larger, larger]
     return {"library": "timm", "resize": resize, "interpolation": cfg["interpolation"], "crop": [side, side]}
@@ -99,12 +97,9 @@ def _transformers_way(
                            " or ".join(f"{one}ImageProcessor" for one in PROCESSORS))  # fmt: skip
     square = {"height": side, "width": side}
     common = {"do_resize": True, "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True}
-    config = {
-        **common,
-        **PROCESSORS[match[1]],
-        **({} if stated else {"size": square, "do_center_crop": False}),
-        **stated,
-    }
+    config = {**common, **PROCESSORS[match[1]], **stated}
+    if not stated.keys() & {"size", "crop_size"} and (side != 224 or not stated):  # the class's own is another model's
+        config |= {"size": square, "do_center_crop": False}
     scale = config["rescale_factor"] if config["do_rescale"] else 1.0
     if not scale:
         raise _unsupported(path, config, "rescale_factor", "a number above 0")
