@@ -115,7 +115,7 @@ def settle_rank(options: Mapping[str, Any]) -> None:
 
 def set_rank(rank: int) -> None:
     """Record the rank of this process where Lightning's functions for the first process alone read it."""
-    setattr(rank_zero_only, "rank", rank)  # noqa: B010: mypy knows no attributes of functions
+    setattr(rank_zero_only, "rank", rank)  # noqa: B010 (mypy knows no attributes of functions)
 
 
 def set_timeouts() -> None:
