@@ -335,8 +335,8 @@ MUTANTS = [
             "skip = max(0, len(lead) - start)",
             "inference/test_language.py",
         ),
-        ("inference/stop_strings.py", "if stop in text]", "if text in stop]", "inference/test_language.py"),
-        ("inference/translation.py", "ids[: most - 1]", "ids[:most]", "inference/test_translation.py"),
+        ("inference/decoding_rules.py", "if stop in text]", "if text in stop]", "inference/test_language.py"),
+        ("inference/translation.py", "(len(whole) - most)", "(len(whole) - most - 1)", "inference/test_translation.py"),
         (
             "inference/trained_model.py",
             "/ math.log(2) / self.bytes if",

@@ -211,18 +211,22 @@ class Tokenizer:
         return [*before, *ids, *behind]
 
     def marked(self, ids: Sequence[int]) -> list[int]:
-        """<cls> and these tokens; in the template of a published tokenizer. Raises KeyError where there is no <cls>."""
-        if self.published:
+        """These tokens in the template of a published tokenizer; without one behind <cls>, and before <sep> where a
+        published tokenizer has it.
+
+        Raises KeyError where there is no <cls>.
+        """
+        if self.inner.post_processor is not None:
             return self.framed(ids)
-        cls = self.special(CLS)
-        if cls is None:
+        first, last = self.special(CLS), self.special(SEP) if SEP in self.names else None
+        if first is None:
             raise KeyError(CLS)
-        return [cls, *ids]
+        return [first, *ids] if last is None else [first, *ids, last]
 
     @property
     def marks_before(self) -> int:
         """How many tokens ``marked`` puts before a text."""
-        return len(self.template[0]) if self.published else 1
+        return 1 if self.inner.post_processor is None else len(self.template[0])
 
     def encode(self, text: str) -> list[int]:
         """Raises UsageError that names the first character a tokenizer of characters does not know."""

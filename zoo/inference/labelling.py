@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 
-from zoo.data.tokenizer import Tokenizer
+from zoo.data.tokenizer import CLS, Tokenizer
 from zoo.errors import UsageError
 from zoo.inference.classification import Guess
 from zoo.inference.find_run import ModelLocation
@@ -38,6 +38,7 @@ class TrainedLabelling(Trained):
         path = place.file("labels.json")
         try:
             self.names: list[str] = cast(Any, limits.read_json(path))["names"]
+            self.cls = self.tokenizer.special(CLS)
             self.room = self.net.max_length - len(self.tokenizer.marked([]))
         except (ValueError, KeyError, TypeError) as error:
             raise UsageError(f"{path} is not what a run writes: {type(error).__name__} {error}") from error

@@ -181,6 +181,8 @@ def _tokenizer(source: Path, folder: Path, theirs: Mapping[str, Any], size: int,
             names[f"{role}_token"] = inner.id_to_token(number)
     names = {key: token for key, token in names.items() if token and inner.token_to_id(token) is not None}
     inner.add_special_tokens([token for token in names.values() if token not in _added(inner)])
+    if inner.post_processor is None:  # there is nothing around a text, rather than what zoo would put there
+        inner.post_processor = processors.TemplateProcessing(single="$A", pair=None, special_tokens=[])
     own = {"split_special_tokens": True} if published.splits_specials else {}
     for name in ("source-tokenizer.json", "target-tokenizer.json") if pair else ("tokenizer.json",):
         atomic_files.write_text(folder / name, inner.to_str(pretty=True))
