@@ -7,6 +7,7 @@ import os
 import pickle
 import struct
 import subprocess
+import sys
 import tarfile
 import time
 import zipfile
@@ -291,7 +292,131 @@ def test_a_link_in_an_archive_is_refused(run, canary):
     link = zipfile.ZipInfo("archive/link")
     link.external_attr = 0o120777 << 16
     archive(run, pickle.dumps({"state_dict": {}}, 2), [(link, b"/etc/passwd")])
-    assert "is a link" in loads(run, canary)
+    assert "'link', which torch.save did not write" in loads(run, canary)
+
+
+def end_records(data: bytes) -> tuple[bytes, bytes, int]:
+    """An archive's local part, its table of contents, and the number of entries in it."""
+    end = data.rindex(b"PK\x05\x06")
+    count, size, start = struct.unpack("<HII", data[end + 10 : end + 20])
+    return data[:start], data[start : start + size], count
+
+
+def two_tables(outer: bytes, inner: bytes, order: str) -> bytes:
+    """One file with two tables of contents: readers that search differently find another archive."""
+    local, table, count = end_records(outer)
+    other_local, other_table, other_count = end_records(inner)
+    shift = len(local)
+    moved, place = bytearray(other_table), 0
+    while place < len(moved):
+        name, extra, comment = struct.unpack("<HHH", moved[place + 28 : place + 34])
+        offset = struct.unpack("<I", moved[place + 42 : place + 46])[0] + shift
+        moved[place + 42 : place + 46] = struct.pack("<I", offset)
+        place += 46 + name + extra + comment
+    body = local + other_local
+    tables = [(table, count), (bytes(moved), other_count)]
+    tables = tables if order == "outer first" else tables[::-1]
+    if order == "in a comment":
+        tables = tables[::-1]
+    parts, starts = body, []
+    for entries, _ in tables:
+        starts.append(len(parts))
+        parts += entries
+    records = [
+        struct.pack("<4sHHHHIIH", b"PK\x05\x06", 0, 0, n, n, len(entries), start, 0)
+        for (entries, n), start in zip(tables, starts, strict=True)
+    ]
+    if order == "in a comment":
+        first = records[0][:-2] + struct.pack("<H", len(records[1]))
+        return parts + first + records[1]
+    return parts + b"".join(records)
+
+
+def archive_bytes(pickled: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as file:
+        for name, data in (
+            ("archive/data.pkl", pickled),
+            ("archive/version", b"3\n"),
+            ("archive/byteorder", b"little"),
+        ):
+            file.writestr(name, data)
+    return buffer.getvalue()
+
+
+def harmful() -> bytes:
+    return b"\x80\x02cos\nsystem\nX\x01\x00\x00\x00xR."
+
+
+@pytest.mark.parametrize("order", ["outer first", "inner first", "in a comment"])
+@pytest.mark.parametrize("swapped", [False, True])
+def test_of_two_archives_in_one_file_the_one_that_torch_reads_is_screened(run, order, swapped):
+    marks = [pickle.dumps({"state_dict": {name: 1}}, 2) for name in ("a", "b")]
+    path(run).write_bytes(two_tables(*map(archive_bytes, marks[::-1] if swapped else marks), order))
+    try:
+        read = torch.load(path(run), weights_only=True)
+    except Exception:
+        with pytest.raises(ZooError):
+            screen_pickle(path(run))
+        return
+    with contextlib.suppress(ZooError):
+        assert screen_pickle(path(run)) == read
+    for pair in ((marks[0], harmful()), (harmful(), marks[0])):
+        path(run).write_bytes(two_tables(*map(archive_bytes, pair), order))
+        with contextlib.suppress(ZooError):  # what is accepted is what torch reads
+            assert screen_pickle(path(run)) == torch.load(path(run), weights_only=True)
+
+
+@pytest.mark.parametrize("before", [b"\x80\x02}.", pickle.dumps({"state_dict": {}}, 2), b"#!/bin/sh\n", b"\0" * 512])
+def test_an_archive_behind_other_bytes_is_refused(run, canary, before):
+    """torch reads the beginning of such a file as a pickle of its oldest format, and zipfile the archive."""
+    path(run).write_bytes(before + archive_bytes(pickle.dumps(content(state_dict={}), 2)))
+    assert "does not begin as an archive" in loads(run, canary)
+
+
+def long(number: int) -> bytes:
+    data = pickle.encode_long(number)
+    return b"\x8a" + bytes([len(data)]) + data
+
+
+PRIME = 2**61 - 1  # by which Python reduces whole numbers for their hash
+MANY_ONES = b"\x80\x02](" + b"K\x01" * 100_000 + b"eq\x00"  # a list that the pickle can name again
+TOO_MUCH = {
+    "keys of one hash": b"\x80\x02}(" + b"".join(long(PRIME * n) + b"N" for n in range(100_000)) + b"u.",
+    "one by one": b"\x80\x02}" + b"".join(long(PRIME * n) + b"Ns" for n in range(1, 100_000)) + b".",
+    "in a set": b"\x80\x02c__builtin__\nset\n](" + b"".join(long(PRIME * n) for n in range(100_000)) + b"e\x85R.",
+    "floats of one hash": b"\x80\x02}(" + b"".join(
+        b"G" + struct.pack(">d", 2.0 ** (61 * n)) + b"N" for n in range(16)) + b"u.",
+    "keys of shared tuples": b"\x80\x02}K\x01" + b"q\x00h\x00\x86" * 60 + b"Ns.",
+    "marks": b"\x80\x02" + b"(" * 6_000_000 + b".",
+    "lists": b"\x80\x02" + b"]" * 6_000_000 + b".",
+    "sets": b"\x80\x02" + b"\x8f" * 6_000_000 + b".",
+    "memo": b"\x80\x02]" + b"".join(b"r" + struct.pack("<I", n) for n in range(5_100_000)) + b".",
+    "a set, again and again": MANY_ONES + b"c__builtin__\nset\nh\x00\x85R" * 20_000 + b".",
+    "a shape, again and again": MANY_ONES + b"ctorch\nSize\nh\x00\x85R" * 20_000 + b".",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TOO_MUCH)
+def test_screening_itself_is_bounded(run, name):
+    """In a process of its own that may have 3 GiB: neither hours nor the whole memory."""
+    archive(run, TOO_MUCH[name])
+    code = (
+        "import resource, sys, time; from pathlib import Path\n"
+        "from zoo.inference.safe_pickle import screen_pickle\n"
+        "from zoo.errors import CheckpointError\n"
+        "base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; start = time.process_time()\n"
+        "try: screen_pickle(Path(sys.argv[1])); print('accepted')\n"
+        "except CheckpointError as error: print(str(error).splitlines()[0][-120:])\n"
+        "print(time.process_time() - start, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base) / 1024)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(path(run))], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    message, figures = done.stdout.splitlines()
+    seconds, mebibytes = map(float, figures.split())
+    assert message != "accepted"
+    assert seconds < 60
+    assert mebibytes < 1600
 
 
 def test_compressed_bombs_are_refused(run, canary):

@@ -118,6 +118,17 @@ def test_changes_are_counted():
     assert torch_internals.change_count(x) > before
 
 
+def test_the_reader_of_archives_is_that_of_torch(tmp_path, monkeypatch):
+    torch.save({"a": torch.ones(3)}, tmp_path / "a.pt")
+    reader = torch_internals.archive_reader(str(tmp_path / "a.pt"))
+    assert {"data.pkl", "data/0"} <= set(reader.get_all_records())
+    assert reader.get_record_size("data/0") == 12
+    assert reader.get_record("data.pkl")[:2] == b"\x80\x02"
+    monkeypatch.setattr(torch._C, "PyTorchFileReader", lambda *_: pytest.fail("as torch.load"))
+    with pytest.raises(pytest.fail.Exception, match=r"as torch\.load"):
+        torch.load(tmp_path / "a.pt", weights_only=True)
+
+
 def test_views_are_told_from_copies():
     aten = torch.ops.aten
     assert torch_internals.is_view(aten.view.default)

@@ -7,7 +7,7 @@ import copy
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,7 @@ from zoo.inference.find_run import find_checkpoint, run_of_checkpoint
 from zoo.io import atomic_files
 from zoo.io.locks import RunLock
 from zoo.logging import progress_bar
+from zoo.registry import suggest
 from zoo.system import garbage_collection, threads
 from zoo.system.stop_signals import exit_code
 from zoo.training import distributed, out_of_memory
@@ -146,7 +147,7 @@ class ZooCLI(LightningCLI):
         if self.command == "fit":
             extras = make_logger_and_callbacks(self.model, self.data, self.run_folder, self.plan, self.facts)
             callbacks = [item for item in extras.pop("callbacks", []) if is_enabled(item, trainer_config)]
-            bars = any(isinstance(item, ProgressBar) for item in callbacks)
+            bars = any(isinstance(item, ProgressBar) for item in callbacks) or configures_bar(trainer_config)
             extras = {**({} if bars else {"enable_progress_bar": False}), **extras}
         else:
             extras = {"logger": False, "enable_checkpointing": False}
@@ -195,6 +196,7 @@ class ZooCLI(LightningCLI):
 
     def before_fit(self) -> None:
         """Create the run's folder, once all checks have passed, and write the configuration into it."""
+        check_monitors(self.trainer.callbacks, self.model)  # type: ignore[attr-defined]
         if self.dry:
             return
         other_data = resume.check_data(self.plan, self.data)
@@ -345,13 +347,34 @@ def save_transfer_table(table: Transfer | None, home: Path) -> None:
 def is_enabled(callback: object, trainer_config: dict[str, Any]) -> bool:
     """Whether the configuration leaves a callback that zoo adds switched on."""
     if isinstance(callback, ProgressBar):
-        class_paths = [
-            item.get("class_path") for item in trainer_config.get("callbacks") or [] if isinstance(item, Mapping)
-        ]
-        return trainer_config.get("enable_progress_bar") is not False and not any(
-            "Bar" in str(name) for name in class_paths
-        )
+        return trainer_config.get("enable_progress_bar") is not False and not configures_bar(trainer_config)
     return not isinstance(callback, Checkpoint) or trainer_config.get("enable_checkpointing") is not False
+
+
+def configures_bar(trainer_config: dict[str, Any]) -> bool:
+    """Whether the configuration has a progress bar of its own among the callbacks: one, or a list."""
+    callbacks = trainer_config.get("callbacks") or []
+    items = callbacks if isinstance(callbacks, list) else [callbacks]
+    return any("Bar" in str(item.get("class_path")) for item in items if isinstance(item, Mapping))
+
+
+def check_monitors(callbacks: Iterable[Any], task: Any) -> None:
+    """Raise UsageError for a callback that monitors a figure which no validation of the task reports."""
+    monitors = {
+        type(item).__name__: item.monitor for item in callbacks if isinstance(getattr(item, "monitor", None), str)
+    }
+    usual = {"loss", "val/loss", *(f"val/{name}" for name in task.monitored_metrics)}
+    if all(monitor in usual for monitor in monitors.values()):
+        return
+    names = {*task.compute_metrics(0.0), *getattr(task, "text_metrics", ())}
+    figures = sorted(usual | {f"val/{name}" for name in names})
+    for callback, monitor in monitors.items():
+        # figures by kind, such as val/exact_date, have names of the data
+        if monitor not in figures and not monitor.startswith(tuple(f"{name}_" for name in figures if "/" in name)):
+            near = suggest(monitor.replace("_", "/", 1), figures) or suggest(monitor, figures)
+            raise UsageError(
+                f"{callback} monitors {monitor!r}, which no validation reports.{near} There are: {', '.join(figures)}"
+            )
 
 
 def run_plan(plan: Plan, schema: Schema) -> int:

@@ -56,6 +56,14 @@ def outside_fake_tensors() -> Any:
     return unset_fake_temporarily()
 
 
+def archive_reader(path: str) -> Any:
+    """The reader of archives that `torch.load` uses, whose names of records lack the archive's: `PyTorchFileReader`.
+
+    Python's zipfile may see another archive in the same file; torch has no public way to ask for what it reads.
+    """
+    return torch._C.PyTorchFileReader(path)
+
+
 def change_count(tensor: Tensor) -> int:
     """How often a tensor (any shape) was changed in place: `Tensor._version`, which autograd keeps for itself."""
     return tensor._version

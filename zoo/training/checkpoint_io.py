@@ -12,6 +12,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from zoo.errors import CheckpointError
 from zoo.inference import checkpoint_manifest
+from zoo.inference.safe_pickle import screen_pickle
 from zoo.io import atomic_files
 
 
@@ -48,6 +49,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
                 f"{path} is no file on this machine: copy it here first, from a source that you trust."
             )
         checkpoint_manifest.verify(Path(path))
+        screen_pickle(Path(path))
         try:
             content = torch.load(path, map_location=map_location, weights_only=True)
         except Exception as error:  # its message goes on with a page about unsafe loading

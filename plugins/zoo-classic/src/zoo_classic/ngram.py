@@ -80,9 +80,10 @@ class NGram(LanguageTask):
 
         Rows lose the n-grams across their edges, and those of the ends of the text, which no row of an epoch holds.
         """
-        tokens = getattr(self.trainer.datamodule.datasets["train"], "tokens", None)  # type: ignore[attr-defined]
-        limited = self.trainer.max_steps >= 0 or self.trainer.limit_train_batches != 1.0
-        return None if tokens is None or limited else torch.as_tensor(tokens, device=self.device).long()[None]
+        trainer: Any = self.trainer
+        tokens = getattr(trainer.datamodule.datasets["train"], "tokens", None)
+        limited = trainer.max_steps >= 0 or trainer.limit_train_batches != 1.0
+        return None if tokens is None or limited else torch.tensor(tokens, device=self.device).long()[None]
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """No gradient to scale."""

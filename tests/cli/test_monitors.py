@@ -1,0 +1,47 @@
+"""A misspelt figure that a callback monitors is refused before training, with the figure that was probably meant."""
+
+import pytest
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, Timer
+
+from zoo.cli.fit import check_monitors, configures_bar
+from zoo.errors import UsageError
+from zoo.tasks.classification import Classification
+from zoo.tasks.lm import CausalLM
+from zoo.tasks.translation import Translation
+
+SIZES = {"dim": 8, "depth": 1, "heads": 2}
+TASKS = {
+    "lm": (lambda: CausalLM(8, 8, **SIZES), ["val/perplexity", "val/bits_per_byte"]),
+    "translation": (lambda: Translation(8, 8, 8, **SIZES), ["val/bleu", "val/chrf", "val/exact", "val/exact_date"]),
+    "classification": (lambda: Classification(3, 8, 1, patch_size=4, **SIZES), ["val/top1", "val/top5"]),
+}
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_figures_that_a_validation_reports_are_monitored(name):
+    build, figures = TASKS[name]
+    for monitor in ("loss", "val/loss", *figures):
+        check_monitors([EarlyStopping(monitor), ModelCheckpoint(monitor=monitor), Timer(), ModelCheckpoint()], build())
+
+
+@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize(
+    ("wrong", "meant"), [("val_loss", "val/loss"), ("val/los", "val/loss"), ("vall/loss", "val/loss")]
+)
+@pytest.mark.parametrize("callback", [EarlyStopping, ModelCheckpoint])
+def test_a_misspelt_one_is_refused_with_what_was_meant(name, wrong, meant, callback):
+    with pytest.raises(UsageError, match=rf"{callback.__name__} monitors '{wrong}', .*Did you mean '{meant}'\?"):
+        check_monitors([callback(monitor=wrong)], TASKS[name][0]())
+
+
+def test_a_strange_one_is_refused_with_the_names_that_there_are():
+    with pytest.raises(UsageError, match=r"There are: loss, val/loss, val/top1, val/top5"):
+        check_monitors([EarlyStopping("accuracy_of_nothing")], TASKS["classification"][0]())
+
+
+@pytest.mark.parametrize("callbacks", [{"class_path": "lightning.pytorch.callbacks.TQDMProgressBar"},
+                                       [{"class_path": "x.Timer"}, {"class_path": "x.RichProgressBar"}]])  # fmt: skip
+def test_a_configured_bar_is_seen_alone_and_in_a_list(callbacks):
+    assert configures_bar({"callbacks": callbacks})
+    assert not configures_bar({"callbacks": [{"class_path": "x.Timer"}]})
+    assert not configures_bar({})
