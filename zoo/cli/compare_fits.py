@@ -11,7 +11,7 @@ from zoo.compare import run_records
 from zoo.compare.plan import Point
 from zoo.config import fit_options, run_config, yaml_source
 from zoo.config.option_parser import ParsedOptions
-from zoo.config.passive_settings import CALLBACKS, PASSIVE_CALLBACKS, PASSIVE_SETTINGS
+from zoo.config.passive_settings import CALLBACKS, acting_callbacks, is_passive
 from zoo.errors import UsageError
 from zoo.inference.find_run import CONFIG
 
@@ -75,7 +75,7 @@ class ZooFit:
         old = {key: value for key, value in old.items() if not key.startswith(f"{CALLBACKS}.")}
         new = {key: value for key, value in new.items() if not key.startswith(f"{CALLBACKS}.")}
         if not recorded:  # of an earlier version
-            old[CALLBACKS] = _acting_callbacks((self._config_of(path).get("trainer") or {}).get("callbacks"))
+            old[CALLBACKS] = acting_callbacks((self._config_of(path).get("trainer") or {}).get("callbacks"))
             new.pop("on_nonfinite")
         blanks = {f"model.{name}" for name in config_plan.resolved.classes["model"].data_sizes}
         always = {*old, CALLBACKS}
@@ -84,7 +84,7 @@ class ZooFit:
             f"{key} was {old.get(key)} and is {new.get(key)}"
             for key in keys
             if key.startswith(("model", "data", "trainer", "tune", "compile", "on_nonfinite"))
-            and not key.startswith(PASSIVE_SETTINGS)
+            and not is_passive(key)
             and (old.get(key) or None) != (new.get(key) or None)
             and not (key in blanks and new.get(key) is None)  # the data filled it in
         ]
@@ -99,11 +99,3 @@ class ZooFit:
     def _config_of(path: Path) -> dict[str, Any]:
         """The configuration of an earlier run, with the option names of this version."""
         return run_config.current(cast(dict[str, Any], yaml_source.read_yaml(path).as_data()), str(path))
-
-
-def _acting_callbacks(value: object) -> list[object] | None:
-    """The callbacks in the configuration of an earlier run that may change it, by the names of their classes."""
-    items = value if isinstance(value, list) else [value] if value else []
-    names = [str(item.get("class_path") if isinstance(item, dict) else item).rpartition(".")[2] for item in items]
-    acting = [item for item, name in zip(items, names, strict=True) if name not in PASSIVE_CALLBACKS]
-    return acting or None
