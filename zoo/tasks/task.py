@@ -242,9 +242,6 @@ class Task(LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the best and the newest metrics."""
         checkpoint["best"], checkpoint["measured"] = self.best, self.measured
-        # where a callback has put averaged weights into the checkpoint, what cannot be averaged is that of now
-        saved = checkpoint.get("state_dict", {})
-        saved.update({name: value for name, value in self.state_dict().items() if name in saved and exact(value)})
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take the figures of a checkpoint. Raises NonFiniteError where its weights are not numbers."""
@@ -258,11 +255,6 @@ class Task(LightningModule):
 
 
 alias_old_names(Task)
-
-
-def exact(value: Any) -> bool:
-    """Whether it is a tensor of integers, such as a counter."""
-    return isinstance(value, Tensor) and not value.is_floating_point()
 
 
 def compute_and_reset(metric: Metric) -> float:
