@@ -5,7 +5,9 @@
     python -m tests.chaos.sequences --home DIR --sequences 1 --seed 1 --first 17    # the 18th of them again
 
 A sequence is drawn from its seed and number alone, and each of its events happens at a moment that is counted: at the
-n-th batch, at the n-th call of a save that reaches the disk. A life of the run ends with each event; the next one
+n-th batch, at the n-th call of a save that reaches the disk. Runs end by steps, epochs, time (counted in batches) or
+early stopping, some with a shorter limit first, and have any callback, logger, optimizer or precision that a recipe may
+name; those that a run refuses by name are counted apart. A life of the run ends with each event; the next one
 resumes, perhaps from another working folder, in a moved folder, with the clock set back, without the cache, or (in half
 of the sequences with two processes) with another number of processes. Whatever a run has left at its end is compared
 with what the undisturbed one has left: bit for bit, or to 1e-5 and without dropout where the number of processes
@@ -27,9 +29,10 @@ import shutil
 import signal
 import sys
 import time
+import zlib
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -71,9 +74,30 @@ FLAVOURS: dict[str, dict[str, Any]] = {
     "workers": {"accumulate": 1, "validate": 3, "workers": 2, "save-every": 4},
     "overfit": {"accumulate": 1, "validate": 3, "overfit": 3},
 }
+# what ends a run: options of the trainer, those of a shorter run that goes on with the former, and its callbacks
+ENDINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "steps": ({"max_steps": STEPS}, {"max_steps": 5}),
+    "epochs": ({"max_steps": -1, "max_epochs": 2}, {"max_steps": -1, "max_epochs": 1}),
+    "time": ({"max_steps": STEPS, "max_time": "00:00:00:11"}, {"max_steps": STEPS, "max_time": "00:00:00:05"}),
+    "patience": ({"max_steps": 2 * STEPS, "callbacks": [2]}, {"max_steps": 2 * STEPS, "callbacks": [1]}),
+}
+REQUIRED: dict[str, dict[str, Any]] = {  # options without which a callback or a logger cannot be built
+    "EarlyStopping": {"monitor": "val/loss", "min_delta": 100.0},
+    "EMA": {"decay": 0.9, "every": 2},
+    "GradientAccumulationScheduler": {"scheduling": {0: 2}},
+    "ModelPruning": {"pruning_fn": "l1_unstructured"},
+    "OnExceptionCheckpoint": {"dirpath": "exceptions"},
+    "StochasticWeightAveraging": {"swa_lrs": 0.01},
+    "Timer": {"duration": "00:00:00:30"},
+    "CSVLogger": {"save_dir": "logs"},
+    "TensorBoardLogger": {"save_dir": "logs"},
+}
+PRECISIONS = ("32-true", "64-true", "16-true", "bf16-true", "bf16-mixed", "16-mixed", "transformer-engine")
 TASKS = ("lm", "lm", "translation", "vit", "vit")
 FLAVOURS_DRAWN = tuple(name for name in FLAVOURS for _ in range(1 if name == "workers" else 2))
-UNEQUAL = ("seconds", "rates", "window", "peak", "finished")  # of callbacks: measured by a clock, or said at the end
+# of callbacks: measured by a clock, said at the end, or a path
+UNEQUAL = ("seconds", "rates", "window", "peak", "finished", "dirpath", "best_model_path", "last_model_path",
+           "kth_best_model_path", "best_k_models")  # fmt: skip
 CLOCKS = ("cost/tokens_per_s", "cost/peak_memory_mb")  # scalars that a clock, or the machine, measures
 
 
@@ -98,6 +122,27 @@ class Sequence:
     events: tuple[Event, ...]
     processes: int = 1  # of the life that ends it
     elastic: bool = False
+    ending: str = "steps"
+    shorter: int = 0  # events of lives with the shorter limit, which they then reach
+    extra: tuple[str, str] = ("", "")  # "callbacks", "logger", "optimizer" or "precision", and its name
+
+    @property
+    def kind(self) -> tuple[str, ...]:
+        """What tells its undisturbed run from those of other sequences."""
+        return self.task, self.flavour, self.ending, *self.extra, "growing" if self.shorter else ""
+
+
+def extras() -> list[tuple[str, str]]:
+    """Everything that a recipe may name."""
+    from zoo import registry
+    from zoo.inference.import_policy import LIGHTNING, OPTIMIZERS
+
+    optimizers = {*OPTIMIZERS, *(part.name for part in registry.installed_parts("optimizer") if part.builtin)}
+    callbacks = {*LIGHTNING["callbacks"], *(part.name for part in registry.installed_parts("callback") if part.builtin)}
+    names = {"callbacks": callbacks, "logger": {*LIGHTNING["loggers"], "false"}, "optimizer": optimizers}
+    return [(key, name) for key, group in names.items() for name in sorted(group)] + [
+        ("precision", name) for name in PRECISIONS
+    ]
 
 
 def draw_sequence(site: Site, seed: int, number: int, processes: int) -> Sequence:
@@ -122,7 +167,14 @@ def draw_sequence(site: Site, seed: int, number: int, processes: int) -> Sequenc
                 world,
             )
         )
-    return Sequence(task, flavour, tuple(events), draw.choice((1, processes)) if elastic else processes, elastic)
+    last = draw.choice((1, processes)) if elastic else processes
+    plain = Sequence(task, flavour, tuple(events), last, elastic)
+    if elastic or not site.wide:
+        return plain
+    ending, names = draw.choice(list(ENDINGS)), extras()
+    shorter = draw.choice((0, 0, draw.randint(1, len(events)))) if processes == 1 else 0
+    extra = names[number // 2 % len(names)] if number % 2 else ("", "")
+    return replace(plain, ending=ending, shorter=shorter, extra=extra)
 
 
 # what a life does to itself
@@ -175,6 +227,7 @@ class Disturbance:
         from zoo.tasks.task import Task
         from zoo.training import checkpoint, distributed
 
+        count_time_in_batches()
         checkpoint.RETRY, distributed.GRACE, distributed.POLL = 0.0, 2.0, 0.05
         before = self.before
         before(checkpoint.CheckpointSaver, "setup", "start")
@@ -223,6 +276,21 @@ class Disturbance:
         setattr(owner, name, method)
 
 
+def count_time_in_batches() -> None:
+    """Let a second of Lightning's Timer be a batch: what is counted is the same in every life."""
+    from lightning.pytorch.callbacks import Timer
+
+    check = Timer.on_train_batch_end
+
+    def tick(self: Any, *args: Any, **options: Any) -> None:
+        self.ticks = getattr(self, "ticks", 0) + 1
+        check(self, *args, **options)
+
+    Timer.on_train_batch_end = tick  # type: ignore[method-assign]
+    Timer.time_elapsed = lambda self, stage="train": float(getattr(self, "ticks", 0))  # type: ignore[method-assign]
+    Timer.load_state_dict = lambda self, state: setattr(self, "ticks", state["time_elapsed"]["train"])  # type: ignore[method-assign]
+
+
 class Calls:
     """The module os, as zoo.io.atomic_files sees it."""
 
@@ -247,14 +315,23 @@ class Calls:
 class Site:
     """A folder of recipes and runs, and a process that has imported and parsed everything once."""
 
-    def __init__(self, home: Path, tasks: tuple[str, ...] = TASKS, flavours: tuple[str, ...] = FLAVOURS_DRAWN) -> None:
-        """Sequences are drawn from these tasks and flavours, one that is named twice twice as often."""
-        self.home, self.tasks, self.flavours = home, tasks, flavours
+    def __init__(
+        self,
+        home: Path,
+        tasks: tuple[str, ...] = TASKS,
+        flavours: tuple[str, ...] = FLAVOURS_DRAWN,
+        wide: bool = True,
+    ) -> None:
+        """Sequences are drawn from these tasks and flavours, one that is named twice twice as often.
+
+        ``wide``: with every ending, callback, logger, optimizer and precision; otherwise runs end by steps.
+        """
+        self.home, self.tasks, self.flavours, self.wide = home, tasks, flavours, wide
         home.mkdir(parents=True, exist_ok=True)
         os.environ["ZOO_CACHE"] = str(home / "cache")
         (home / "text.txt").write_text("".join(f"{n} {toys.TEXT}" for n in range(40)))
         (home / "elsewhere").mkdir(exist_ok=True)
-        self.references: dict[tuple[str, str, int, bool], Any] = {}
+        self.references: dict[tuple[Any, ...], Any] = {}
         self.counts: dict[tuple[str, str, int], dict[str, int]] = {}
         self.lives = 0
         lives.load()
@@ -301,11 +378,17 @@ class Site:
         gc.collect()
         gc.freeze()
 
-    def recipe(self, task: str, flavour: str, processes: int, elastic: bool) -> Path:
+    def recipe(self, sequence: Sequence, shorter: bool = False) -> Path:
         """Its file: the same global batches with any number of processes where that may change."""
+        task, flavour, elastic = sequence.task, sequence.flavour, sequence.elastic
         flavour_ = FLAVOURS[flavour]
         rows = ROWS * (2 if elastic else 1)
-        text = RECIPES[task].replace("MODEL", MODEL + f", dropout: {0 if elastic else 0.1}")
+        key, name = sequence.extra
+        model = MODEL + f", dropout: {0 if elastic else 0.1}"
+        model += f", optimizer: {name}" if key == "optimizer" else ""
+        # a longer run has another schedule from its first step on
+        model += ", schedule: Constant" if sequence.shorter else ""
+        text = RECIPES[task].replace("MODEL", model)
         text = text.replace("MIX, ", "" if elastic else "mix: mixup, ").replace("HOME", str(self.home))
         text = text.replace("ROWS", str(rows))
         if "workers" in flavour_:
@@ -320,30 +403,44 @@ class Site:
         }  # fmt: skip
         if "overfit" in flavour_:
             del trainer["limit_train_batches"]
+        trainer |= ENDINGS[sequence.ending][shorter]
+        callbacks = [
+            {"class_path": "EarlyStopping", "init_args": {**REQUIRED["EarlyStopping"], "patience": patience}}
+            for patience in trainer.pop("callbacks", [])
+        ]
+        if key == "callbacks":
+            callbacks.append({"class_path": name, "init_args": REQUIRED.get(name, {})})
+        elif key == "logger":
+            trainer[key] = name == "true" if name == "false" else {"class_path": name, "init_args": REQUIRED[name]}
+        elif key == "precision":
+            trainer[key] = name
+        if callbacks:
+            trainer["callbacks"] = callbacks
         set_options = {name: value for name, value in trainer.items() if value is not None or name.startswith("check")}
-        path = self.home / f"{task}-{flavour.replace(' ', '-')}{'-elastic' if elastic else ''}-{processes}.yaml"
+        label = zlib.crc32(repr((sequence.kind, elastic)).encode())
+        path = self.home / f"{task}-{label:08x}.yaml"
         path.write_text(text + "trainer: " + json.dumps(set_options) + "\n")
         return path
 
-    def words(self, sequence: Sequence, command: str, runs: Path, processes: int) -> list[str]:
+    def words(self, sequence: Sequence, command: str, runs: Path, processes: int, shorter: bool = False) -> list[str]:
         """A command line."""
         flavour_ = FLAVOURS[sequence.flavour]
-        recipe = self.recipe(sequence.task, sequence.flavour, 1, sequence.elastic)
+        recipe = self.recipe(sequence, shorter)
         words = [command, str(recipe), "--runs", str(runs), "--name", "default"]
         if command == "fit":
-            words += ["--requeue", "--save-every", str(flavour_.get("save-every", 0))]
+            words += ["--requeue", *(["--save-every", str(every)] if (every := flavour_.get("save-every")) else [])]
         if processes > 1:
             words += ["--trainer.devices", str(processes), "--trainer.strategy", "ddp"]
             if sequence.elastic:
                 share = ("max_tokens", 256) if sequence.task == "translation" else ("batch_size", 2 * ROWS)
                 words += [f"--data.{share[0]}", str(share[1] // processes)]
-        if sequence.elastic and command == "fit":
+        if (sequence.elastic or sequence.shorter) and command == "fit":
             words += ["--accept-changes"]
         return words
 
     def folder(self, sequence: Sequence, runs: Path) -> Path:
         """Of a run."""
-        recipe = self.recipe(sequence.task, sequence.flavour, 1, sequence.elastic)
+        recipe = self.recipe(sequence)
         return runs / recipe.stem / "default/s1"
 
     def live(
@@ -369,19 +466,23 @@ class Site:
             return None
         return code
 
-    def reference(self, task: str, flavour: str, processes: int, elastic: bool) -> Any:
-        """What an undisturbed run leaves."""
-        key = (task, flavour, processes, elastic)
+    def reference(self, sequence: Sequence, processes: int) -> Any:
+        """What an undisturbed run leaves; a sentence where it is refused by the name of what it has."""
+        key, task = (*sequence.kind, processes, sequence.elastic), sequence.task
         if key not in self.references:
             runs, log = self.home / f"reference-{processes}", self.home / "reference.log"
-            sequence = Sequence(task, flavour, (), processes, elastic)
             folder, note = self.folder(sequence, runs), self.home / "moments.json"
             shutil.rmtree(folder, ignore_errors=True)
             log.unlink(missing_ok=True)
             words = self.words(sequence, "fit", runs, processes)
             code = self.live(words, processes, log, Disturbance(None, note), self.home, 0)
+            errors = [line for line in log.read_text().splitlines() if line.startswith("error: ")]
+            if code == 2 and sequence.extra[1] and sequence.extra[1].lower() in errors[-1].lower():
+                assert not any(folder.rglob("*.ckpt")), "refused after training had begun"
+                self.references[key] = errors[-1]
+                return errors[-1]
             assert code == 0, (code, log.read_text()[-3000:])
-            self.counts[task, flavour, processes] = json.loads(note.read_text())
+            self.counts[task, sequence.flavour, processes] = json.loads(note.read_text())
             self.references[key] = outcome(folder)
             self.learn_cost(task, self.references[key]["ledger"]["cost"])
         return self.references[key]
@@ -397,7 +498,7 @@ class Site:
 
     def moments(self, task: str, flavour: str, processes: int) -> dict[str, int]:
         """How many moments of each phase an undisturbed run has."""
-        self.reference(task, flavour, processes, False)
+        self.reference(Sequence(task, flavour, ()), processes)
         return self.counts[task, flavour, processes]
 
     def walk(self, sequence: Sequence, log: Path) -> tuple[list[str], list[str]]:
@@ -406,8 +507,17 @@ class Site:
         for old in self.home.glob("runs*"):
             shutil.rmtree(old)
         log.unlink(missing_ok=True)
-        ends, wrong = [], []
-        for event in sequence.events:
+        ends: list[str] = []
+        wrong: list[str] = []
+        world = 1 if sequence.elastic else sequence.processes
+        try:
+            expectation = self.reference(sequence, world)
+        except (AssertionError, OSError) as error:
+            return ends, [f"undisturbed: {error}"]
+        if isinstance(expectation, str):
+            return [expectation], []
+        for number, event in enumerate(sequence.events):
+            shorter = number < sequence.shorter
             folder = self.folder(sequence, runs)
             command = "fit"
             if event.phase == "test":
@@ -415,7 +525,7 @@ class Site:
                 if not any(folder.rglob("*.ckpt")):
                     continue
             processes = 1 if command == "test" else event.processes
-            words = self.words(sequence, command, runs, processes)
+            words = self.words(sequence, command, runs, processes, shorter)
             code = self.live(words, processes, log, Disturbance(event), place, clock)
             ends.append(f"{event.way} in {event.phase} {event.moment}: {code}")
             if code not in expected(event):
@@ -430,16 +540,36 @@ class Site:
                     clock += 1
                 elif change == "cache":
                     shutil.rmtree(self.home / "cache", ignore_errors=True)
-        words = self.words(sequence, "fit", runs, sequence.processes)
-        code = self.live(words, sequence.processes, log, Disturbance(None), place, clock)
-        if code != 0:
-            return ends, [*wrong, f"the last life: {code} {self.log_text(log)}"]
+            if number + 1 == sequence.shorter:
+                wrong += self.finish(sequence, runs, log, place, clock, shorter=True)
+        wrong += self.finish(sequence, runs, log, place, clock)
+        wrong += self.finish(sequence, runs, log, place, clock)  # nothing is left to do, and nothing changes
+        if wrong:
+            return ends, wrong
         result = outcome(self.folder(sequence, runs))
-        world = 1 if sequence.elastic else sequence.processes
-        expectation = self.reference(sequence.task, sequence.flavour, world, sequence.elastic)
+        if sequence.shorter and sequence.ending != "patience":
+            result, expectation = without_validations(result), without_validations(expectation)
+        elif sequence.shorter:  # the best may be of the shorter run, whose configuration it holds
+            result, expectation = ({**left, "best": left["best"]["state_dict"]} for left in (result, expectation))
         if sequence.elastic:
             result, expectation = comparable(result), comparable(expectation)
         return ends, wrong + differences(result, expectation, TOLERANCE if sequence.elastic else 0.0)
+
+    def finish(
+        self, sequence: Sequence, runs: Path, log: Path, place: Path, clock: int, shorter: bool = False
+    ) -> list[str]:
+        """A life without an event; what is wrong with it."""
+        words = self.words(sequence, "fit", runs, sequence.processes, shorter)
+        folder = self.folder(sequence, runs)
+        code = self.live(words, sequence.processes, log, Disturbance(None), place, clock)
+        if code != 0:
+            return [f"a life without an event: {code} {self.log_text(log)}"]
+        finished = json.loads((folder / "finished.json").read_text())
+        steps = [entry["step"] for entry in json.loads((folder / "ledger.json").read_text())["validations"]]
+        stale = [] if steps and finished["step"] == steps[-1] else [f"ends at {finished['step']}, validated {steps}"]
+        return stale + [
+            f"no {name}.ckpt" for name in ("best", "last") if not (folder / f"checkpoints/{name}.ckpt").exists()
+        ]
 
     @staticmethod
     def log_text(log: Path) -> str:
@@ -478,7 +608,7 @@ def outcome(run: Path) -> dict[str, Any]:
                       for name, value in cost.items()}  # fmt: skip
     result["ledger"] = ledger
     result["finished"] = json.loads((run / "finished.json").read_text())
-    events = toys.all_scalars(run)
+    events = {name: value for name, value in toys.all_scalars(run).items() if not name.startswith("DeviceStats")}
     result["scalars"] = {
         name: [step for step, _ in values] if name in CLOCKS else values for name, values in events.items()
     }
@@ -488,6 +618,14 @@ def outcome(run: Path) -> dict[str, Any]:
     result["files"] = {path.name: path.read_text() for path in files if path.name not in elsewhere}
     result["drafts"] = [path.name for path in run.rglob("*.partial")]
     return result
+
+
+def without_validations(outcome_: dict[str, Any]) -> dict[str, Any]:
+    """What does not depend on a validation at the end of a shorter run."""
+    parts = ("state_dict", "optimizer_states", "lr_schedulers", "ranks", "global_step")
+    scalars = {name: values for name, values in outcome_["scalars"].items() if name.startswith("train/")}
+    ledger = {name: outcome_["ledger"][name] for name in ("batches", "steps", "tokens", "start")}
+    return {"last": {part: outcome_["last"][part] for part in parts}, "scalars": scalars, "ledger": ledger}
 
 
 def timeless(state: dict[str, Any]) -> dict[str, Any]:
@@ -541,6 +679,7 @@ def campaign(
     start = time.monotonic()
     result: dict[str, Any] = {"seed": seed, "processes": processes, "sequences": 0, "events": 0, "equal": 0}
     ways, phases, codes = Counter[str](), Counter[str](), Counter[str]()
+    endings, extra_names, refused = Counter[str](), Counter[str](), dict[str, str]()
     problems: list[dict[str, Any]] = []
     for number in range(first, first + sequences):
         if time.monotonic() - start > seconds:
@@ -550,6 +689,10 @@ def campaign(
         result["sequences"] += 1
         result["events"] += len(ends)
         result["equal"] += not wrong
+        refusal = ends[0] if ends and ends[0].startswith("error: ") else ""
+        refused |= {sequence.extra[1]: refusal} if refusal else {}
+        endings[sequence.ending + (" after a shorter one" if sequence.shorter else "")] += not refusal
+        extra_names[" ".join(sequence.extra)] += not refusal
         for event, end in zip(sequence.events, ends, strict=False):
             ways[event.way] += 1
             phases[event.phase] += 1
@@ -562,7 +705,8 @@ def campaign(
             print(json.dumps(result), file=sys.stderr, flush=True)
     spent = resource.getrusage(resource.RUSAGE_CHILDREN)
     return {
-        **result, "lives": site.lives, "ways": ways, "phases": phases, "exit codes": codes,
+        **result, "endings": endings, "extras": extra_names, "refused": refused, "lives": site.lives,
+        "ways": ways, "phases": phases, "exit codes": codes,
         "seconds": round(time.monotonic() - start), "cpu seconds": round(spent.ru_utime + spent.ru_stime),
         "problems": problems,
     }  # fmt: skip

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from zoo.config.passive_settings import PASSIVE_SETTINGS
+from zoo.logging.run_record import tensor_bytes
 
 TASKS = ("lm", "translation", "vit", "stream")
 MODEL = "dim: 16, depth: 1, heads: 2, dropout: 0.1"
@@ -94,7 +95,7 @@ def digest(value: Any) -> str:
 
 def _add(sha: Any, value: Any) -> None:
     if isinstance(value, torch.Tensor):
-        sha.update(f"{value.dtype}{tuple(value.shape)}".encode() + value.contiguous().numpy().tobytes())
+        sha.update(f"{value.dtype}{tuple(value.shape)}".encode() + tensor_bytes(value))
     elif isinstance(value, dict):
         for name in sorted(value, key=str):
             sha.update(f"{name}:".encode())

@@ -280,3 +280,22 @@ def test_a_text_that_has_changed_since_the_training_is_named(tmp_path, monkeypat
     (tmp_path / "text.txt").write_text((tmp_path / "text.txt").read_text() + "QUITE OTHER LETTERS" * 40)
     capsys.readouterr()
     assert "have changed since: its vocab_size is" in answered(capsys, "test", "runs/lm/first/s1")
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2, 3])
+@pytest.mark.parametrize("name", ["num_workers", "pin_memory", "cache"])
+def test_infrastructure_of_data_is_passive_at_any_depth(name, depth):
+    from zoo.config.passive_settings import is_passive
+    from zoo.training.setup import describe_configuration
+
+    assert is_passive(f"data.{'text.' * depth}{name}")
+    assert not is_passive(f"data.{'text.' * depth}batch_size")
+    assert not is_passive(f"model.{'text.' * depth}{name}")
+
+    def data(value):
+        inner = {"class_path": "zoo.data.text.TextFiles", "init_args": {"max_length": 16, name: value}}
+        for _ in range(depth):
+            inner = {"class_path": "zoo.data.masked.Masked", "init_args": {"text": inner}}
+        return describe_configuration({}, inner)
+
+    assert name == "pin_memory" or data(0) == data(2)

@@ -121,7 +121,7 @@ def test_what_was_logged_after_a_checkpoint_must_be_removable(tmp_path, monkeypa
 
     monkeypatch.setattr(os, "truncate", truncate)
     with pytest.raises(StorageError, match="read-only"):
-        RunLogger(tmp_path, "a/b", {}, logged).mark()
+        RunLogger(tmp_path, "a/b", {}, logged).log_metrics({"a": 3.0}, 2)
     monkeypatch.undo()
     again = RunLogger(tmp_path, "a/b", {}, logged)
     again.log_metrics({"a": 3.0}, 2)

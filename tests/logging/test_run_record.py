@@ -26,8 +26,9 @@ from zoo.logging import run_record as module
 from zoo.logging.run_record import Ledger, changed_settings, sample, tensor_bytes, tensors, write_json
 from zoo.parts.position import NoPosition
 from zoo.system import kernel_choice
-from zoo.training.callbacks import CostMeter, EndsWithValidation
+from zoo.training.callbacks import CostMeter
 from zoo.training.checkpoint import CheckpointSaver
+from zoo.training.checkpoint_io import AtomicCheckpointIO
 from zoo.training.model_cost import cost
 from zoo.training.setup import describe_configuration, make_logger_and_callbacks
 
@@ -47,7 +48,7 @@ class Stop(Callback):
             raise InterruptedError
 
 
-def run(folder, task="lm", options=None, seed=3, resume=None, callbacks=(), **trainer):
+def run(folder, task="lm", options=None, seed=3, resume=None, callbacks=(), saves=True, **trainer):
     """Ten steps with a ledger; what it wrote."""
     home = folder / "recipe" / "position=rope" / f"s{seed}"
     folder.mkdir(exist_ok=True)
@@ -57,10 +58,10 @@ def run(folder, task="lm", options=None, seed=3, resume=None, callbacks=(), **tr
     record = Ledger(home, describe_configuration(MODEL, DATA))
     settings = {"max_steps": 10, "val_check_interval": 4, "check_val_every_n_epoch": None, "log_every_n_steps": 1}
     quiet = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False, "accelerator": "cpu"}
-    first = [CostMeter(cost(module)), EndsWithValidation(), record]
+    first = [CostMeter(cost(module)), *([CheckpointSaver(folder / "checkpoints")] if saves else []), record]
     fit = Trainer(
         default_root_dir=folder, use_distributed_sampler=False, callbacks=[*first, *callbacks],
-        **{"enable_checkpointing": False, **settings, **quiet, **trainer},
+        **{**settings, **quiet, **trainer},
     )  # fmt: skip
     with contextlib.suppress(InterruptedError):
         fit.fit(module, data, ckpt_path=resume, weights_only=True)
@@ -165,7 +166,7 @@ def test_the_start_of_a_resumed_run_is_where_training_began(tmp_path):
     ours = torch.load(tmp_path / "stopped.ckpt", weights_only=True)
     name = next(name for name in ours["callbacks"] if name.startswith("Ledger"))
     ours["callbacks"][name]["start"]["embedding.weight"] = "as the checkpoint says"
-    torch.save(ours, tmp_path / "changed.ckpt")
+    AtomicCheckpointIO({}).save_checkpoint(ours, tmp_path / "changed.ckpt")
     result = run(tmp_path, resume=tmp_path / "changed.ckpt")
     assert result["start"]["embedding.weight"] == "as the checkpoint says"
 
@@ -244,7 +245,7 @@ def test_the_kernels_of_a_run_are_recorded_and_a_resumed_run_repeats_them(tmp_pa
 
 
 def test_training_that_diverged_is_said_to_have(tmp_path):
-    result = run(tmp_path, options={"lr": 1e30})
+    result = run(tmp_path, options={"lr": 1e30}, saves=False, val_check_interval=5)
     assert result["finished"]
     assert result["last"]["loss"] is None
     assert parse_record(tmp_path / "recipe/position=rope/s3/ledger.json").diverged_on("loss")
@@ -293,7 +294,7 @@ def test_every_run_carries_a_ledger_that_comes_before_its_checkpoints_are_saved(
     ledgers = [item for item in carried if isinstance(item, Ledger)]
     assert len(ledgers) == 1
     assert ledgers[0].about["setting"]["batch"] == {"batch_size": 4, "max_length": 12}
-    run(tmp_path / "a", callbacks=[CheckpointSaver(tmp_path / "c")], enable_checkpointing=True)
+    run(tmp_path / "a", callbacks=[CheckpointSaver(tmp_path / "c")], saves=False)
     state = torch.load(tmp_path / "c" / "last.ckpt", weights_only=True)["callbacks"]
     result = next(value for name, value in state.items() if name.startswith("Ledger"))
     assert [each["step"] for each in result["validations"]] == [4, 8, 10]

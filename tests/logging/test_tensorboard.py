@@ -58,6 +58,21 @@ def test_a_resumed_run_is_read_after_its_beginning_whatever_the_clock_and_the_pr
     assert all_scalars(tmp_path)["val/loss"] == [(0, 0.0), (1, 1.0), (2, 2.0), (3, 3.0), (100, 100.0)]
 
 
+def test_a_resumed_run_that_logs_nothing_leaves_its_files_alone(tmp_path):
+    first = RunLogger(tmp_path, "a", {})
+    first.log_metrics({"val/loss": 1.0}, 1)
+    marks = [{}, first.mark()]
+    first.log_metrics({"val/loss": 2.0}, 2)
+    first.finalize("success")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    for mark in marks:
+        again = RunLogger(tmp_path, "a", {}, mark)
+        again.experiment.flush()  # as Lightning asks each logger for it
+        assert again.mark() == mark
+        again.finalize("success")
+        assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
 def test_what_another_process_logs_is_not_cut_off_by_a_resume_that_is_refused(tmp_path):
     logger = RunLogger(tmp_path, "a", {})
     logger.log_metrics({"val/loss": 1.0}, 1)

@@ -1,17 +1,26 @@
 """What a run measures about itself, and that its last step is validated and kept."""
 
 import math
+import types
 
+import lightning.pytorch.callbacks
+import lightning.pytorch.loggers
 import pytest
 import torch
+from lightning.pytorch import Trainer
 
 from tests.tasks.training import build, train
 from tests.training.test_resume import At, ask, fit
+from zoo.errors import UsageError
+from zoo.inference.import_policy import LIGHTNING
+from zoo.logging.tensorboard import RunLogger
 from zoo.tasks.classification import Classification
-from zoo.training.callbacks import CostMeter, EndsWithValidation, PrintedLines
+from zoo.training.callbacks import CostMeter, PrintedLines
 from zoo.training.checkpoint import CheckpointSaver
+from zoo.training.distributed import watch_process
+from zoo.training.ema import EMA
 from zoo.training.model_cost import Cost, cost
-from zoo.training.setup import display_value
+from zoo.training.setup import display_value, refuse_unsupported
 from zoo.training.signals import StopRequested
 
 
@@ -29,7 +38,8 @@ def test_a_run_ends_with_a_validation(interval, want, accumulate, tmp_path):
         max_steps=10,
         val_check_interval=interval * accumulate,
         accumulate_grad_batches=accumulate,
-        callbacks=[EndsWithValidation()],
+        callbacks=[CheckpointSaver(tmp_path / "checkpoints")],
+        enable_checkpointing=True,
     )
     assert steps(diary, "val/loss") == want
 
@@ -134,3 +144,34 @@ def test_a_run_may_log_nothing_and_keeps_nothing_for_a_log(tmp_path):
     diary = train("lm", 4, tmp_path, log_every_n_steps=0, callbacks=[meter])
     assert not diary.curve("train/loss")
     assert not meter.rates
+
+
+# callbacks with which the campaign of sequences has resumed runs to the bit, or that only watch
+RESUMED = {
+    "DeviceStatsMonitor", "EarlyStopping", "LearningRateMonitor", "ModelCheckpoint", "ModelSummary",
+    "OnExceptionCheckpoint", "RichModelSummary", "RichProgressBar", "Timer", "TQDMProgressBar",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(LIGHTNING["callbacks"] | LIGHTNING["loggers"]))
+@pytest.mark.parametrize("derived", [False, True])
+def test_what_no_checkpoint_restores_is_refused_by_name(name, derived):
+    cls = getattr(lightning.pytorch.callbacks, name, None) or getattr(lightning.pytorch.loggers, name)
+    item = object.__new__(type("Own", (cls,), {}) if derived else cls)
+    trainer = types.SimpleNamespace(callbacks=[item], loggers=[])
+    if name in RESUMED:
+        refuse_unsupported(trainer)
+        return
+    with pytest.raises(UsageError, match=f"^{'Own' if derived else name} cannot be used: "):
+        refuse_unsupported(trainer)
+
+
+def test_own_callbacks_and_the_own_logger_are_not_refused(tmp_path):
+    refuse_unsupported(types.SimpleNamespace(callbacks=[EMA()], loggers=[RunLogger(tmp_path, "a", {})]))
+
+
+@pytest.mark.parametrize("strategy", ["ddp_spawn", "ddp_fork", "ddp_notebook", "ddp_spawn_find_unused_parameters_true"])
+def test_strategies_that_spawn_or_fork_are_refused(strategy):
+    trainer = Trainer(accelerator="cpu", devices=2, strategy=strategy, logger=False, enable_checkpointing=False)
+    with pytest.raises(UsageError, match=r"'trainer.strategy' starts processes by spawn or fork.* Take ddp"):
+        watch_process(trainer)

@@ -1,12 +1,13 @@
 """EMA: the average that it takes, what checkpoints hold of it, and the options that it refuses."""
 
 import functools
+from pathlib import Path
 
 import pytest
 import torch
 from lightning.pytorch import Callback
 
-from tests.chaos.toys import differences
+from tests.chaos.toys import differences, digest
 from tests.training.test_resume import At, ask, fit
 from zoo.config.run_folder import differences as name_changes
 from zoo.errors import UsageError
@@ -33,7 +34,7 @@ def test_a_run_ends_with_the_average_of_its_weights(options, tmp_path):
     average = None
     for update, weights in enumerate(follow.weights[every - 1 :: every]):
         count = update - start // every
-        share = min(decay, (1 + count) / (10 + count)) if count >= 0 and average else 0.0
+        share = min(decay, (1 + count) / (10 + count)) if count > 0 and average else 0.0
         average = [share * a + (1 - share) * w for a, w in zip(average or weights, weights, strict=True)]
     content = torch.load(tmp_path / "run/checkpoints/last.ckpt", weights_only=True)
     names = [name for name in content["state_dict"] if name.startswith("net.")]
@@ -50,6 +51,49 @@ def test_a_stopped_run_goes_on_with_both_sets_of_weights(tmp_path):
         fit("lm", tmp_path / "cut", [make(), At("on_train_batch_end", 7, ask)])
     resumed, _ = fit("lm", tmp_path / "cut", [make()], resume=True)
     assert differences(resumed, whole) == []
+
+
+@pytest.mark.parametrize("precision", ["64-true", "bf16-true", "16-true", "bf16-mixed"])
+def test_weights_of_any_type_are_averaged_in_32_bits_or_more_and_go_on(precision, tmp_path):
+    whole, _ = fit("lm", tmp_path / "whole", [EMA(0.9)], precision=precision)
+    with pytest.raises(StopRequested):
+        fit("lm", tmp_path / "cut", [EMA(0.9), At("on_validation_batch_start", 3, ask)], precision=precision)
+    resumed, _ = fit("lm", tmp_path / "cut", [EMA(0.9)], resume=True, precision=precision)
+    assert differences(resumed, whole) == []
+    content = torch.load(tmp_path / "whole/checkpoints/last.ckpt", weights_only=True)
+    averages = content["callbacks"]["EMA"]["averages"]
+    wide = torch.float64 if precision == "64-true" else torch.float32
+    assert {average.dtype for average in averages.values()} == {wide}
+    for name, average in averages.items():
+        assert torch.equal(average.to(content["state_dict"][name].dtype), content["state_dict"][name])
+
+
+@pytest.mark.parametrize(
+    "options", [{"start": 14}, {"every": 15}, {"start": 20, "every": 3}, {"start": 13, "every": 2}]
+)
+def test_before_its_first_update_the_average_is_the_newest_weights(options, tmp_path):
+    plain, diary = fit("lm", tmp_path / "plain")
+    first_update = options.get("start", 0) < 14 and 14 % options.get("every", 1) == 0
+    got, averaged_diary = fit("lm", tmp_path / "averaged", [EMA(**options)])
+    assert ([line for line in averaged_diary if line[0] < 14], averaged_diary == diary) == (
+        [line for line in diary if line[0] < 14], True,
+    )  # fmt: skip
+    assert first_update or differences(got, plain) == []
+
+
+@pytest.mark.parametrize("hook", ["on_train_batch_end", "on_validation_end", "on_train_end"])
+def test_current_weights_of_a_checkpoint_are_those_of_training_whenever_it_is_saved(hook, tmp_path):
+    """Also while averages are in their place: in a validation, and after the end."""
+    fit("lm", tmp_path / "plain", [At(hook, 1, save)])
+    fit("lm", tmp_path / "averaged", [EMA(0.9), At(hook, 1, save)])
+    plain, averaged = (torch.load(tmp_path / run / "extra.ckpt", weights_only=True) for run in ("plain", "averaged"))
+    assert digest(averaged["current_model_state"]) == digest(plain["state_dict"])
+    assert digest(averaged["state_dict"]) != digest(plain["state_dict"]) or averaged["global_step"] == 1
+
+
+def save(trainer):
+    """Save beside the run's own checkpoints."""
+    trainer.save_checkpoint(Path(trainer.default_root_dir, "extra.ckpt"))
 
 
 @pytest.mark.parametrize("options", [{"decay": 1.0}, {"decay": -0.1}, {"start": -1}, {"every": 0}])

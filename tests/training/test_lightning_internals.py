@@ -6,7 +6,7 @@ import types
 import pytest
 from lightning.pytorch import Trainer
 from lightning.pytorch.loops import fetchers, fit_loop, training_epoch_loop
-from lightning.pytorch.strategies.launchers import subprocess_script
+from lightning.pytorch.strategies.launchers import multiprocessing, subprocess_script
 
 from tests.private_names import ROOT, Canary, check, uses
 
@@ -26,12 +26,15 @@ def canaries():
         Canary("lightning", batches, "_should_accumulate", ("self",)),
         Canary("lightning", batches, "_should_check_val_fx", ("self", "data_fetcher")),
         Canary("lightning", batches, "_broadcast_sigterm_tensor", ("self",)),
+        Canary("lightning", batches, "_num_ready_batches_reached", ("self",)),
+        Canary("lightning", fit_loop._FitLoop, "_can_stop_early"),
         Canary("lightning", lambda: trainer().fit_loop.epoch_loop, "_batches_that_stepped"),
         Canary("lightning", trainer, "_signal_connector"),
         Canary("lightning", fetchers, "_PrefetchDataFetcher"),
         Canary("lightning", lambda: trainer().fit_loop, "_data_fetcher"),
         Canary("lightning", lambda: trainer().fit_loop, "_combined_loader"),
         Canary("lightning", subprocess_script, "_SubprocessScriptLauncher"),
+        Canary("lightning", multiprocessing, "_MultiProcessingLauncher"),
         Canary("lightning", launcher, "_call_children_scripts", ("self",)),
     ]
 

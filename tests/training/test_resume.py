@@ -1,5 +1,7 @@
 """A run that was interrupted and goes on ends as the one that nobody disturbed, to the last bit."""
 
+import contextlib
+import shutil
 import signal
 
 import pytest
@@ -8,10 +10,11 @@ from lightning.pytorch import Callback, Trainer, seed_everything
 from lightning.pytorch.callbacks import EarlyStopping
 
 from tests.chaos.toys import differences, digest
+from tests.covering import choices_in_turn
 from tests.tasks.training import Diary, build
+from zoo.errors import CheckpointError, UsageError
 from zoo.inference import checkpoint_manifest
 from zoo.training import rng_state
-from zoo.training.callbacks import EndsWithValidation
 from zoo.training.checkpoint import CheckpointSaver
 from zoo.training.checkpoint_io import AtomicCheckpointIO
 from zoo.training.signals import StopRequested
@@ -51,6 +54,7 @@ def fit(
     goal=None,
     other_data=False,
     other_recipe=False,
+    other_callbacks=False,
     **options,
 ):
     """Train; what is left at the end, and the diary."""
@@ -61,11 +65,12 @@ def fit(
     metric = goal or next(iter(module.monitored_metrics.items()))
     diary, saver = Diary(), CheckpointSaver(home / "checkpoints", metric, every)
     saver.state.other_data, saver.state.other_recipe = other_data, other_recipe
+    saver.state.other_callbacks = other_callbacks
     trainer = Trainer(
-        accelerator="cpu", logger=diary, callbacks=[saver, EndsWithValidation(), *callbacks], max_steps=STEPS,
+        accelerator="cpu", logger=diary, callbacks=[saver, *callbacks],
         log_every_n_steps=3, enable_progress_bar=False,
         enable_model_summary=False, num_sanity_val_steps=0, use_distributed_sampler=False, default_root_dir=home,
-        **{"val_check_interval": 5, "check_val_every_n_epoch": None, **LIMITS, **options},
+        **{"max_steps": STEPS, "val_check_interval": 5, "check_val_every_n_epoch": None, **LIMITS, **options},
     )  # fmt: skip
     start = saver.folder / "last.ckpt" if resume is True else resume or None
     trainer.fit(module, data, ckpt_path=start, weights_only=True)
@@ -119,6 +124,107 @@ def test_a_signal_stops_between_two_steps_and_nothing_differs(task, accumulate, 
     resumed, told_then = fit(task, tmp_path / "cut", resume=True, **options)
     assert differences(resumed, whole) == []
     assert diary[-len(told_then) :] == told_then  # with the losses of before among them
+
+
+def end(trainer):
+    trainer.should_stop = True
+
+
+# how a run ends: options of the trainer, and callbacks of each of its lives
+ENDS = {
+    "epochs": ({"max_steps": -1, "max_epochs": 2}, list),
+    "epochs before steps": ({"max_steps": 99, "max_epochs": 2}, list),
+    "steps before epochs": ({"max_steps": 13, "max_epochs": 5}, list),
+    "epochs that validate seldom": (
+        {"max_steps": -1, "max_epochs": 2, "check_val_every_n_epoch": 3, "val_check_interval": 1.0}, list),
+    "asked within a step": ({"max_epochs": 4}, lambda: [AtBatch(13)]),
+    "asked after an epoch": (
+        {"max_epochs": 4, "check_val_every_n_epoch": 3, "val_check_interval": 1.0}, lambda: [AtEpoch(1)]),
+    "early": ({"max_steps": 40}, lambda: [EarlyStopping("val/loss", min_delta=9.0, patience=2)]),
+    "early after an epoch": (
+        {"max_steps": 40, "check_val_every_n_epoch": 1, "val_check_interval": 1.0},
+        lambda: [EarlyStopping("val/loss", min_delta=9.0, patience=1)]),
+}  # fmt: skip
+
+
+class AtBatch(Callback):
+    """Asks a run to end after its n-th batch, as a timer does."""
+
+    def __init__(self, batch):
+        self.batch = batch
+
+    def on_train_batch_end(self, trainer, *_):
+        if trainer.fit_loop.epoch_loop.total_batch_idx + 1 >= self.batch:
+            end(trainer)
+
+
+class AtEpoch(AtBatch):
+    """Asks a run to end after an epoch."""
+
+    def on_train_batch_end(self, trainer, *_):
+        pass
+
+    def on_train_epoch_end(self, trainer, *_):
+        if trainer.current_epoch >= self.batch:
+            end(trainer)
+
+
+STOPS = [
+    ("on_train_batch_end", 4),
+    ("on_train_batch_end", 12),  # within the second epoch
+    ("on_validation_batch_start", 2),  # the last one of some
+    ("on_validation_batch_start", 3),
+]
+
+
+@pytest.mark.parametrize(("how", "stop", "accumulate"), choices_in_turn(ENDS, STOPS, [1, 2]))
+def test_a_run_validates_what_it_ends_with_and_goes_on_exactly_however_it_ends(how, stop, accumulate, tmp_path):
+    options, callbacks = ENDS[how]
+    options = {**options, "accumulate_grad_batches": accumulate}
+    whole, diary = fit("lm", tmp_path / "whole", callbacks(), **options)
+    last = torch.load(tmp_path / "whole/checkpoints/last.ckpt", weights_only=True)["global_step"]
+    assert [step for step, name, _ in diary if name == "val/loss"].count(last) == 1
+    with contextlib.suppress(StopRequested):
+        fit("lm", tmp_path / "cut", [At(*stop, ask), *callbacks()], **options)
+    for _ in range(2):  # the second has nothing left to do
+        resumed, _ = fit("lm", tmp_path / "cut", callbacks(), resume=True, **options)
+        assert differences(resumed, whole) == []
+
+
+@pytest.mark.parametrize(
+    ("short", "more"),
+    [
+        (lambda: [AtBatch(6)], lambda: [AtBatch(15)]),
+        (lambda: [AtBatch(9)], lambda: [AtBatch(15)]),  # where an epoch ends
+        (lambda: [AtEpoch(0)], lambda: [AtEpoch(1)]),
+        (lambda: [EarlyStopping("val/loss", min_delta=9.0, patience=1)],
+         lambda: [EarlyStopping("val/loss", min_delta=9.0, patience=3)]),
+        (lambda: [EarlyStopping("val/loss", min_delta=9.0, patience=1)], list),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_run_that_was_stopped_goes_on_with_more_patience_or_time(short, more, accumulate, tmp_path):
+    options = {"max_steps": 20, "accumulate_grad_batches": accumulate}
+    whole, _ = fit("lm", tmp_path / "whole", more(), **options)
+    before, _ = fit("lm", tmp_path / "cut", short(), **options)
+    same, _ = fit("lm", tmp_path / "cut", short(), resume=True, **options)
+    assert differences(same, before) == []
+    resumed, _ = fit("lm", tmp_path / "cut", more(), resume=True, other_callbacks=True, **options)
+    training = ("last.state_dict", "last.optimizer_states", "last.lr_schedulers", "last.ranks", "last.global_step")
+    assert [name for name in differences(resumed, whole) if name in training] == []
+
+
+@pytest.mark.parametrize(("batches", "step"), [(2, 3), (2, 8), (4, 3), (5, 4), (9, 2), (4, 2)])
+def test_steps_that_an_epoch_cuts_short_are_counted_and_said(batches, step, tmp_path, capsys):
+    options = {"limit_train_batches": batches, "accumulate_grad_batches": step, "max_steps": 3}
+    if batches < step:
+        with pytest.raises(UsageError, match=f"{step} batches does not fit an epoch of {batches}"):
+            fit("lm", tmp_path / "run", **options)
+        assert not any(tmp_path.rglob("*.ckpt"))
+        return
+    fit("lm", tmp_path / "run", **options)
+    line = f"the last step of each epoch has {batches % step} batches instead of {step}"
+    assert (line in capsys.readouterr().out) == bool(batches % step)
 
 
 BATCHES = 11  # of a stream's epoch
@@ -404,3 +510,23 @@ def test_other_processes_report_each_loss_once(world, tmp_path, capsys):
         2: "warning: from 3 processes to 2: the batches stay the same, random numbers such as those of dropout do not",
     }
     assert capsys.readouterr().err.startswith(reports.get(world, ""))
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_folder_that_is_removed_while_its_run_trains_ends_it(again, tmp_path):
+    def remove(trainer):
+        shutil.rmtree(tmp_path / "run")
+        if again:
+            (tmp_path / "run/checkpoints").mkdir(parents=True)
+
+    with pytest.raises(CheckpointError, match="was removed or moved while its run was training"):
+        fit("lm", tmp_path / "run", [At("on_train_batch_end", 6, remove)])
+
+
+@pytest.mark.parametrize("precision", ["64-true", "32-true", "16-true", "bf16-true", "bf16-mixed", "16-mixed"])
+def test_a_run_of_any_precision_goes_on_exactly(precision, tmp_path):
+    whole, _ = fit("lm", tmp_path / "whole", precision=precision)
+    with pytest.raises(StopRequested):
+        fit("lm", tmp_path / "cut", [At("on_train_batch_end", 7, ask)], precision=precision)
+    resumed, _ = fit("lm", tmp_path / "cut", resume=True, precision=precision)
+    assert differences(resumed, whole) == []

@@ -4,7 +4,6 @@ import itertools
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import EMAWeightAveraging, WeightAveraging
 from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn, get_ema_multi_avg_fn
 
 from tests.chaos.toys import differences, digest
@@ -13,19 +12,20 @@ from tests.training.test_resume import At, ask, fit
 from zoo import registry
 from zoo.conformance.combinations import tasks
 from zoo.parts.ffn import MoE
+from zoo.training.ema import EMA
 from zoo.training.signals import StopRequested
 
 AVERAGES = {
-    "ema": lambda: EMAWeightAveraging(decay=0.5),
-    "every weight alike": WeightAveraging,
-    "without buffers": lambda: EMAWeightAveraging(decay=0.5, use_buffers=False),
+    "ema": lambda: EMA(decay=0.5),
+    "seldom": lambda: EMA(decay=0.5, every=3),
+    "late": lambda: EMA(decay=0.5, start=6),
 }
 
 
 def averages(home):
     """Digests of what the newest checkpoint holds of current weights and of their averages, and both counts."""
     content = torch.load(home / "checkpoints/last.ckpt", weights_only=True)
-    digests = {name: digest(content[name]) for name in ("current_model_state", "averaging_state", "state_dict")}
+    digests = {name: digest(content[name]) for name in ("current_model_state", "state_dict")}
     return digests, [int(content[name]["tokens_seen"]) for name in ("current_model_state", "state_dict")]
 
 

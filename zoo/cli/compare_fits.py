@@ -11,7 +11,7 @@ from zoo.compare import run_records
 from zoo.compare.plan import Point
 from zoo.config import fit_options, run_config, yaml_source
 from zoo.config.option_parser import ParsedOptions
-from zoo.config.passive_settings import CALLBACKS, is_passive
+from zoo.config.passive_settings import CALLBACKS, acting_callbacks, is_passive
 from zoo.errors import UsageError
 from zoo.inference.find_run import CONFIG
 
@@ -75,6 +75,9 @@ class ZooFit:
         old |= {name: now.get(name) for name in (CALLBACKS, "on_nonfinite")}
         old = {key: value for key, value in old.items() if not key.startswith(f"{CALLBACKS}.")}
         new = {key: value for key, value in new.items() if not key.startswith(f"{CALLBACKS}.")}
+        if not recorded:  # of an earlier version
+            old[CALLBACKS] = acting_callbacks((self._config_of(path).get("trainer") or {}).get("callbacks"))
+            new.pop("on_nonfinite")
         blanks = {f"model.{name}" for name in config_plan.resolved.classes["model"].data_sizes}
         always = {*old, CALLBACKS}
         keys = [key for key in dict.fromkeys([*old, *new]) if key in always or key in config_plan.resolved.origins]

@@ -17,6 +17,7 @@ from zoo.io import atomic_files
 from zoo.system.stop_signals import Interrupted, exit_code
 
 LINES = 4
+TRAINER_ERRORS = (ValueError, TypeError, ModuleNotFoundError)  # that Lightning raises about its options
 
 
 def signal_of(error: BaseException | None) -> int:
@@ -95,12 +96,14 @@ def trainer_error(error: BaseException, options: Iterable[str] | None = None) ->
     """
     error = root_cause(error)
     frames = traceback.extract_tb(error.__traceback__)
-    if isinstance(error, ZooError) or not frames or not isinstance(error, (ValueError, TypeError, *_misconfigured())):
+    if isinstance(error, ZooError) or not frames or not isinstance(error, (*TRAINER_ERRORS, *_misconfigured())):
         return None
     pieces = Path(frames[-1].filename).parts
     on_purpose = {"lightning", "pytorch_lightning"} & {*pieces} and (frames[-1].line or "").startswith("raise")
     message = " ".join(str(error).split())
-    names_option = options is None or bool({*re.findall(r"\w+", message)} & {*options})
+    names_option = (
+        options is None or isinstance(error, ModuleNotFoundError) or bool({*re.findall(r"\w+", message)} & {*options})
+    )
     return UsageError(f"the trainer cannot run like this: {message}") if on_purpose and names_option else None
 
 

@@ -36,7 +36,7 @@ from zoo.logging import progress_bar
 from zoo.registry import suggest
 from zoo.system import garbage_collection, threads
 from zoo.system.stop_signals import exit_code
-from zoo.training import distributed, out_of_memory
+from zoo.training import distributed, out_of_memory, setup
 from zoo.training.callbacks import Provenance
 from zoo.training.checkpoint import CheckpointSaver
 from zoo.training.compilation import compile_loss
@@ -165,6 +165,8 @@ class ZooCLI(LightningCLI):
             except Exception as error:
                 raise trainer_error(error) or error from error
         distributed.set_rank(trainer.global_rank)
+        if self.command == "fit":
+            setup.refuse_unsupported(trainer)
         distributed.watch_process(trainer)
         return trainer
 
@@ -204,6 +206,7 @@ class ZooCLI(LightningCLI):
             if isinstance(callback, CheckpointSaver):
                 callback.state.other_data = other_data
                 callback.state.other_recipe = self.plan.other_recipe
+                callback.state.other_callbacks = self.plan.other_callbacks
         if run_folder.first_rank():
             self.plan.hold = RunLock(self.run_folder)
         run_folder.claim(self.plan.run, *self.plan.reuse)
@@ -295,18 +298,17 @@ def _last_state(home: Path) -> Path | None:
 def make_logger_and_callbacks(task: Any, data: Any, home: Path, plan: Plan, facts: dict[str, Any]) -> dict[str, Any]:
     """Logger and callbacks of a training run; prints the header."""
     from zoo.training.model_cost import cost
-    from zoo.training.setup import CheckpointOptions, make_logger_and_callbacks
 
     model_cost = cost(task)
     if run_folder.first_rank():
         print(fit_summary.header(plan, task, model_cost), flush=True)
         if memory := fit_summary.memory_of(task, plan, data):  # takes longer than the lines before
             print(memory, flush=True)
-    checkpoint_options = CheckpointOptions(
+    checkpoint_options = setup.CheckpointOptions(
         plan.command.save_every, plan.command.on_nonfinite, facts, resume.logged_positions(plan),
         plan.command.on_imprecise,
     )  # fmt: skip
-    return make_logger_and_callbacks(
+    return setup.make_logger_and_callbacks(
         task, model_cost, home, plan.config["model"], plan.config["data"], checkpoint_options, identity(plan)
     )
 

@@ -11,7 +11,7 @@ from lightning.pytorch import LightningModule
 
 from zoo.config import precision, run_folder, yaml_source
 from zoo.config.fit_options import SECTIONS
-from zoo.config.run_config import Plan, as_yaml, check_resume
+from zoo.config.run_config import Plan, as_yaml, changed_callbacks, check_resume
 from zoo.config.signatures import parameters
 from zoo.errors import CheckpointError, UsageError
 from zoo.inference import checkpoint_manifest, part_versions, weight_files
@@ -92,6 +92,8 @@ def require_agreement(plan: Plan, origin: Path | None, resume: bool) -> None:
     if PRECISION not in plan.resolved.origins:
         precision.adopt_precision(plan.config["trainer"], old.get("trainer") or {})
     changes = check_resume(plan, old, training_options(plan.resolved.classes["model"]))
+    if resume and (callbacks := changed_callbacks(plan, old)):
+        plan.other_callbacks, changes = True, [*changes, callbacks]
     if resume and changes and AGREE not in plan.command.flags:
         more = f", and {len(changes) - 2} more" if len(changes) > 2 else ""
         raise UsageError(

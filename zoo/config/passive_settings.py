@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from zoo import registry
 
@@ -25,10 +25,14 @@ PASSIVE_CALLBACKS = (
 
 
 def is_passive(key: str, value: object) -> bool:
-    """Whether a setting only says where a run happens or how it is watched; ``value`` matters for the strategy."""
+    """Whether a setting only says where a run happens or how it is watched; ``value`` matters for the strategy.
+
+    Settings of data are passive also where one data module reads another.
+    """
     if key.startswith(STRATEGY):
         return key == STRATEGY and (value is None or str(value).startswith(PASSIVE_STRATEGIES))
-    return key.startswith(PASSIVE_SETTINGS)
+    nested = key.startswith("data.") and f"data.{key.rpartition('.')[2]}" in PASSIVE_SETTINGS
+    return nested or key.startswith(PASSIVE_SETTINGS)
 
 
 def is_passive_callback(cls: type) -> bool:
@@ -43,8 +47,15 @@ def is_passive_callback(cls: type) -> bool:
     return cls.__name__ in PASSIVE_CALLBACKS and cls.__module__.partition(".")[0] in ("lightning", "pytorch_lightning")
 
 
+def acting_callbacks(value: object, passive: Iterable[str] = ()) -> list[object] | None:
+    """The callbacks in a configuration that may change its run, by the names of their classes; None if none do."""
+    items = value if isinstance(value, list) else [value] if value else []
+    names = [str(item.get("class_path") if isinstance(item, dict) else item).rpartition(".")[2] for item in items]
+    harmless = {*PASSIVE_CALLBACKS, *passive}
+    return [item for item, name in zip(items, names, strict=True) if name not in harmless] or None
+
+
 def passive_keys(full: Mapping[str, object]) -> tuple[str, ...]:
-    """How the keys of passive settings begin, of all runs and of callbacks in this configuration that only watch."""
-    strategy = (STRATEGY,) if is_passive(STRATEGY, full.get(STRATEGY)) else ()
+    """How the keys of the callbacks in this configuration that only watch begin."""
     callbacks = {key: value for key, value in full.items() if key.startswith(CALLBACKS) and isinstance(value, type)}
-    return (*PASSIVE_SETTINGS, *strategy, *(key for key, cls in callbacks.items() if is_passive_callback(cls)))
+    return tuple(key for key, cls in callbacks.items() if is_passive_callback(cls))

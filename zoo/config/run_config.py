@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 from zoo import recipe_files, registry
 from zoo.config import fit_options, precision, run_folder, yaml_source
 from zoo.config.layers import MISSING, Node, where
-from zoo.config.passive_settings import CALLBACKS, is_passive, passive_keys
+from zoo.config.passive_settings import (
+    CALLBACKS,
+    acting_callbacks,
+    is_passive,
+    is_passive_callback,
+    passive_keys,
+)
 from zoo.errors import PartError, PluginError, UsageError
 from zoo.inference import part_versions
 from zoo.inference.find_run import refuse_published
@@ -113,6 +119,7 @@ class Plan:
     claimed: bool = False  # this process made the run's folder
     manifest: dict[str, Any] = field(default_factory=dict)  # of the checkpoint to resume from
     other_recipe: bool = False  # the checkpoint's run had another one, and its differences are accepted
+    other_callbacks: bool = False  # and other callbacks
     hold: RunLock | None = None  # the lock of the run folder
 
     @property
@@ -266,6 +273,17 @@ def _without_none(value: object) -> object:
         {name: option for name, option in one.items() if option is not None} if isinstance(one, Mapping) else one
         for one in value
     ]
+
+
+def changed_callbacks(plan: Plan, against: dict[str, Any]) -> str:
+    """How the callbacks that influence a run differ from those of a checkpoint's recipe; empty if they do not."""
+    classes = [value for key, value in plan.resolved.values.items() if key.startswith(CALLBACKS)]
+    passive = {cls.__name__ for cls in classes if isinstance(cls, type) and is_passive_callback(cls)}
+    old, new = (
+        acting_callbacks(as_yaml((config.get("trainer") or {}).get("callbacks")), passive)
+        for config in (against, plan.config)
+    )
+    return "" if old == new else f"{CALLBACKS}: {old or 'none'} → {new or 'none'}"
 
 
 def check_resume(config_plan: Plan, against: dict[str, Any], training: frozenset[str]) -> list[str]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zoo import registry
-from zoo.config.passive_settings import CALLBACKS, passive_keys
+from zoo.config.passive_settings import CALLBACKS, is_passive, passive_keys
 from zoo.errors import UsageError
 from zoo.inference.find_run import CONFIG, FINISHED, STARTING
 from zoo.io import atomic_files
@@ -53,7 +53,12 @@ def differences(
     changed: dict[str, object] = {}
     passive = passive_keys(full)
     for key, value in full.items():
-        if key.partition(".")[0] not in SECTIONS or key.startswith(passive) or (key == CALLBACKS and not value):
+        if (
+            key.partition(".")[0] not in SECTIONS
+            or is_passive(key, value)
+            or key.startswith(passive)
+            or (key == CALLBACKS and not value)
+        ):
             continue
         if key in base and base[key] == value:
             continue

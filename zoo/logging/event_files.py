@@ -10,7 +10,7 @@ import itertools
 import os
 import platform
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -29,29 +29,39 @@ _numbers = itertools.count()
 class EventLog:
     """An event writer for torch: appends events to one file in order, and holds them back while the disk fails."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, prepare: Callable[[], None] = lambda: None) -> None:
+        """``prepare`` is called before the first event: until then nothing in ``folder`` changes."""
+        self.folder, self.prepare = folder, prepare
+        self.log: atomic_files.Log | None = None
+        self._records = RecordWriter(self)
+        self._flushed = time.monotonic()
+
+    def _begin(self) -> atomic_files.Log:
+        """Create the file."""
+        folder = self.folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self.prepare()
         # TensorBoard reads files in the order of their names, which begin with the second: a clock that was set back
         # would change the order, and the same second and process number would name the same file
         begin = following_second(path.name for path in folder.glob(EVENTS))
         stamp = f"{begin:010d}.{platform.node()}.{os.getpid()}.{next(_numbers)}"
-        self.log = atomic_files.Log(folder / f"events.out.tfevents.{stamp}")
+        self.log = log = atomic_files.Log(folder / f"events.out.tfevents.{stamp}")
         self.effort = BestEffort(
             f"TensorBoard's event file in {folder}",
             "what was logged since then is missing from it",
             "what was logged in between has been added",
         )
-        self._records = RecordWriter(self)
-        self._flushed = time.monotonic()
         self.add_event(event_pb2.Event(wall_time=time.time(), file_version="brain.Event:2"))
         self.flush()
+        return log
 
     def get_logdir(self) -> str:
         """The folder."""
-        return str(self.log.path.parent)
+        return str(self.folder)
 
     def write(self, record: bytes) -> None:
         """Append a packed record."""
-        self.log.append(record)
+        (self.log or self._begin()).append(record)
 
     def add_event(self, event: Any) -> None:
         """Hold an event for the next flush, which is soon."""
@@ -62,12 +72,14 @@ class EventLog:
     def flush(self) -> None:
         """Write all events to the file, or warn that the disk fails."""
         self._flushed = time.monotonic()
-        with self.effort.attempt():
-            self.log.path.parent.mkdir(parents=True, exist_ok=True)
-            self.log.flush()
+        if self.log is not None:
+            with self.effort.attempt():
+                self.log.flush()
 
     def close(self) -> None:
         """Flush a last time and close; warns of events that are missing."""
+        if self.log is None:
+            return
         self.flush()
         self.log.close()
         self.effort.end()
@@ -86,13 +98,18 @@ class Events(SummaryWriter):
     file_writer: Any
     all_writers: Any
 
+    def __init__(self, folder: str, prepare: Callable[[], None] = lambda: None) -> None:
+        """``prepare`` is called before the first event."""
+        self.prepare = prepare
+        super().__init__(folder)
+
     def add_summary(self, summary: Any, step: int | None = None) -> None:
         """Write a Summary message of TensorBoard unchanged."""
         self._get_file_writer().add_summary(summary, step)
 
     def _get_file_writer(self) -> Any:
         if self.all_writers is None or self.file_writer is None:
-            self.file_writer = _File(self.log_dir)
+            self.file_writer = _File(self.log_dir, self.prepare)
             self.all_writers = {self.file_writer.get_logdir(): self.file_writer}
         return self.file_writer
 
@@ -100,8 +117,8 @@ class Events(SummaryWriter):
 class _File(FileWriter):
     """torch's packing of summaries into events."""
 
-    def __init__(self, folder: str) -> None:
-        self.event_writer = EventLog(Path(folder))
+    def __init__(self, folder: str, prepare: Callable[[], None]) -> None:
+        self.event_writer = EventLog(Path(folder), prepare)
 
 
 def following_second(names: Iterable[str]) -> int:

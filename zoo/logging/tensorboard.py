@@ -56,15 +56,16 @@ class RunLogger(TensorBoardLogger):
     @property
     @rank_zero_experiment
     def experiment(self) -> Events:
-        """The writer, which survives a failing disk. The first access cuts off events after the resumed checkpoint."""
+        """The writer, which survives a failing disk."""
         if self._events is None:
-            if self.logged is not None:
-                self._truncate_events(self.logged)
-            self._events = Events(self.log_dir)
+            self._events = Events(self.log_dir, self._truncate_events)
         return self._events
 
-    def _truncate_events(self, logged: dict[str, int]) -> None:
+    def _truncate_events(self) -> None:
         """Truncate event files to ``logged``. Raises StorageError where that fails: later events would be wrong."""
+        logged = self.logged
+        if logged is None:
+            return
         try:
             for path in self.folder.glob(EVENTS):
                 if path.name not in logged:
@@ -76,10 +77,13 @@ class RunLogger(TensorBoardLogger):
                 "what was logged after the checkpoint cannot be removed from the event files: "
                 f"{atomic_files.reason(error)}"
             ) from error
+        self.logged = None
 
     @rank_zero_only
     def mark(self) -> dict[str, int]:
         """Flush, and return the length in bytes of each event file by its name."""
+        if self.logged is not None:  # nothing was logged since the checkpoint
+            return self.logged
         self.experiment.flush()
         return {path.name: path.stat().st_size for path in self.folder.glob(EVENTS)}
 

@@ -236,9 +236,6 @@ class Task(LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the best and the newest metrics."""
         checkpoint["best"], checkpoint["measured"] = self.best, self.measured
-        # where a callback has put averaged weights into the checkpoint, what cannot be averaged is that of now
-        saved = checkpoint.get("state_dict", {})
-        saved.update({name: value for name, value in self.state_dict().items() if name in saved and exact(value)})
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take the figures of a checkpoint. Raises NonFiniteError where its weights are not numbers."""

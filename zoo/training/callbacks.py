@@ -1,4 +1,4 @@
-"""Callbacks of every run: cost, provenance, a validation at the end, and lines for logs and pipes."""
+"""Callbacks of every run: cost, provenance, and lines for logs and pipes."""
 
 from __future__ import annotations
 
@@ -108,18 +108,6 @@ class Provenance(Callback):
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Add the records to a checkpoint."""
         checkpoint[KEY] = self.records
-
-
-class EndsWithValidation(Callback):
-    """Validates after the last step of a run too, wherever ``val_check_interval`` falls: no result is lost."""
-
-    def on_train_batch_start(self, trainer: Any, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Before the last step of a run, have the trainer validate after it."""
-        accumulated = (batch_idx + 1) % trainer.accumulate_grad_batches == 0 or trainer.is_last_batch
-        if trainer.global_step + 1 == trainer.max_steps and accumulated:
-            loop = trainer.fit_loop.epoch_loop
-            batches = batch_idx if trainer.check_val_every_n_epoch is not None else loop.total_batch_idx
-            trainer.val_check_batch = batches + 1
 
 
 class PrintedLines(Callback):

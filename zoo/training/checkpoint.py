@@ -8,7 +8,9 @@ steps or ten minutes, at the end, and when a signal asks training to stop; alway
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
+import os
 import sys
 import time
 from collections.abc import Mapping
@@ -18,13 +20,14 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.callbacks import Checkpoint, EarlyStopping
+from lightning.pytorch.plugins import DoublePrecision
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor
 
 from zoo.errors import CheckpointError, NonFiniteError
 from zoo.inference import checkpoint_manifest
-from zoo.inference.find_run import PREVIOUS, STARTING
+from zoo.inference.find_run import FINISHED, PREVIOUS, STARTING
 from zoo.io import atomic_files
 from zoo.tasks.task import Task
 from zoo.training import changed_options, loops, rng_state
@@ -51,6 +54,7 @@ class SaverState:
     time: float = field(default_factory=time.monotonic)  # of the newest checkpoint, or attempt
     other_data: bool = False  # the resumed checkpoint was trained with other data, whose best values count no more
     other_recipe: bool = False  # the resumed checkpoint was trained with other options, which hold no more
+    other_callbacks: bool = False  # and with other callbacks: whether they would stop the run is decided anew
     loaded: dict[str, Any] | None = None  # then: the checkpoint, until the optimiser has taken its state
     unwritten_best: bytes | None = None  # the best state, where the disk refused it
     before_validation: dict[str, Any] | None = None  # the random state when the present validation began
@@ -83,6 +87,8 @@ class CheckpointSaver(Checkpoint):
         self.disabled = bool(getattr(trainer, "fast_dev_run", False))
         self.replicated = type(trainer.strategy) is DDPStrategy or isinstance(trainer.strategy, SingleDeviceStrategy)
         loops.install_loops(trainer, self)
+        if isinstance(trainer.precision_plugin, DoublePrecision):
+            pl_module.double()  # Lightning loads a checkpoint first, and would round it to 32 bits
         self.signals = Signals()
         self.signals.register_signal_handlers()
         replace_signal_handlers(trainer, self.signals)
@@ -90,6 +96,8 @@ class CheckpointSaver(Checkpoint):
         if self.replicated:
             trainer.strategy.checkpoint_io = self.io
         if trainer.is_global_zero and not self.disabled:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.inode = self.folder.stat().st_ino
             for folder in (self.folder, self.folder.parent, self.folder / checkpoint_manifest.FOLDER):
                 atomic_files.remove_drafts(folder)
 
@@ -125,6 +133,12 @@ class CheckpointSaver(Checkpoint):
         self.state.processes = checkpoint.get("ranks")
         self.state.step, self.state.count = int(checkpoint["global_step"]), int(checkpoint.get("saves", 0))
         self.state.loaded = checkpoint if self.state.other_recipe and self.replicated else None
+        if self.state.other_callbacks:
+            checkpoint["loops"]["fit_loop"]["epoch_loop.state_dict"]["should_stop"] = False
+            for callback in trainer.callbacks:  # type: ignore[attr-defined]
+                if isinstance(callback, EarlyStopping) and (state := checkpoint["callbacks"].get(callback.state_key)):
+                    fresh = callback.state_dict()
+                    state.update({name: fresh[name] for name in fresh if name not in ("wait_count", "best_score")})
         if self.state.other_data:
             if isinstance(pl_module, Task):
                 pl_module.best, pl_module.measured = {}, {}
@@ -209,7 +223,8 @@ class CheckpointSaver(Checkpoint):
         late = time.monotonic() - state.time > 60 * MINUTES
         signal_number, late_somewhere = self.agreement.maximum(self.signals.signum, int(late))
         regular = self.every and step % self.every == 0 and step != state.step
-        if state.validated or regular or late_somewhere or signal_number:
+        ends = steps.ends_run  # type: ignore[attr-defined]
+        if state.validated or regular or late_somewhere or signal_number or ends:
             self.save(again=bool(state.validated or steps.pending))  # type: ignore[attr-defined]
         if signal_number:
             raise StopRequested(signal_number, step, state.step == step)
@@ -275,7 +290,11 @@ class CheckpointSaver(Checkpoint):
     def _try(self, content: dict[str, Any]) -> str:
         """Write a checkpoint; the reason if that fails, else empty."""
         try:
+            if self.folder.stat().st_ino != self.inode:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.folder))
             self._write(content)
+        except FileNotFoundError as error:
+            raise CheckpointError(f"{self.folder} was removed or moved while its run was training.") from error
         except OSError as error:
             return atomic_files.reason(error, self.folder)
         return ""
@@ -299,7 +318,8 @@ class CheckpointSaver(Checkpoint):
         if self.state.other_data and self.state.best is None:  # of the other data: the newest is the only candidate
             (self.folder / BEST).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # the checkpoint is complete; the next one removes leftover files
-            (self.folder.parent / STARTING).unlink(missing_ok=True)
+            for name in (STARTING, FINISHED):  # what was finished goes on
+                (self.folder.parent / name).unlink(missing_ok=True)
             self._keep_manifests()
 
     def _restore_last(self) -> None:

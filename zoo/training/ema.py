@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from lightning.pytorch.callbacks import WeightAveraging
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor
 
 from zoo.errors import UsageError
 
+CURRENT = "current_model_state"  # the key of the weights of training in a checkpoint whose "state_dict" is averaged
 
-class EMA(WeightAveraging):
+
+class EMA(Callback):
     """Average weights: a = d * a + (1 - d) * w after each step, with d = min(decay, (1 + n) / (10 + n)) at update n.
 
-    Training itself is unchanged. Validations, checkpoints and the end of the run have the average; checkpoints keep the
-    weights of training too, and a stopped run goes on with both.
+    Training itself is unchanged. Validations, checkpoints and the end of the run have the average, before its first
+    update the newest weights; checkpoints keep the weights of training too, and a stopped run goes on with both. The
+    average of weights of 16 bits is kept in 32.
     """
 
     changes_results: ClassVar = True
@@ -30,16 +35,74 @@ class EMA(WeightAveraging):
             raise UsageError(f"EMA's decay must be from 0 to below 1, got {decay}.")
         if start < 0 or every < 1:
             raise UsageError(f"EMA counts steps: start from 0 and every from 1 on, got {start} and {every}.")
-        super().__init__(avg_fn=self.average)
         self.decay, self.start, self.every = decay, start, every
+        self.updates, self.step = 0, 0  # and the step of the newest update
+        self.averages: dict[str, Tensor] = {}  # by the name of a weight
+        self.current: dict[str, Tensor] = {}  # the weights of training, while averages are in their place
 
-    def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
-        """Whether the step of number ``step_idx``, from 0 on, updates the average."""
-        return step_idx is not None and (step_idx + 1) % self.every == 0
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Raises UsageError where a process holds a part of the weights only."""
+        if not isinstance(trainer.strategy, (DDPStrategy, SingleDeviceStrategy)):
+            raise UsageError("EMA averages whole weights, which this trainer.strategy splits. Take ddp.")
 
-    def average(self, averaged: Tensor, current: Tensor, updates: Tensor | int) -> Tensor:
-        """The next average of a tensor of any shape after so many updates."""
-        count = int(updates) - self.start // self.every
-        if count < 0:
-            return current
-        return averaged.lerp(current, 1 - min(self.decay, (1 + count) / (10 + count)))
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Update the average after a step."""
+        step = trainer.global_step
+        if step <= self.step or step <= self.start or step % self.every:
+            return
+        count, self.updates, self.step = self.updates, self.updates + 1, step
+        decay = min(self.decay, (1 + count) / (10 + count))
+        for name, tensor in weights(pl_module).items():
+            wide = tensor.detach().to(torch.promote_types(tensor.dtype, torch.float32))
+            if name in self.averages:
+                self.averages[name].lerp_(wide, 1 - decay)
+            else:
+                self.averages[name] = wide.clone()
+
+    def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Put the averages into the place of the weights."""
+        for name, tensor in weights(pl_module).items():
+            if name in self.averages:
+                self.current[name] = tensor.detach().clone()
+                tensor.data.copy_(self.averages[name])
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Put the weights of training back."""
+        tensors = weights(pl_module)
+        for name, value in self.current.items():
+            tensors[name].data.copy_(value)
+        self.current = {}
+
+    on_train_end = on_validation_epoch_start
+
+    def state_dict(self) -> dict[str, Any]:
+        """The averages and their number of updates."""
+        return {"updates": self.updates, "step": self.step, "averages": self.averages}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on with what ``state_dict`` gave."""
+        self.updates, self.step = state_dict["updates"], state_dict["step"]
+        self.averages = {name: value.clone() for name, value in state_dict["averages"].items()}
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Let the averages be the model of a checkpoint, beside the weights of training."""
+        state, averages = checkpoint["state_dict"], self.averages
+        first_names = {id(tensor): name for name, tensor in weights(pl_module).items()}
+        tensors = pl_module.state_dict(keep_vars=True)
+        names = {name: first_names[id(tensor)] for name, tensor in tensors.items() if id(tensor) in first_names}
+        checkpoint[CURRENT] = {name: self.current.get(names.get(name, ""), value) for name, value in state.items()}
+        checkpoint["state_dict"] = {
+            name: averages[names[name]].to(value.dtype) if names.get(name) in averages else value
+            for name, value in state.items()
+        }
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Go on with the weights of training."""
+        if CURRENT in checkpoint:
+            pl_module.load_state_dict(checkpoint[CURRENT])
+
+
+def weights(module: LightningModule) -> dict[str, Tensor]:
+    """The floating-point tensors of a model's checkpoint, of any shape, by name; tied ones once."""
+    tensors = {id(tensor): (name, tensor) for name, tensor in reversed(module.state_dict(keep_vars=True).items())}
+    return {name: tensor for name, tensor in tensors.values() if tensor.is_floating_point()}

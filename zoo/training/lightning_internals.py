@@ -13,7 +13,10 @@ from lightning.pytorch.loops.fetchers import _PrefetchDataFetcher
 from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.strategies import Strategy
+from lightning.pytorch.strategies.launchers.multiprocessing import _MultiProcessingLauncher
 from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
+
+from zoo.errors import UsageError
 
 
 class BatchLoop(_TrainingEpochLoop):
@@ -41,6 +44,15 @@ class BatchLoop(_TrainingEpochLoop):
     def _should_check_val_fx(self, data_fetcher: Any) -> bool:
         return self.should_validate(data_fetcher)
 
+    @property
+    def ends_run(self) -> bool:
+        """Whether the run ends after this batch: by steps, by epochs, or as a callback asks (`_can_stop_early`)."""
+        epochs: Any = self.trainer.fit_loop
+        by_steps = -1 < self.max_steps <= self.global_step
+        by_epochs = -1 < (epochs.max_epochs or -1) <= epochs.epoch_progress.current.processed + 1
+        asked = bool(self.trainer.should_stop and epochs._can_stop_early)
+        return by_steps or asked or (by_epochs and self._num_ready_batches_reached())
+
     def _broadcast_sigterm_tensor(self) -> None:
         """Nothing: Lightning asks the first process before each step; zoo's saver lets all of them agree instead."""
 
@@ -64,6 +76,13 @@ class EpochsLoop(_FitLoop):
     """Lightning's loop over epochs; its class is private, and it alone makes the loop over batches."""
 
     fetcher: Any = None
+
+    def drop_loader(self) -> None:
+        """Have the next `setup_data` make the loader, which `_combined_loader` holds once steps have been counted.
+
+        Lightning gives the state of a checkpoint only to a loader that it makes after it has read the checkpoint.
+        """
+        self._combined_loader = None
 
     @property
     def _data_fetcher(self) -> Any:
@@ -119,6 +138,14 @@ class ScriptLauncher(_SubprocessScriptLauncher):
 
 
 def replace_launcher(strategy: Strategy, launcher: type[ScriptLauncher]) -> None:
-    """Make a strategy's launcher of processes, if it has Lightning's, one of another class."""
+    """Make a strategy's launcher of processes, if it has Lightning's, one of another class.
+
+    Raises UsageError where it is Lightning's `_MultiProcessingLauncher`, whose processes hand back weights alone.
+    """
+    if isinstance(strategy.launcher, _MultiProcessingLauncher):
+        raise UsageError(
+            "'trainer.strategy' starts processes by spawn or fork, which leaves the figures of a run in them. "
+            "Take ddp, which starts the command once for each device."
+        )
     if type(strategy.launcher) is _SubprocessScriptLauncher:
         strategy.launcher.__class__ = launcher

@@ -22,6 +22,7 @@ from zoo.io import atomic_files
 from zoo.logging.best_effort import BestEffort
 from zoo.logging.run_record import tensors
 from zoo.training import changed_options
+from zoo.training.ema import CURRENT
 
 FILE = "nonfinite.json"
 POLICIES = ("stop", "skip", "rewind")
@@ -132,7 +133,7 @@ class NonFiniteGuard(Callback):
         if newest is None:
             raise NonFiniteError("there is no checkpoint to rewind to.")
         content = torch.load(newest, map_location=task.device, weights_only=True)
-        weights = content.get("current_model_state", content["state_dict"])  # the latter are averages, then
+        weights = content.get(CURRENT, content["state_dict"])  # the latter are averages, then
         task.load_state_dict({**weights, "tokens_seen": task.state_dict()["tokens_seen"]})
         state, _ = changed_options.with_options_of(optimizer, content["optimizer_states"][0])
         optimizer.load_state_dict(state)  # the checkpoint may be older than a change of options by --accept-changes

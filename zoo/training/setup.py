@@ -9,15 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch import Callback
+from lightning.pytorch import Callback, Trainer
 
 from zoo.config.passive_settings import is_passive
+from zoo.errors import UsageError
 from zoo.logging.attention_maps import Heatmaps
 from zoo.logging.progress_bar import on_terminal
 from zoo.logging.run_record import Ledger
 from zoo.logging.tensorboard import RunLogger
 from zoo.tasks.task import Task
-from zoo.training.callbacks import CostMeter, EndsWithValidation, PrintedLines
+from zoo.training.callbacks import CostMeter, PrintedLines
 from zoo.training.checkpoint import CheckpointSaver
 from zoo.training.model_cost import Cost
 from zoo.training.nonfinite import NonFiniteGuard
@@ -25,6 +26,21 @@ from zoo.training.precision_check import PrecisionCheck
 
 Choice = str | float | bool
 BATCH = ("batch_size", "max_tokens", "max_length")
+# Lightning's classes whose effect no checkpoint restores, and what a run offers instead
+UNSUPPORTED = {
+    "BackboneFinetuning": "it needs a module named `backbone`, and counts epochs. Take tune.freeze",
+    "BaseFinetuning": "it changes the optimizer while a run trains. Take tune.freeze",
+    "BatchSizeFinder": "the run would train with another batch size than it records. Set data.batch_size",
+    "LearningRateFinder": "the run would train with another rate than it records. Set model.lr",
+    "GradientAccumulationScheduler": "the schedule needs the number of steps. Set trainer.accumulate_grad_batches",
+    "ModelPruning": "it renames the weights, and no checkpoint holds what it has pruned",
+    "SpikeDetection": "it ends the run and leaves batches out of no other. Take --on-nonfinite skip",
+    "StochasticWeightAveraging": "its average is in no checkpoint's weights. Take the callback EMA",
+    "ThroughputMonitor": "it needs a function, and its windows begin anew. The run logs cost/tokens_per_s",
+    "WeightAveraging": "before its first update the average is the initial weights. Take the callback EMA",
+    "CSVLogger": "a resumed run would begin another file. The run's folder has TensorBoard's events and ledger.json",
+    "TensorBoardLogger": "a resumed run would begin another folder. The run logs to TensorBoard in its own",
+}
 INFRASTRUCTURE = ("num_workers", "cache")  # options of data without influence on the result
 
 
@@ -37,6 +53,15 @@ class CheckpointOptions:
     facts: Mapping[str, Any] = field(default_factory=dict)  # of the run, for the manifests
     logged: dict[str, int] | None = None  # bytes of each event file at the checkpoint that is resumed
     on_imprecise: str = "stop"  # about a part that differs from its formula on the first batch
+
+
+def refuse_unsupported(trainer: Trainer) -> None:
+    """Raise UsageError for a callback or a logger that a resumed run could not continue, also in a subclass."""
+    items: list[Any] = [*trainer.callbacks, *trainer.loggers]  # type: ignore[attr-defined]
+    for item in items:
+        for cls in type(item).__mro__ if not isinstance(item, RunLogger) else ():
+            if cls.__module__.startswith(("lightning.", "pytorch_lightning.")) and cls.__name__ in UNSUPPORTED:
+                raise UsageError(f"{type(item).__name__} cannot be used: {UNSUPPORTED[cls.__name__]}.")
 
 
 def make_logger_and_callbacks(
@@ -63,7 +88,6 @@ def make_logger_and_callbacks(
         PrecisionCheck(folder, saving.on_imprecise),
         NonFiniteGuard(folder, saving.policy),
         CostMeter(cost),
-        EndsWithValidation(),
         Heatmaps(),
         Ledger(folder, about),
         *on_terminal(),
@@ -74,10 +98,10 @@ def make_logger_and_callbacks(
 
 def describe_configuration(model: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration in a ledger: every choice, and the settings that a fair comparison holds equal."""
-    model_options, data_options = option_values(model), option_values(data)
+    model_options, data_options = option_values(model), option_values(without_infrastructure(data))
     setting = {name: model_options[name] for name in ("optimizer", "schedule") if name in model_options}
     batch = {name: data_options[name] for name in BATCH if name in data_options}
-    below = {f"data.{name}": value for name, value in data_options.items() if name not in INFRASTRUCTURE}
+    below = {f"data.{name}": value for name, value in data_options.items()}
     task = {"model": display_value({"class_path": model["class_path"]})} if "class_path" in model else {}
     return {"choices": {**task, **model_options, **below}, "setting": {**setting, "batch": batch}}
 
@@ -92,6 +116,13 @@ def training_options(config: Mapping[str, Any]) -> dict[str, Choice]:
         if name.partition(".")[0] in sections and not is_passive(name, value)
         and value is not None and value is not False and value != []
     }  # fmt: skip
+
+
+def without_infrastructure(value: Any) -> Any:
+    """A configuration of data without the options that have no influence, at any depth."""
+    if not isinstance(value, Mapping):
+        return value
+    return {name: without_infrastructure(item) for name, item in value.items() if name not in INFRASTRUCTURE}
 
 
 def option_values(model: Mapping[str, Any]) -> dict[str, Choice]:
