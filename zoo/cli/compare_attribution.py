@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from zoo.compare.charts import Chart
 
 INCOMPATIBLE = (
-    "vary", "baseline", "design", "budget", "match", "tune", "probe", "until", "margin", "test", "series", "scale",
-    "tune_seeds",
+    "vary", "baseline", "design", "budget", "match", "tune", "probe", "until", "looks", "margin", "test", "series",
+    "scale", "tune_seeds",
 )  # fmt: skip
 
 

@@ -38,7 +38,8 @@ def _check_comparison(comparison: Comparison) -> tuple[str, Sequence[int]]:
     from zoo.compare import prepare_runs
 
     if comparison.until:
-        raise UsageError("--until decided looks at all runs after each seed, which --emit divides: leave one out.")
+        name = "--until decided" if comparison.until == "decided" else f"--looks {comparison.until}"
+        raise UsageError(f"{name} looks at all runs after some seeds, which --emit divides: leave one out.")
     for words in prepare_runs.check_comparison(comparison):
         draft(words)
     return comparison.title, comparison.seeds
