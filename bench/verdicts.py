@@ -3,7 +3,8 @@
     python -m bench.verdicts [TABLE ...] [--count 10000]
 
 Simulated figures of runs go through the functions that `zoo compare` calls: compare_samples, judge_all, p_values,
-Looks, Series and LawBootstrap. A rate of 5 % in 10,000 comparisons scatters by 0.2 %.
+Looks, Series and LawBootstrap. A rate of 5 % in 10,000 comparisons scatters by 0.2 %, and the largest of 70 such rates
+is 5.5 %.
 """
 
 from __future__ import annotations
@@ -17,17 +18,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zoo.compare import sequential
-from zoo.compare.looks import DECISIONS, UNTIL, Looks, Question
-from zoo.compare.paired_tests import PairedTestPlan, compare_samples, judge_all
+from zoo.compare.looks import DECISIONS, FIRST, UNTIL, Looks, Question, planned_levels
+from zoo.compare.paired_tests import T_TEST, PairedTestPlan, PairResult, TestName, compare_samples, judge_all
 from zoo.compare.scaling_law import LawBootstrap
 from zoo.compare.series import Series
-from zoo.compare.statistics import ALPHA, paired_t_test, power, seeds_needed
+from zoo.compare.statistics import ALPHA, least_p
 
 Floats = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, tuple[int, ...]], Floats]
 MOST = 30  # seeds of a test until decided
 PATIENCE = 60  # seeds above which advice is not followed
 FIXED = 5  # seeds of a first look
+SEEDS, VARIANTS, PLANNED = (2, 3, 5, 10), (1, 3, 6), (5, 10)
+IMAGES = (100, 1000, 10_000)  # of accuracies
+FEW = 200  # comparisons where every look is replayed
 UNEQUAL = 3.0
 
 
@@ -50,6 +54,11 @@ def bad_seeds(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
     return rng.standard_normal(shape) + 10.0 * (rng.random(shape) < 0.1) - 1.0
 
 
+def half_bad(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
+    """As bad seeds, with a probability of 50 %."""
+    return 0.1 * rng.standard_normal(shape) + 10.0 * (rng.random(shape) < 0.5) - 5.0
+
+
 @dataclass(frozen=True)
 class Null:
     """Two variants without a difference; ``symmetric``: whether the sign of the difference is a fair coin."""
@@ -59,10 +68,21 @@ class Null:
     variant: Draw
     symmetric: bool = True
 
+    def families(self, rng: np.random.Generator, count: int, variants: int, seeds: int) -> Floats:
+        """Figures of a baseline and variants, (count, 1 + variants, seeds), with the noise of the seed in common."""
+        runs = [self.baseline(rng, (count, 1, seeds)), self.variant(rng, (count, variants, seeds))]
+        return np.asarray(rng.standard_normal((count, 1, seeds)) + np.concatenate(runs, axis=1))
+
     def samples(self, rng: np.random.Generator, count: int, seeds: int) -> tuple[Floats, Floats]:
-        """Figures of variant and baseline, (count, seeds) each; both have the noise of the seed in common."""
-        shared = rng.standard_normal((count, seeds))
-        return shared + self.variant(rng, (count, seeds)), shared + self.baseline(rng, (count, seeds))
+        """Figures of one variant and the baseline, (count, seeds) each."""
+        figures = self.families(rng, count, 1, seeds)
+        return figures[:, 1], figures[:, 0]
+
+
+def as_accuracies(figures: Floats, images: int) -> Floats:
+    """The figures as accuracies that runs record: float32 shares of so many images, with a deviation of 0.7 %."""
+    right = np.round(images * np.clip(0.7 + 0.007 * figures, 0.0, 1.0))
+    return np.asarray((right / images).astype(np.float32), dtype=np.float64)
 
 
 NULLS = (
@@ -71,6 +91,7 @@ NULLS = (
     Null("lognormal", lognormal, lognormal),
     Null("unequal variances (variant x 3)", normal, lambda rng, shape: UNEQUAL * normal(rng, shape)),
     Null("10 % bad seeds", bad_seeds, bad_seeds),
+    Null("50 % bad seeds", half_bad, half_bad),
     Null("lognormal variant alone, equal means", normal, lognormal, False),
     Null("10 % bad seeds of the variant alone, equal means", normal, bad_seeds, False),
 )
@@ -88,17 +109,51 @@ def t_after_every_seed(differences: Floats) -> NDArray[np.bool_]:
     return np.asarray((2 * stdtr(count[1:] - 1, -np.abs(t)) <= ALPHA).any(axis=1))
 
 
-def verdict_words(ours: Floats, theirs: Floats, plan: PairedTestPlan) -> list[str]:
-    """The words of comparisons of one variant, (count, seeds)."""
-    return [
-        judge_all(compare_samples({"v": pair}, plan), True, plan)["v"].word for pair in zip(ours, theirs, strict=True)
-    ]
+def find_candidates(figures: Floats, level: float, test: str = "t") -> NDArray[np.bool_]:
+    """Which comparisons (count, 1 + variants, seeds) could have a verdict of a difference: the others are not judged.
+
+    The p values of `compare_samples` are never below those of this t test, whose freedom is doubled for "moderated",
+    or of the sign test where differences are equal.
+    """
+    from scipy.special import stdtr
+
+    differences = figures[:, 1:] - figures[:, :1]
+    count, rounding = differences.shape[-1], 2.0**-22 * np.abs(figures).max()
+    error = np.maximum(differences.std(axis=-1, ddof=1) - rounding, 0.0) / math.sqrt(count)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = (np.abs(differences.mean(axis=-1)) + rounding) / error
+    p = np.maximum(2 * stdtr((count - 1) * (2 if test == "moderated" else 1), -t), least_p(count))
+    tied = np.ptp(differences, axis=-1) <= rounding
+    p = np.where(tied, np.where(np.abs(differences[..., 0]) <= rounding, 1.0, 2.0 ** (1 - count)), p)
+    return np.asarray(p.min(axis=1) * p.shape[1] <= level)
 
 
-def fixed_rate(ours: Floats, theirs: Floats, plan: PairedTestPlan) -> float:
-    """The share of comparisons whose verdict is better or worse."""
-    tested = (compare_samples({"v": pair}, plan)["v"].adjusted for pair in zip(ours, theirs, strict=True))
-    return float(np.mean([p <= plan.level for p in tested]))
+def differing_families(figures: Floats, plan: PairedTestPlan = T_TEST) -> NDArray[np.bool_]:
+    """Which comparisons, (count, 1 + variants, seeds), call a variant better or worse."""
+    result = find_candidates(figures, plan.level, plan.test)
+    for index in np.flatnonzero(result):
+        verdicts = judge_all(_family(figures[index], plan), True, plan)
+        result[index] = any(verdict.word in ("better", "worse") for verdict in verdicts.values())
+    return result
+
+
+def planned_families(figures: Floats, planned: Sequence[int] = PLANNED) -> NDArray[np.bool_]:
+    """The same of comparisons with ``planned`` looks, where every look is judged as it would have been."""
+    variants = figures.shape[1] - 1
+    levels = planned_levels(planned, UNTIL * ALPHA, "t", variants)
+    result = np.any([find_candidates(figures[..., :n], sum(levels)) for n in planned], axis=0)
+    for index in np.flatnonzero(result):
+        looks, words = Looks(), set()
+        for seeds in planned:
+            numbers = {name: range(1, seeds + 1) for name in map(str, range(variants + 1))}
+            look = looks.next_look(Question("top1", "0"), numbers, planned=planned)
+            plan = looks.plan(look)
+            tested = _family(figures[index, :, :seeds], plan)
+            verdicts = {name: verdict.word for name, verdict in judge_all(tested, True, plan).items()}
+            words |= set(verdicts.values())
+            looks = looks.with_look(look, verdicts, tested)
+        result[index] = bool(words & {"better", "worse"})
+    return result
 
 
 def follow_advice(ours: Sequence[float], theirs: Sequence[float]) -> str:
@@ -110,8 +165,9 @@ def follow_advice(ours: Sequence[float], theirs: Sequence[float]) -> str:
         plan = looks.plan(look)
         order = [seed - 1 for seed in plan.sort_seeds(numbers)]
         sample = ([ours[i] for i in order], [theirs[i] for i in order])
-        verdict = judge_all(compare_samples({"v": sample}, plan), True, plan)["v"]
-        looks = looks.with_look(look, {"v": verdict.word})
+        tested = compare_samples({"v": sample}, plan)
+        verdict = judge_all(tested, True, plan)["v"]
+        looks = looks.with_look(look, {"v": verdict.word}, tested)
         if verdict.word in DECISIONS or verdict.needed is None or verdict.needed > len(ours):
             return verdict.word
         seeds = max(verdict.needed, seeds + 1)
@@ -119,25 +175,34 @@ def follow_advice(ours: Sequence[float], theirs: Sequence[float]) -> str:
             return verdict.word
 
 
-def false_verdicts(count: int, rng: np.random.Generator, nulls: Sequence[Null] = NULLS) -> list[list[str]]:
-    """Rates of "better" or "worse" without an effect."""
-    rows = [["no difference", f"t, {FIXED} seeds", "t after every seed, uncorrected", f"until decided, {MOST} seeds",
-             f"{FIXED} seeds, then the number advised", "coverage of t's interval",
-             "coverage after every seed"]]  # fmt: skip
-    level = ALPHA * UNTIL
+def false_verdicts(count: int, _: np.random.Generator, nulls: Sequence[Null] = NULLS) -> list[list[str]]:
+    """Rates of "better" or "worse" without an effect, with 1 / 3 / 6 variants: the largest of accuracies of 100, 1,000
+    and 10,000 images; planned looks and the tests until decided with 1,000 images.
+    """
+    rows = [["no difference", *(f"{seeds} seeds" for seeds in SEEDS), "`--looks 5,10`", f"until decided, {MOST} seeds",
+             f"{FIXED} seeds, then the number advised", "t after every seed, uncorrected"]]  # fmt: skip
     for null in nulls:
+        rng, cells = np.random.default_rng([*null.title.encode()]), []
+        for seeds in SEEDS:
+            rates = [
+                max(differing_families(as_accuracies(null.families(rng, count, variants, seeds), images)).mean()
+                    for images in IMAGES) for variants in VARIANTS
+            ]  # fmt: skip
+            cells.append(" / ".join(f"{100 * rate:.1f}" for rate in rates) + " %")
+        planned = [
+            planned_families(as_accuracies(null.families(rng, count, variants, PLANNED[-1]), 1000)).mean()
+            for variants in VARIANTS
+        ]
+        cells.append(" / ".join(f"{100 * rate:.1f}" for rate in planned) + " %")
         ours, theirs = null.samples(rng, count, PATIENCE)
-        first = (ours[:, :FIXED], theirs[:, :FIXED])
         differences = (ours - theirs)[:, :MOST]
-        decided = sequential.p_values(differences)[:, -1] <= level
-        # the interval after n seeds holds the centre, 0, unless the test of 0 has rejected
-        words = [follow_advice(*pair) for pair in zip(ours.tolist(), theirs.tolist(), strict=True)]
-        inside = [pair.low <= 0 <= pair.high for pair in (paired_t_test(*one) for one in zip(*first, strict=True))]
+        decided = sequential.p_values(differences)[:, -1] <= ALPHA * UNTIL
+        few = zip(ours[:FEW].tolist(), theirs[:FEW].tolist(), strict=True)
+        words = [follow_advice(*pair) for pair in few]
         mark = "" if null.symmetric else " *"
         rows.append([
-            null.title + mark, percent(fixed_rate(*first, PairedTestPlan())), percent(t_after_every_seed(differences)),
-            percent(decided), percent([word in ("better", "worse") for word in words]), percent(inside),
-            percent(~decided),
+            null.title + mark, *cells, percent(decided), percent([word in ("better", "worse") for word in words]),
+            percent(t_after_every_seed(differences)),
         ])  # fmt: skip
     return rows
 
@@ -150,15 +215,20 @@ def stopping_times(differences: Floats, level: float) -> tuple[NDArray[np.bool_]
 
 
 def power_and_seeds(count: int, rng: np.random.Generator) -> list[list[str]]:
-    """Power and number of seeds until decided, beside the fixed designs of the paired t test."""
-    rows = [["effect, d_z", "t, 5 seeds", "t, 10 seeds", "seeds of t for 80 %", f"until decided, {MOST} seeds",
-             "mean seeds", "80 % decided after"]]  # fmt: skip
+    """Power and number of seeds until decided, beside those of fixed and of planned numbers of seeds."""
+    rows = [["effect, d_z", "t, 5 seeds", "t, 10 seeds", "5 seeds, then 10", "`--looks 5,10`",
+             f"until decided, {MOST} seeds", "mean seeds", "80 % decided after"]]  # fmt: skip
+    first, later = PairedTestPlan(level=FIRST * ALPHA), FIRST * (1 - FIRST) * ALPHA
     for effect in (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0):
-        decided, stops = stopping_times(rng.standard_normal((count, MOST)) + effect, ALPHA * UNTIL)
-        needed = seeds_needed(effect) if effect else None
+        values = rng.standard_normal((count, MOST)) + effect
+        decided, stops = stopping_times(values, ALPHA * UNTIL)
+        figures = 10.0 + np.stack([np.zeros_like(values), values], axis=1)[..., : PLANNED[-1]]
+        fixed = [percent(differing_families(figures[..., :seeds])) for seeds in PLANNED]
+        added = differing_families(figures[..., : PLANNED[0]], first)
+        added |= sequential.p_values(values[:, : PLANNED[-1]])[:, -1] <= later
         late = sequential.seeds_needed_sequentially(effect, ALPHA * UNTIL)
-        rows.append([f"{effect:g}", percent(power(effect, 5)), percent(power(effect, 10)), str(needed or "–"),
-                     percent(decided), f"{stops.mean():.1f}", str(late or "–")])  # fmt: skip
+        rows.append([f"{effect:g}", *fixed, percent(added), percent(planned_families(figures)), percent(decided),
+                     f"{stops.mean():.1f}", str(late or "–")])  # fmt: skip
     return rows
 
 
@@ -184,39 +254,39 @@ def margins(count: int, rng: np.random.Generator) -> list[list[str]]:
 
 
 FAMILIES: Mapping[str, tuple[float, ...]] = {
-    "equal variances": (1, 1, 1, 1, 1, 1, 1),
-    "one variant x 4": (1, 1, 1, 1, 1, 1, 4),
-    "0.5 to 3": (0.5, 0.5, 0.5, 0.5, 1, 1, 3),
-    "three quiet variants": (1, 0.2, 0.2, 0.2, 1, 1, 1),
+    "3, equal variances": (1, 1, 1, 1),
+    "3, one variant x 3": (1, 1, 1, 3),
+    "3, baseline x 3": (3, 1, 1, 1),
+    "6, equal variances": (1, 1, 1, 1, 1, 1, 1),
+    "6, one variant x 4": (1, 1, 1, 1, 1, 1, 4),
+    "6, 0.5 to 3": (0.5, 0.5, 0.5, 0.5, 1, 1, 3),
+    "6, three quiet variants": (1, 0.2, 0.2, 0.2, 1, 1, 1),
 }
 
 
 def families(count: int, rng: np.random.Generator) -> list[list[str]]:
-    """Six variants and a baseline: family-wise error and the power for an effect of two standard deviations."""
-    tests = ("t", "moderated")
-    rows = [["standard deviations", "seeds", *(f"{what}, {test}" for what in ("false", "power", "all intervals hold")
-                                               for test in tests)]]  # fmt: skip
+    """Several variants and a baseline: family-wise error, and the power for an effect of 1.5 standard deviations."""
+    tests: tuple[TestName, ...] = ("t", "moderated")
+    rows = [["variants, standard deviations", "seeds", *(f"{what}, {test}" for what in ("false", "power")
+                                                         for test in tests)]]  # fmt: skip
     for title, deviations in FAMILIES.items():
-        for seeds in (3, 5):
+        for seeds in (5, 10):
             figures = rng.standard_normal((count, len(deviations), seeds)) * np.array(deviations)[:, None]
-            false, true, inside = [], [], []
-            for test in tests:
-                plan = PairedTestPlan(test)  # type: ignore[arg-type]
-                results = [_family(one, plan) for one in figures]
-                false.append(percent([min(one.adjusted for one in each) <= ALPHA for each in results]))
-                inside.append(percent([all(one.pair.low <= 0 <= one.pair.high for one in each) for each in results]))
-                shifted = figures[: count // 4].copy()
-                shifted[:, 1] += 2 * math.sqrt(deviations[0] ** 2 + deviations[1] ** 2)  # d_z = 2
-                true.append(percent([_family(one, plan)[0].adjusted <= ALPHA for one in shifted]))
-            rows.append([title, str(seeds), *false, *true, *inside])
+            shifted = figures[: count // 10].copy()
+            shifted[:, 1] += 1.5 * math.sqrt(deviations[0] ** 2 + deviations[1] ** 2)  # d_z = 1.5
+            false = [percent(differing_families(figures, PairedTestPlan(test))) for test in tests]
+            true = [percent([_family(each, PairedTestPlan(test))["1"].adjusted <= ALPHA for each in shifted])
+                    for test in tests]  # fmt: skip
+            rows.append([title, str(seeds), *false, *true])
     return rows
 
 
-def _family(figures: Floats, plan: PairedTestPlan) -> list[object]:  # of one comparison: (1 + variants, seeds)
-    return [*compare_samples({str(index): (ours, figures[0]) for index, ours in enumerate(figures[1:])}, plan).values()]
+def _family(figures: Floats, plan: PairedTestPlan) -> dict[str, PairResult]:  # of one comparison: (1 + variants, seeds)
+    names = map(str, range(1, len(figures)))
+    return compare_samples({name: (ours, figures[0]) for name, ours in zip(names, figures[1:], strict=True)}, plan)
 
 
-def series(count: int, rng: np.random.Generator, tries: int = 100, seeds: int = FIXED) -> list[list[str]]:
+def series(count: int, rng: np.random.Generator, tries: int = 100, seeds: int = 2 * FIXED) -> list[list[str]]:
     """Greedy searches over variants that change nothing: each "better" becomes the baseline of the next tries."""
     rows = [["tries in a row", "seeds", "series with a false better or worse, p <= 0.05", "the same with --series"]]
     uncorrected, corrected = [], []

@@ -103,12 +103,17 @@ MUTANTS = [
         ("cli/matrix.py", 'if ~.status == "trains":', 'if ~.status != "trains":', "conformance/test_combinations.py"),
         # compare
         ("compare/statistics.py", "t_critical(alpha, n - 1)", "t_critical(alpha, n)", "compare/test_statistics.py"),
-        ("compare/statistics.py", "if sd <= SAME * size:", "if sd >= SAME * size:", "compare/test_statistics.py"),
-        ("compare/statistics.py", "if adjusted <= level:", "if adjusted > level:", "compare/test_statistics.py"),
         (
             "compare/statistics.py",
-            "differences = ours - theirs",
-            "differences = theirs - ours",
+            "tied = bool(np.ptp(differences) <=",
+            "tied = bool(np.ptp(differences) >=",
+            "compare/test_statistics.py",
+        ),
+        ("compare/statistics.py", "if adjusted <= level and", "if adjusted > level and", "compare/test_statistics.py"),
+        (
+            "compare/statistics.py",
+            "result = np.asarray(variant",
+            "result = -np.asarray(variant",
             "compare/test_statistics.py",
         ),
         ("compare/fairness.py", 'if ~ > TOLERANCE["~"]:', 'if ~ > 3 * TOLERANCE["~"]:', "compare/test_fairness.py"),

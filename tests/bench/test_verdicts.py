@@ -67,10 +67,44 @@ def test_at_the_margin_few_are_called_as_good():
 
 def test_moderated_variances_find_more_and_err_no_more():
     (_, *rows) = verdicts.families(400, np.random.default_rng(16))
+    gains = []
     for _, _, *cells in rows:
-        false_t, false, power_t, power = (float(cell.removesuffix(" %")) / 100 for cell in cells[:4])
+        false_t, false, power_t, power = (float(cell.removesuffix(" %")) / 100 for cell in cells)
         assert max(false_t, false) * 400 <= most(400) + 0.5
-        assert power > power_t
+        gains.append(power - power_t)
+    assert min(gains) >= 0
+    assert max(gains) > 0.1
+
+
+@pytest.mark.parametrize("null", SYMMETRIC, ids=lambda null: null.title)
+@pytest.mark.parametrize("seeds", verdicts.SEEDS)
+def test_recorded_accuracies_give_few_false_verdicts(null, seeds):
+    """Of two seeds with accuracies of 1,000 images 11 % were false with three variants, and 24 % with bad seeds."""
+    rng = np.random.default_rng([seeds, *null.title.encode()])
+    for images in verdicts.IMAGES:
+        variants = int(rng.choice(verdicts.VARIANTS))
+        figures = verdicts.as_accuracies(null.families(rng, 400, variants, seeds), images)
+        assert verdicts.differing_families(figures).sum() <= most(400)
+
+
+def test_candidates_are_all_that_the_verdicts_find():
+    rng = np.random.default_rng(18)
+    for null in SYMMETRIC:
+        figures = verdicts.as_accuracies(null.families(rng, 60, 2, 5), 100)
+        candidates = verdicts.find_candidates(figures, ALPHA)
+        for one, candidate in zip(figures, candidates, strict=True):
+            words = judge_all(verdicts._family(one, PairedTestPlan()), True)
+            assert candidate or not {verdict.word for verdict in words.values()} & {"better", "worse"}
+
+
+def test_planned_looks_err_no_more_and_find_more_than_seeds_that_are_added():
+    rng = np.random.default_rng(19)
+    for null in (SYMMETRIC[0], SYMMETRIC[-1]):
+        figures = verdicts.as_accuracies(null.families(rng, 400, 3, 10), 1000)
+        assert verdicts.planned_families(figures).sum() <= most(400)
+    values = rng.standard_normal((300, 2, 10)) / np.sqrt(2)
+    values[:, 1] += 1.0
+    assert verdicts.planned_families(10 + values).mean() > 0.68  # a first look and then the sequential test: 0.4
 
 
 def test_crossings_and_largest_sizes_lie_in_their_intervals(monkeypatch):

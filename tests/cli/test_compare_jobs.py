@@ -54,7 +54,7 @@ def test_an_attribution_has_job_files_too(emit):
         ((*WORDS, "--emit", "slurm", "--shard", "1/2"), "--shard does not go with --emit: use --shards N."),
         ((*WORDS, "--emit", "slurm", "--dry-run"), "--dry-run does not go with --emit"),
         ((*WORDS, "--emit", "slurm", "--exit-code"), "--exit-code does not go with --emit"),
-        ((*WORDS, "--emit", "slurm", "--until", "decided"), "--until decided looks at all runs after each seed"),
+        ((*WORDS, "--emit", "slurm", "--until", "decided"), "--until decided looks at all runs after some seeds"),
         ((*WORDS, "--emit", "k8s"), "--emit k8s needs the container image"),
         ((*WORDS, "--emit", "slurm", "--shards", "6"), "--shards 6: there are 5 seeds"),
         ((*WORDS, "--emit", "moab"), "--emit"),

@@ -121,6 +121,22 @@ def test_until_decided_drops_what_is_decided(compare):
     assert len(json.loads(Path("runs/toy/compare/norm/looks.json").read_text())["looks"]) == len(looks)
 
 
+def test_planned_looks_drop_what_is_decided_and_end_with_the_plan(compare):
+    words = ("toy", "--vary", "model.norm=default,good,same", "--looks", "5,10", "--exit-code")
+    assert "differences of" in compare(*words, "--dry-run")[1]
+    code, out, started = compare(*words)
+    seeds = Counter(run.rpartition(" ")[0] for run in started)
+    assert (code, seeds["default"], seeds["norm=same"]) == (10, 10, 10)
+    assert seeds["norm=good"] in (5, 10)
+    assert "5 seeds  norm=same · undecided" in out
+    looks = json.loads(Path("runs/toy/compare/norm/looks.json").read_text())["looks"]
+    assert [(look["test"], look["planned"]) for look in looks] == [("t", [5, 10])] * 2
+    assert sum(look["spent"] for look in looks) == pytest.approx(0.045)
+    assert compare(*words)[2] == []
+    assert main(["compare", *words, "--seeds", "5"]) == 2
+    assert main(["compare", *words[:3], "--looks", "10,5"]) == 2
+
+
 def test_until_decided_with_a_margin_ends_with_as_good_as(compare):
     words = ("--until", "decided", "--margin", "0.1", "--exit-code")
     code, out, started = compare("toy", "--vary", "model.norm=default,same", *words)
@@ -206,7 +222,7 @@ def test_a_series_cannot_begin_after_a_look(compare, capsys):
 
 
 def test_looks_that_are_gone_are_missed(compare, capsys):
-    compare(*WORDS, "--seeds", "3")
+    compare(*WORDS, "--seeds", "4")
     (FOLDER / "looks.json").unlink()
     assert main(["compare", *WORDS, "--seeds", "5"]) == 2
     assert "looks.json is gone" in capsys.readouterr().err

@@ -82,7 +82,7 @@ def damage(content, path, value):
 def test_one_damaged_value_is_refused_or_changes_no_verdict(site, name):
     look, files = site
     verdicts = look()
-    assert verdicts == ["baseline", "not distinguishable"]
+    assert verdicts == ["baseline", "no verdict"]
     contents = {path: path.read_bytes() for path in files.values()}
     document = json.loads(contents[files[name]].splitlines()[0] if name.endswith("l") else contents[files[name]])
     changes = [(place, value) for place in places(document) for value in VALUES if place or value is not REMOVED]
@@ -121,4 +121,4 @@ def test_a_damaged_record_of_a_run_is_left_out(site, place, value):
     look, files = site
     files["ledger.json"].write_text(json.dumps(damage(json.loads(files["ledger.json"].read_text()), place, value)))
     assert f"no valid {place[0]}" in run_records.parse_record(files["ledger.json"]).problem
-    assert look() == ["baseline", "not distinguishable"]
+    assert look() == ["baseline", "no verdict"]

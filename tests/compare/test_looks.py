@@ -7,9 +7,18 @@ import numpy as np
 import pytest
 
 from zoo.compare import sequential
-from zoo.compare.looks import FIRST, UNTIL, Alternatives, Looks, Question, load_looks, save_looks
-from zoo.compare.paired_tests import compare_samples, judge_all
-from zoo.compare.statistics import ALPHA
+from zoo.compare.looks import (
+    FIRST,
+    UNTIL,
+    Alternatives,
+    Looks,
+    Question,
+    load_looks,
+    planned_levels,
+    save_looks,
+)
+from zoo.compare.paired_tests import PairResult, compare_samples, judge_all
+from zoo.compare.statistics import ALPHA, least_p, paired_t_test
 from zoo.errors import UsageError
 
 LOSS = Question("loss", "default")
@@ -82,13 +91,73 @@ def test_until_decided_is_sequential_from_the_start():
 
 
 def test_what_was_decided_stays_and_seeds_stand_in_the_order_in_which_they_came():
-    _, looks = look_at(Looks(), LOSS, {"default": (3, 7), "a=1": (3, 7)}, **{"a=1": "better"})
+    first = PairResult(paired_t_test([0.9, 0.8], [1.0, 0.92]), 0.01)
+    look = Looks().next_look(LOSS, {"default": (3, 7), "a=1": (3, 7)})
+    looks = Looks().with_look(look, {"a=1": "better"}, {"a=1": first})
     look = looks.next_look(LOSS, {"default": (1, 3, 7), "a=1": (1, 3, 7)})
     plan = looks.plan(look)
-    assert plan.earlier == {"a=1": ("better", 2)}
+    assert plan.earlier == {"a=1": ("better", first)}
     assert plan.sort_seeds([1, 3, 7]) == [3, 7, 1]
     assert plan.later_level == pytest.approx(looks.remaining * (1 - FIRST) * FIRST)
     assert looks.plan(looks.next_look(Question("accuracy", "default"), {})).earlier == {}
+
+
+def planned_look(looks, count, planned=(5, 10), variants=("a=1",), **verdicts):
+    look = looks.next_look(LOSS, seeds(count, *variants), planned=planned)
+    pair = paired_t_test([1.0, 1.1, 1.3][:3], [0.9, 0.8, 0.7])
+    return look, looks.with_look(look, verdicts, {name: PairResult(pair, 0.001) for name in verdicts})
+
+
+@pytest.mark.parametrize("planned", [(5, 10), (3, 6), (4, 8, 12), (5, 10, 15, 20), (2, 30)])
+@pytest.mark.parametrize("variants", [1, 3, 6])
+def test_planned_looks_spend_little_on_few_seeds_and_at_most_their_share(planned, variants):
+    levels = planned_levels(planned, UNTIL * ALPHA, variants=variants)
+    assert sum(levels) <= UNTIL * ALPHA * (1 + 1e-9)
+    assert levels == sorted(levels)
+    assert levels[-1] >= UNTIL * ALPHA / 2
+    for count, level in zip(planned, levels, strict=True):
+        assert level == 0 or least_p(count) * variants <= level  # what cannot decide spends nothing
+
+
+def test_a_plan_of_looks_uses_its_test_at_every_look_and_nothing_between():
+    first, looks = planned_look(Looks(), 5)
+    between, looks = planned_look(looks, 7)
+    last, looks = planned_look(looks, 10)
+    again, looks = planned_look(looks, 10)
+    assert [look.test for look in (first, between, last)] == ["t"] * 3
+    assert 0 == between.level < first.level < last.level == again.level
+    assert sum(look.spent for look in looks.looks) == pytest.approx(UNTIL * ALPHA)
+    assert first.level + last.level == pytest.approx(UNTIL * ALPHA)
+    assert looks.plan(between).next_look == 10
+    one = compare_samples({"a=1": ([1.0, 2.0, 3.5], [9.0, 9.0, 9.0])}, looks.plan(between))
+    assert judge_all(one, True, looks.plan(between))["a=1"].sentence == "next planned look after 10 seeds: no verdict"
+    over, _ = planned_look(looks, 12)
+    assert over.level == 0
+    skipped, _ = planned_look(Looks(), 10)
+    assert skipped.level == pytest.approx(UNTIL * ALPHA)
+
+
+def test_a_plan_is_named_before_the_first_look_and_stays():
+    _, looks = look_at(Looks(), LOSS, seeds(5))
+    with pytest.raises(UsageError, match="--looks 5,10 is named before the first look"):
+        planned_look(looks, 10)
+    _, looks = planned_look(Looks(), 5)
+    with pytest.raises(UsageError, match="before the first look"):
+        planned_look(looks, 8, (8, 16))
+    other = looks.next_look(Question("accuracy", "default"), seeds(5), planned=(5, 10))
+    assert 0 < other.level < ALPHA * (1 - UNTIL)
+
+
+def test_a_decision_of_a_plan_stays_with_its_figures_and_the_others_go_on(tmp_path):
+    _, looks = planned_look(Looks(), 5, variants=("a=1", "a=2"), **{"a=1": "worse"})
+    save_looks(tmp_path / "new", looks)
+    looks = load_looks(tmp_path / "new", ["default", "a=1", "a=2"])
+    numbers = {**seeds(10, "a=2"), "a=1": tuple(range(1, 6))}
+    look = looks.next_look(LOSS, numbers, planned=(5, 10))
+    assert look.level > 0
+    (word, result) = looks.plan(look).earlier["a=1"]
+    assert (word, result.pair.n, result.adjusted) == ("worse", 3, 0.001)
+    assert result.pair == paired_t_test([1.0, 1.1, 1.3], [0.9, 0.8, 0.7])
 
 
 def test_one_seed_is_no_look():

@@ -116,12 +116,13 @@ def test_one_seed_never_wins():
     assert apart.rows[1].verdict.sentence == "no seed in common with the baseline: no verdict"
 
 
-def test_two_seeds_may_win_but_rarely():
-    assert (
-        answer([*runs_of("default", (1.70, 1.72)), *runs_of("a=1", (1.60, 1.65))]).rows[1].verdict.word
-        == "not distinguishable"
-    )
-    assert answer([*runs_of("default", (1.70, 1.72)), *runs_of("a=1", (0.70, 0.721))]).rows[1].verdict.word == "better"
+def test_two_seeds_never_win():
+    result = answer([*runs_of("default", (1.70, 1.72)), *runs_of("a=1", (0.70, 0.721))])
+    assert result.rows[1].sentence == "too few seeds (2 of 3): no verdict"
+    assert prose.sentences(result) == ["These runs cannot tell.", "No verdict on 1: too few seeds (2 of 3)."]
+    assert prose.interval(result, result.rows[1]) == "[−∞, +∞]"
+    three = answer([*runs_of("default", (1.70, 1.72, 1.71)), *runs_of("a=1", (0.70, 0.721, 0.712))])
+    assert three.rows[1].verdict.word == "better"
 
 
 def test_one_diverged_run_takes_away_means_and_differences():

@@ -21,25 +21,28 @@ from zoo.errors import UsageError
 from zoo.registry import suggest
 
 FILE_KEYS = (
-    "recipe", "vary", "seeds", "until", "baseline", "design", "budget", "match", "tune", "tune_seeds", "scale",
+    "recipe", "vary", "seeds", "until", "looks", "baseline", "design", "budget", "match", "tune", "tune_seeds", "scale",
     "probe", "goal", "at", "margin", "options",
 )  # fmt: skip
 MOST_UNTIL_DECIDED = 30  # seeds of --until decided
 # what --attribute leaves no choice of
 NOT_OF_TWO_RECIPES = (
-    "vary", "baseline", "design", "budget", "match", "tune", "probe", "until", "margin", "test", "series", "scale",
-    "tune_seeds",
+    "vary", "baseline", "design", "budget", "match", "tune", "probe", "until", "looks", "margin", "test", "series",
+    "scale", "tune_seeds",
 )  # fmt: skip
 # options for new runs
-RUN_OPTIONS = ("seeds", "until", "design", "budget", "match", "tune", "tune_seeds", "scale", "jobs", "shard", "probe")
+RUN_OPTIONS = (
+    "seeds", "until", "looks", "design", "budget", "match", "tune", "tune_seeds", "scale", "jobs", "shard", "probe",
+)  # fmt: skip
 
 
 def run(options: ParsedOptions) -> int:
     """`zoo compare`."""
     fit_words(options)  # checked, like the shard, before torch is imported
     take_shard([], options.get("shard"))
-    if options.get("shard") and options.get("until"):
-        raise UsageError("--until decided looks at all runs after each seed, which --shard I/N divides: leave one out.")
+    sequential = next((f"--{name} {options.get(name)}" for name in ("until", "looks") if options.get(name)), None)
+    if options.get("shard") and sequential:
+        raise UsageError(f"{sequential} looks at all runs after some seeds, which --shard I/N divides: leave one out.")
     if options.get("tries") and not options.get("series"):
         raise UsageError("--tries is the number of variants of a series: add --series FILE")
     comparison = read_comparison(options)
@@ -139,7 +142,12 @@ def _with_options(comparison: Comparison, values: Mapping[str, Any]) -> Comparis
         fields["margin"] = _parse_margin(values["margin"])
     if fields.get("until") not in (None, "decided"):
         raise UsageError(f"--until {fields['until']!r}: there is 'decided'.")
-    if "seeds" in values:
+    if "looks" in values:
+        if "seeds" in values or "until" in values:
+            raise UsageError("--looks says how many seeds there are: leave out --seeds and --until.")
+        fields["until"] = variants.parse_looks(str(values["looks"]))
+        fields["seeds"] = variants.parse_seeds(fields["until"].rpartition(",")[2])
+    elif "seeds" in values:
         fields["seeds"] = variants.parse_seeds(values["seeds"])
     elif "until" in fields:
         fields["seeds"] = variants.parse_seeds(str(MOST_UNTIL_DECIDED))

@@ -24,7 +24,8 @@ def run(options: ParsedOptions, comparison: Comparison | None) -> int:
     if comparison is None:
         raise UsageError("--emit is for a comparison that is to be run: zoo compare RECIPE --vary … --emit slurm")
     if comparison.until:
-        raise UsageError("--until decided looks at all runs after each seed, which --emit divides: leave one out.")
+        name = "--until decided" if comparison.until == "decided" else f"--looks {comparison.until}"
+        raise UsageError(f"{name} looks at all runs after some seeds, which --emit divides: leave one out.")
     for words in scale_runs.check_request(comparison):
         draft(words)
     resources = job_files.parse_resources(kind, options.get("resources"))

@@ -23,6 +23,7 @@ from zoo.registry import suggest
 REFUSED = {
     "attribute": "it takes two recipes and no --vary",
     "until": "each recipe would stop at another number of seeds, and intervals over tasks need a fixed one",
+    "looks": "a verdict over all tasks needs a fixed number of seeds",
     "margin": "figures of different tasks have different units",
     "probe": "it is for language models on text: probe one recipe at a time",
     "series": "its tries are those of one recipe's comparison",

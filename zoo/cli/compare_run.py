@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import shlex
@@ -349,12 +350,26 @@ def print_stages(comparison: Comparison, stages: Sequence[Stage], runner: Runner
         arms = stage.ready.arms
         steps = plan.list_steps(plan.list_jobs(arms, comparison.seeds))
         print_introduction(comparison.seeds, arms, steps, runner)
+    if power := describe_power(comparison, len(stages[-1].ready.arms) - 1, runner.options):
+        runner.print_progress(f"  {power}")
     notes = scale_notes(comparison, stages) or stages[-1].ready.notes
     for note in notes:
         runner.print_progress(f"  {note}")
     if not comparison.scale:
         for one in stages[-1].ready.invalid:
             runner.print_progress(f"  left out {one.name}: {one.sentence}")
+
+
+def describe_power(comparison: Comparison, variants: int, options: ParsedOptions) -> str:
+    """What the verdicts on so many variants can decide; a grid's main effects and interactions are corrected along."""
+    from zoo.compare import looks
+
+    changes = [len(factor.choices()) - 1 for factor in comparison.vary]
+    whole = len(changes) > 1 and math.prod(count + 1 for count in changes) == variants + 1
+    effects = sum(changes) + sum(a * b for a, b in itertools.combinations(changes, 2)) if whole else 0
+    return looks.describe_power(
+        len(comparison.seeds), max(1, variants) + effects, options.get("test") or "t", comparison.until
+    )
 
 
 def check_goal(meter: Any, arm: Arm, goal: str | None) -> None:
@@ -374,17 +389,18 @@ def first_goal(meter: Any, arm: Arm) -> str:
 def run_until_decided(
     arms: Sequence[Arm], seeds: Sequence[int], record: comparison_folder.Record, place: Path, runner: Runner
 ) -> comparison_folder.Record:
-    """Run seed after seed of the undecided variants, and look after each; the record of all runs.
+    """Run seed after seed of the undecided variants, or to the next planned look, and look after each; the record of
+    all runs.
 
     A variant is dropped once it is decided, or if it would need more than all seeds even if its effect were as large as
     nine of ten such observations allow. Before the first seed that could decide, all are run together.
     """
-    from zoo.compare.looks import DECISIONS, UNTIL
+    from zoo.compare.looks import DECISIONS, UNTIL, parse_planned
     from zoo.compare.sequential import fewest_seeds
     from zoo.compare.statistics import ALPHA
 
-    undecided, done, folders = list(arms[1:]), 0, []
-    batch = fewest_seeds(UNTIL * ALPHA / len(undecided))
+    undecided, done, folders, planned = list(arms[1:]), 0, [], parse_planned(record.until)
+    batch = planned[0] if planned else fewest_seeds(UNTIL * ALPHA / len(undecided))
     while undecided and done < len(seeds) and not runner.failed:
         now = seeds[done : done + batch]
         folders += [arm.point.folder(seed) for seed in now for arm in (arms[0], *undecided)]
@@ -397,7 +413,7 @@ def run_until_decided(
         rows = {row.variant: row for row in answer.rows}
         hopeless = [
             name for name, row in rows.items()
-            if record.margin is None and row.verdict.word == "not distinguishable" and row.differences
+            if record.margin is None and not planned and row.verdict.word == "not distinguishable" and row.differences
             and (row.verdict.fewest or math.inf) > len(seeds)
         ]  # fmt: skip
         for arm in undecided:
@@ -413,6 +429,9 @@ def run_until_decided(
         ]  # fmt: skip
         # the nearest to a decision first; as many seeds at once as there are jobs for
         undecided.sort(key=lambda arm: rows[arm.name].pair.p if arm.name in rows else 1.0)
+        if planned:
+            batch = next((count for count in planned if count > done), done) - done
+            continue
         batch = max(1, runner.options.get("jobs") // (1 + len(undecided)))
     return record
 
@@ -587,6 +606,7 @@ def look_at_comparison(
 ) -> Answer:
     """The verdict over a comparison's finished runs, with what earlier looks have left to spend; records the look."""
     from zoo.compare.looks import DECISIONS, save_looks
+    from zoo.compare.paired_tests import PairResult
     from zoo.compare.series import check_series_file, load_series, save_series
     from zoo.compare.statistics import ALPHA
 
@@ -608,7 +628,8 @@ def look_at_comparison(
         look, refusals = next_look(looks, first, record, options)
         answer = answer_records(ledgers, options, record, looks.plan(look), refusals)
         verdicts = {row.variant: row.verdict.word for row in answer.rows[1:]}
-        new = looks.with_look(look, {name: word for name, word in verdicts.items() if name in look.seeds})
+        results = {row.variant: PairResult(row.pair, row.adjusted, row.equivalent) for row in answer.rows[1:]}
+        new = looks.with_look(look, {name: word for name, word in verdicts.items() if name in look.seeds}, results)
         if new != looks:
             save_or_warn(home, lambda: save_looks(home, new))
         if series is not None:
@@ -635,7 +656,7 @@ def next_look(
 ) -> tuple[Look, list[Flag]]:
     """The look that an answer would be after others, and flags for variants of which seeds are left out."""
     from zoo.compare.digests import run_digest
-    from zoo.compare.looks import Question
+    from zoo.compare.looks import Question, parse_planned
 
     seeds = {row.variant: tuple(row.figures) for row in first.rows}
     question = Question(first.goal, first.baseline, first.at, record.margin, options.get("test") or "t")
@@ -643,7 +664,9 @@ def next_look(
     refused = {name for flag in refusals for name in flag.variants}
     tested = {name: numbers for name, numbers in seeds.items() if name not in refused}
     runs = {name: {seed: run_digest(first.runs[name][seed]) for seed in tested[name]} for name in tested}
-    return looks.next_look(question, tested, bool(record.until), runs, count_alternatives(first)), refusals
+    look = looks.next_look(question, tested, record.until == "decided", runs, count_alternatives(first),
+                           parse_planned(record.until))  # fmt: skip
+    return look, refusals
 
 
 def check_looks(looks: Looks, home: Path, variants: Collection[str]) -> None:

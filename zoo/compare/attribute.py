@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from zoo import registry
-from zoo.compare.paired_tests import T_TEST, PairedTestPlan
+from zoo.compare.paired_tests import T_TEST, PairedTestPlan, count_fewest_seeds
 from zoo.compare.plan import Arm, Fits, Point
 from zoo.compare.run_records import DECISIVE, RunRecord, number
 from zoo.compare.sequential import last_p
-from zoo.compare.statistics import Paired, Verdict, holm_adjust, judge, paired_t_test, round_count
+from zoo.compare.statistics import Paired, Verdict, holm_adjust, judge, paired_t_test, round_count, rounding_of
 from zoo.compare.variants import Choice
 from zoo.errors import UsageError
 
@@ -197,11 +197,12 @@ def compute_shares(
     by_seed = [shapley_values(names, {subset: values[i] for subset, values in at.items()}) for i in range(len(common))]\
         if full else []  # fmt: skip
     zeros = [0.0] * len(common)
+    rounding = rounding_of([value for values in at.values() for value in values])
     drafts = []
     for one in differences:
         alone = paired_t_test(at[frozenset({one.name})], at[nothing])
         last = paired_t_test(at[everything], at[everything - {one.name}])
-        split = paired_t_test([each[one.name] for each in by_seed], zeros) if full else None
+        split = paired_t_test([each[one.name] for each in by_seed], zeros, rounding=rounding) if full else None
         drafts.append((one, split, alone, last))
     if failed:
         verdict = Verdict("no verdict", f"{failed} of {len(at) * len(common)} runs failed: no verdict")
@@ -218,9 +219,10 @@ def compute_shares(
             else np.subtract(at[frozenset({one.name})], at[nothing]).tolist() for one in differences
         ]  # fmt: skip
         p_values = [last_p(np.asarray(each)) for each in samples]
-    adjusted = holm_adjust(p_values)
+    adjusted, tests_count = holm_adjust(p_values), len(differences)
+    fewest = count_fewest_seeds(plan, tests_count) if plan.test == "t" else 2
     result = [
-        Share(one, split, alone, last, judge(pair, p, len(differences), lower_is_better, plan.level))
+        Share(one, split, alone, last, judge(pair, p, tests_count, lower_is_better, plan.level, fewest_possible=fewest))
         for (one, split, alone, last), pair, p in zip(drafts, tests, adjusted, strict=True)
     ]
     return sorted(result, key=lambda share: -abs((share.shapley or share.alone).mean))
@@ -228,7 +230,7 @@ def compute_shares(
 
 def _rate(pair: Paired) -> Paired:
     """A difference of rates: without the spread and the test of figures that vary continuously."""
-    return Paired(pair.n, pair.mean, *[math.nan] * 6)
+    return Paired(pair.n, pair.mean)
 
 
 def is_of_failures(shares: Collection[Share]) -> bool:

@@ -7,9 +7,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from zoo.compare.paired_tests import PairResult, Sample, compare_samples, judge_all
+from zoo.compare.paired_tests import PairResult, Sample
 from zoo.compare.statistics import Verdict
-from zoo.compare.verdict import Answer
 
 Combination = tuple[str, ...]  # a value of every varied option
 
@@ -17,34 +16,33 @@ Combination = tuple[str, ...]  # a value of every varied option
 @dataclass(frozen=True)
 class Effect:
     """A contrast over a grid: what a value of an option changes, averaged over all values of the others; or how much
-    more two values change together than the sum of what each changes alone. Tests are corrected over all effects.
+    more two values change together than the sum of what each changes alone.
     """
 
     name: str
     tested: PairResult
     verdict: Verdict
-    interaction: bool = False
+
+    @property
+    def interaction(self) -> bool:
+        """Whether it is one of two values."""
+        return " × " in self.name
 
 
-def grid_effects(answer: Answer) -> list[Effect]:
-    """The main effects, and the interactions of each two options, over the seeds that all variants have.
+def grid_contrasts(
+    names: Sequence[str], cells: Mapping[Combination, Mapping[int, float]], base: Combination, seeds: Sequence[int]
+) -> dict[str, Sample]:
+    """The main effects, and the interactions of each two options, as samples over ``seeds``.
 
-    Empty unless every combination of the varied options' values is a variant, for a single option, and where a run
-    failed: figures of the others are a selection.
+    ``cells`` has the figures of a variant by seed. Empty unless every combination of the varied options' values is a
+    variant, for a single option, and where a run failed: figures of the others are a selection.
     """
-    cells = {tuple(row.choices[name] for name in answer.varied): row for row in answer.rows}
-    values = [sorted({cell[index] for cell in cells}) for index in range(len(answer.varied))]
-    whole = len(cells) == len(answer.rows) == math.prod(map(len, values))
-    failed = any(row.failures for row in answer.rows)
-    if len(answer.varied) < 2 or not whole or failed or answer.comparability_errors:
-        return []
-    seeds = answer.plan.sort_seeds(sorted(set.intersection(*(set(row.figures) for row in answer.rows))))
-    figures = {cell: [row.figures[seed] for seed in seeds] for cell, row in cells.items()}
-    base = tuple(answer.base.choices[name] for name in answer.varied)
-    samples = dict(_contrasts(answer.varied, values, base, figures))
-    tested = compare_samples(samples, answer.plan)
-    judged = judge_all(tested, answer.lower_is_better, answer.plan)
-    return [Effect(name, one, judged[name], " × " in name) for name, one in tested.items()]
+    values = [sorted({cell[index] for cell in cells}) for index in range(len(names))]
+    figures = {cell: [by_seed[seed] for seed in seeds] for cell, by_seed in cells.items()}
+    failed = any(math.isnan(figure) for by_seed in cells.values() for figure in by_seed.values())
+    if len(names) < 2 or len(cells) < math.prod(map(len, values)) or failed or not seeds:
+        return {}
+    return dict(_contrasts(names, values, base, figures))
 
 
 def _contrasts(

@@ -260,7 +260,7 @@ def _difference_cell(one: LengthDifference) -> str:
     pair = one.pair
     if one.reason:
         return one.reason
-    mean, low, high = (format_fixed(value, 3, sign=True) for value in (pair.mean, pair.low, pair.high))
+    mean, low, high = (format_fixed(value, 3, sign=True) for value in (pair.mean, *pair.bounds))
     return f"{mean} [{low}, {high}]" if pair.n > 1 else f"{mean}, one seed"
 
 

@@ -1,10 +1,11 @@
 """The looks at a comparison, in looks.json of its folder: what each tested, and how much of ALPHA it spent.
 
 However often and for whatever reason seeds are added or other questions are asked, P(any false verdict) <= ALPHA: what
-all looks spend sums to at most that. A first look has a fixed number of seeds and spends FIRST of it. Looks at more
-seeds depend on what was seen before, and use the sequential test, which pays once for any number of them. A question
-that is chosen after a look is one of several that could have been: its level is a share of what it spends, so that all
-of them together are false no more often.
+all looks spend sums to at most that. A first look has a fixed number of seeds and spends FIRST of it. Looks whose
+numbers of seeds are planned before the first spend UNTIL of it together, little with few seeds (O'Brien and Fleming,
+1979). Looks at more seeds that depend on what was seen before use the sequential test, which pays once for any number
+of them. A question that is chosen after a look is one of several that could have been: its level is a share of what it
+spends, so that all of them together are false no more often.
 """
 
 from __future__ import annotations
@@ -13,17 +14,51 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 from zoo.compare.digests import check_digest, with_digest
-from zoo.compare.paired_tests import TESTS, PairedTestPlan, TestName
-from zoo.compare.statistics import ALPHA
+from zoo.compare.number_format import strict_values
+from zoo.compare.paired_tests import TESTS, PairedTestPlan, PairResult, TestName, count_fewest_seeds
+from zoo.compare.statistics import ALPHA, POWER, Paired, smallest_effect
 from zoo.errors import UsageError
 from zoo.io import atomic_files, limits
 
 FILE, FORMAT = "looks.json", 2
 FIRST, UNTIL = 0.8, 0.9  # share of what is left for a look at a fixed number of seeds, and for a test until decided
 DECISIONS = ("better", "worse", "as good as")
+
+
+def planned_levels(planned: Sequence[int], alpha: float, test: TestName = "t", variants: int = 1) -> list[float]:
+    """The level of each of the looks after ``planned`` numbers of seeds, which sum to at most ``alpha``.
+
+    After a share t of the seeds 2 (1 - Phi(z / sqrt t)) has been spent, with the z of alpha / 2 (Lan and DeMets, 1983).
+    A look that has too few seeds to decide spends nothing.
+    """
+    normal, levels = NormalDist(), list[float]()
+    for count in planned:
+        share = math.sqrt(count / planned[-1])
+        level = 2 * normal.cdf(normal.inv_cdf(alpha / 2) / share) - sum(levels)
+        levels.append(level if count >= count_fewest_seeds(PairedTestPlan(test, level), variants) else 0.0)
+    return levels
+
+
+def parse_planned(until: str | None) -> tuple[int, ...]:
+    """The planned numbers of seeds of an option `--looks`, `5,10`; none for `--until decided`."""
+    return () if until in (None, "decided") else tuple(map(int, until.split(",")))
+
+
+def describe_power(count: int, tests: int, test: TestName, until: str | None) -> str:
+    """What the looks at ``count`` seeds can decide about each of ``tests`` differences, as a sentence."""
+    planned = parse_planned(until)
+    if until and not planned:
+        return ""  # as many seeds as are needed
+    level = planned_levels(planned, UNTIL * ALPHA, test, tests)[-1] if planned else FIRST * ALPHA
+    fewest = count_fewest_seeds(PairedTestPlan(test, level), tests)
+    if count < fewest:
+        return f"{count} seeds decide nothing: at least {fewest} are needed"
+    effect = smallest_effect(count, level / tests)
+    return f"differences of {effect:.2g} of their standard deviations are decided with a probability of {POWER:.0%}"
 
 
 @dataclass(frozen=True)
@@ -61,9 +96,10 @@ class Alternatives:
 class Look:
     """One look: the seeds of every variant, the test and its level, how much it spent, and what it decided.
 
-    A sequential test spends its level at its first look alone. ``budget`` is what all looks together may spend.
-    ``candidates`` is the number of questions among which this one was chosen after a look: they share what it spent.
-    ``runs`` has the digests of the runs by variant and seed, see `digests.run_digest`.
+    A sequential test spends its level at its first look alone, and a plan of looks all of its levels. ``planned`` are
+    its numbers of seeds. ``budget`` is what all looks together may spend. ``candidates`` is the number of questions
+    among which this one was chosen after a look: they share what it spent. ``runs`` has the digests of the runs by
+    variant and seed, see `digests.run_digest`, and ``decided`` the figures of every decision.
     """
 
     question: Question
@@ -75,13 +111,18 @@ class Look:
     verdicts: Mapping[str, str] = field(default_factory=dict)
     candidates: int = 1
     runs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    planned: tuple[int, ...] = ()
+    decided: Mapping[str, PairResult] = field(default_factory=dict)
 
     @property
     def pairs(self) -> int:
         """The largest number of seeds that a variant shares with the baseline."""
+        return max(self.count_pairs().values(), default=0)
+
+    def count_pairs(self) -> dict[str, int]:
+        """By variant the number of seeds that it shares with the baseline."""
         base = set(self.seeds.get(self.question.baseline, ()))
-        return max((len(base & set(seeds)) for name, seeds in self.seeds.items() if name != self.question.baseline),
-                   default=0)  # fmt: skip
+        return {name: len(base & set(seeds)) for name, seeds in self.seeds.items() if name != self.question.baseline}
 
     def same_runs(self, runs: Mapping[str, Mapping[str, str]]) -> bool:
         """Whether no run of this look has been made again with another result."""
@@ -148,16 +189,20 @@ class Looks:
     def next_look(
         self, question: Question, seeds: Mapping[str, Sequence[int]], until_decided: bool = False,
         runs: Mapping[str, Mapping[int, str]] | None = None, alternatives: Alternatives | None = None,
+        planned: Sequence[int] = (),
     ) -> Look:  # fmt: skip
         """The test and level of a look at these seeds, of runs with these digests.
 
         A look that was made before has the level that it had. More seeds of the same question continue its sequential
         test, or begin one. Another question takes its share of what is left, and divides it by the number of questions
-        that could have been chosen.
+        that could have been chosen. ``planned`` numbers of seeds hold for the question of their first look, and are
+        named before any other look.
         """
         now = {name: tuple(sorted(numbers)) for name, numbers in seeds.items()}
         digests = {name: {str(seed): digest for seed, digest in each.items()} for name, each in (runs or {}).items()}
         new = Look(question, now, question.test, 0.0, 0.0, self.alpha, runs=digests)
+        if planned and (look := self._planned_look(replace(new, planned=tuple(planned)))) is not None:
+            return look
         earlier = self._same_question(new, until_decided)
         if earlier is not None:
             return earlier
@@ -172,6 +217,36 @@ class Looks:
                 return replace(new, test=test, level=look.level, candidates=candidates)
         spent = self.remaining * (UNTIL if test == "sequential" and until_decided else FIRST)
         return replace(new, test=test, level=spent / candidates, spent=spent, candidates=candidates)
+
+    def _planned_look(self, new: Look) -> Look | None:
+        """A look of a plan, of level 0 between planned numbers of seeds; None for another question than the plan's."""
+        past = [look for look in self.history if look.planned == new.planned]
+        if not past and self.history:
+            raise UsageError(
+                f"--looks {','.join(map(str, new.planned))} is named before the first look at a comparison, and this "
+                "one was looked at.\nLeave it out, or begin a comparison with other seeds: --runs DIR"
+            )
+        if past and (past[0].question != new.question or not past[0].same_runs(new.runs)):
+            return None
+        open_counts = {count for name, count in new.count_pairs().items() if name not in self._decisions(new)}
+        count = open_counts.pop() if len(open_counts) == 1 else 0
+        level = 0.0
+        if count in new.planned:
+            at = new.planned.index(count)
+            levels = planned_levels(new.planned, UNTIL * self.alpha, new.test, max(1, len(new.seeds) - 1))
+            same = [look.level for look in past if look.seeds == new.seeds]
+            spent = sum({look.pairs: look.level for look in past if look.level}.values())
+            level = same[0] if same else max(0.0, sum(levels[: at + 1]) - spent)
+        return replace(new, level=level, spent=0.0 if past else UNTIL * self.alpha)
+
+    def _decisions(self, look: Look) -> dict[str, tuple[str, PairResult]]:
+        """By variant the word and the figures of what earlier looks have decided of a question."""
+        return {
+            name: (past.verdicts[name], result)
+            for past in self.history
+            if past.question.same_hypotheses(look.question) and past.same_runs(look.runs)
+            for name, result in past.decided.items()
+        }
 
     def _same_question(self, new: Look, until_decided: bool) -> Look | None:
         """A look that was made before, or goes on with its sequential test; None for a question that was not asked."""
@@ -217,22 +292,27 @@ class Looks:
 
     def plan(self, look: Look) -> PairedTestPlan:
         """How the figures of a look are tested: what was decided before stays decided."""
-        earlier = {
-            name: (word, past.pairs)
-            for past in reversed(self.history)
-            if past.question.same_hypotheses(look.question) and past.same_runs(look.runs)
-            for name, word in past.verdicts.items()
-            if word in DECISIONS
-        }
+        later, waits = (self.remaining - look.spent) * FIRST, None
+        if look.planned:
+            levels = planned_levels(look.planned, UNTIL * self.alpha, look.test, max(1, len(look.seeds) - 1))
+            later = levels[-1]
+            waits = next((count for count in look.planned if count > look.pairs), None) if look.level == 0 else None
         return PairedTestPlan(
-            look.test, look.level, look.question.margin, (self.remaining - look.spent) * FIRST, self.order, earlier
-        )
+            look.test, look.level, look.question.margin, later, self.order, self._decisions(look), bool(look.planned),
+            waits,
+        )  # fmt: skip
 
-    def with_look(self, look: Look, verdicts: Mapping[str, str]) -> Looks:
+    def with_look(
+        self, look: Look, verdicts: Mapping[str, str], results: Mapping[str, PairResult] | None = None
+    ) -> Looks:
         """With one more look and what it decided; the same if nothing could be tested or it was made before."""
         if look.pairs < 2 or self.number(look):
             return self
-        return replace(self, looks=(*self.looks, replace(look, verdicts=dict(verdicts))))
+        decided = {
+            name: result for name, result in (results or {}).items()
+            if verdicts.get(name) in DECISIONS and result.pair.n
+        }  # fmt: skip
+        return replace(self, looks=(*self.looks, replace(look, verdicts=dict(verdicts), decided=decided)))
 
     def number(self, look: Look) -> int:
         """Which look this one is, from 1 on: that of before where it was made before; 0 where it is not recorded."""
@@ -289,18 +369,33 @@ def _parse_look(content: Mapping[str, Any]) -> Look:
     seeds = {str(name): tuple(int(seed) for seed in numbers) for name, numbers in content["seeds"].items()}
     level, spent, budget = (float(content[name]) for name in ("level", "spent", "budget"))
     candidates = int(content.get("candidates", 1))
-    limit = min(level * candidates * (1 + 1e-9), ALPHA)
+    planned = tuple(map(int, content.get("planned", ())))
+    limit = ALPHA if planned else min(level * candidates * (1 + 1e-9), ALPHA)
     if not (0 <= spent <= limit and 0 <= level <= ALPHA and 0 < budget <= ALPHA * (1 + 1e-9)):
         raise ValueError(f"level {level:g}, of which {spent:g} spent, of a budget of {budget:g}")  # decides by chance
     runs = {
         str(name): {str(seed): str(digest) for seed, digest in each.items()}
         for name, each in content.get("runs", {}).items()
     }
-    return Look(question, seeds, content["test"], level, spent, budget, dict(content["verdicts"]), candidates, runs)
+    decided = {str(name): _parse_result(result) for name, result in content.get("decided", {}).items()}
+    verdicts = dict(content["verdicts"])
+    if not set(decided) <= {name for name, word in verdicts.items() if word in DECISIONS}:
+        raise ValueError("figures of what was not decided")
+    return Look(question, seeds, content["test"], level, spent, budget, verdicts, candidates, runs, planned, decided)
+
+
+def _parse_result(content: Mapping[str, Any]) -> PairResult:
+    """The figures of a decision; null is NaN."""
+    pair = dict(content["pair"])
+    n, tied = int(pair.pop("n")), bool(pair.pop("tied"))
+    figures = {str(name): math.nan if value is None else float(value) for name, value in pair.items()}
+    adjusted, equivalent = (math.nan if content[name] is None else content[name] for name in ("adjusted", "equivalent"))
+    return PairResult(Paired(n, **figures, tied=tied), adjusted, equivalent)
 
 
 def save_looks(folder: Path, looks: Looks) -> None:
     """Write looks.json."""
     folder.mkdir(parents=True, exist_ok=True)
-    content = {"format": FORMAT, "looks": [asdict(look) for look in (*looks.unrelated, *looks.looks)]}
+    every_look = [strict_values(asdict(look)) for look in (*looks.unrelated, *looks.looks)]
+    content = {"format": FORMAT, "looks": every_look}
     atomic_files.write_json(folder / FILE, with_digest(content), end="\n")

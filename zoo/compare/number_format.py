@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 MINUS, NONE = "−", "–"
 PREFIXES = ((12, "T"), (9, "G"), (6, "M"), (3, "k"))
@@ -91,3 +92,12 @@ def join_words(words: Sequence[str], most: int = 4) -> str:
     if len(items) > most:
         items = [*items[: most - 1], f"{len(items) - most + 1} more"]
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}" if items else ""
+
+
+def strict_values(value: Any) -> Any:
+    """The same value with None for floats that are not finite."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): strict_values(item) for key, item in value.items()}
+    return [strict_values(item) for item in value] if isinstance(value, (list, tuple)) else value

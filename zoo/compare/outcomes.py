@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from zoo.compare.run_records import FAILURES
 from zoo.compare.statistics import ALPHA, Paired, Verdict
 
-NO_PAIR = Paired(0, *[math.nan] * 7)
+NO_PAIR = Paired(0)
 
 
 @dataclass(frozen=True)

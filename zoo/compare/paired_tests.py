@@ -10,19 +10,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
-import numpy as np
-
 from zoo.compare import sequential
+from zoo.compare.number_format import MINUS
 from zoo.compare.statistics import (
     ALPHA,
+    MAX_SEEDS,
     Paired,
     Verdict,
     equivalence_p,
+    fewest_seeds,
     holm_adjust,
     judge,
+    least_p,
     moderate_variances,
     moderated_t_test,
+    paired_differences,
     paired_t_test,
+    rounding_of,
     seeds_needed,
     sign_flip_interval,
     sign_flip_p,
@@ -39,30 +43,8 @@ ASSUMPTIONS = {
     "looks",
 }
 
-
-@dataclass(frozen=True)
-class PairedTestPlan:
-    """How differences are tested, and with which probability any verdict of the comparison may be false.
-
-    ``margin`` is in the unit of the figures. ``later_level`` is what a look at more seeds may spend: seeds needed are
-    then those of the sequential test at that level. ``order`` lists seeds as they came; others follow by number.
-    ``earlier`` holds, by variant, the word and the number of seeds of a verdict that an earlier look has reached.
-    """
-
-    test: TestName = "t"
-    level: float = ALPHA
-    margin: float | None = None
-    later_level: float | None = None
-    order: tuple[int, ...] = ()
-    earlier: Mapping[str, tuple[str, int]] = field(default_factory=dict)
-
-    def sort_seeds(self, seeds: Sequence[int]) -> list[int]:
-        """Seeds in the order in which the sequential test takes them."""
-        rank = {seed: index for index, seed in enumerate(self.order)}
-        return sorted(seeds, key=lambda seed: (rank.get(seed, len(rank)), seed))
-
-
-T_TEST = PairedTestPlan()
+FLIPS_BELOW = 3  # p values of flipped signs below the level of a t test, from which it has to agree with them
+NOTHING_LEFT = "the looks so far have spent their error probability"
 
 
 @dataclass(frozen=True)
@@ -79,6 +61,35 @@ class PairResult:
 NOT_TESTED = PairResult(paired_t_test((), ()))
 
 
+@dataclass(frozen=True)
+class PairedTestPlan:
+    """How differences are tested, and with which probability any verdict of the comparison may be false.
+
+    ``margin`` is in the unit of the figures. ``later_level`` is what a look at more seeds may spend: seeds needed are
+    then those of the sequential test at that level, or those of this test where the look is ``planned``. ``next_look``
+    is the planned number of seeds before which this look decides nothing. ``order`` lists seeds as they came; others
+    follow by number. ``earlier`` holds, by variant, the word and the figures of a verdict that an earlier look has
+    reached.
+    """
+
+    test: TestName = "t"
+    level: float = ALPHA
+    margin: float | None = None
+    later_level: float | None = None
+    order: tuple[int, ...] = ()
+    earlier: Mapping[str, tuple[str, PairResult]] = field(default_factory=dict)
+    planned: bool = False
+    next_look: int | None = None
+
+    def sort_seeds(self, seeds: Sequence[int]) -> list[int]:
+        """Seeds in the order in which the sequential test takes them."""
+        rank = {seed: index for index, seed in enumerate(self.order)}
+        return sorted(seeds, key=lambda seed: (rank.get(seed, len(rank)), seed))
+
+
+T_TEST = PairedTestPlan()
+
+
 def compare_samples(
     samples: Mapping[str, Sample], plan: PairedTestPlan = T_TEST, outcomes: Mapping[str, float] | None = None
 ) -> dict[str, PairResult]:
@@ -86,6 +97,8 @@ def compare_samples(
 
     ``outcomes`` has the p values of variants whose runs failed (zoo.compare.outcomes), which are corrected along.
 
+    With so few seeds that differences may all be alike by chance, p is at least the probability of that (`least_p`).
+    With enough seeds a t test has to agree with flips of the signs, which hold for outcomes in two or three heaps.
     Intervals have a confidence of 1 - level / number of variants each (Bonferroni), so that all of them hold together
     with 1 - level; one that excludes zero always belongs to a significant difference.
     """
@@ -96,13 +109,34 @@ def compare_samples(
     null = [pair.p for pair in pairs.values()]
     margins = [_equivalence(sample, pairs[name], plan) for name, sample in samples.items()]
     adjusted = holm_adjust([*null, *margins, *others.values()], [*pairs, *pairs, *others])
-    count = len(pairs)
-    result = {
-        name: PairResult(pair, adjusted[index], adjusted[count + index])
-        for index, (name, pair) in enumerate(pairs.items())
-    }
+    count, result = len(pairs), {}
+    if plan.test in ("t", "moderated"):
+        decided = [name for index, name in enumerate(pairs) if adjusted[index] <= plan.level]
+        flips = _flip_signs({name: samples[name] for name in decided}, plan.level / tests)
+        corrected = holm_adjust([flips.get(name, 1.0) for name in pairs] + [1.0] * (tests - count))
+        for index, (name, pair) in enumerate(pairs.items()):
+            if name in flips and corrected[index] > plan.level:
+                adjusted[index] = corrected[index]
+                low, high = sign_flip_interval(paired_differences(*samples[name]).tolist(), plan.level / tests)
+                pairs[name] = replace(pair, low=min(pair.low, low), high=max(pair.high, high))
+    for index, (name, pair) in enumerate(pairs.items()):
+        least = least_p(pair.n) * tests if plan.test in ("t", "moderated") else 0.0
+        p, equivalent = (
+            min(1.0, max(value, chance)) if chance > plan.level else value
+            for value, chance in ((adjusted[index], least), (adjusted[count + index], least / 2))
+        )
+        result[name] = PairResult(pair, p, equivalent)
     of_outcomes = zip(others, adjusted[2 * count :], strict=True)
     return result | {name: replace(NOT_TESTED, adjusted=p) for name, p in of_outcomes}
+
+
+def _flip_signs(samples: Mapping[str, Sample], level: float) -> dict[str, float]:
+    """p of flipped signs of the samples with seeds enough for several p values below ``level``."""
+    return {
+        name: sign_flip_p(paired_differences(ours, theirs).tolist(), rounding_of([*ours, *theirs]))
+        for name, (ours, theirs) in samples.items()
+        if FLIPS_BELOW * 2.0 ** (1 - len(ours)) <= level
+    }
 
 
 def _test_each(samples: Mapping[str, Sample], plan: PairedTestPlan, level: float) -> dict[str, Paired]:
@@ -118,12 +152,14 @@ def _test_each(samples: Mapping[str, Sample], plan: PairedTestPlan, level: float
         if pair.n < 2:
             result[name] = pair
             continue
-        values = differences(samples[name])
+        values = paired_differences(*samples[name])
         if plan.test == "permutation":
-            p, ends = sign_flip_p(values.tolist()), sign_flip_interval(values.tolist(), level)
+            rounding = rounding_of([*samples[name][0], *samples[name][1]])
+            p, ends = sign_flip_p(values.tolist(), rounding), sign_flip_interval(values.tolist(), level)
         else:
             p, ends = sequential.last_p(values), sequential.confidence_sequence(values, level)
-        result[name] = replace(pair, p=p, low=ends[0], high=ends[1])
+        half = pair.sd / 2 if pair.tied else 0.0  # equal differences are known to within a step
+        result[name] = replace(pair, p=p, low=min(ends[0], pair.mean - half), high=max(ends[1], pair.mean + half))
     return result
 
 
@@ -133,39 +169,55 @@ def _equivalence(sample: Sample, pair: Paired, plan: PairedTestPlan) -> float:
         return math.nan
     if plan.test != "sequential":
         return equivalence_p(pair, plan.margin)
-    values = differences(sample)
+    values = paired_differences(*sample)
     return max(sequential.last_p(plan.margin + sign * values, "positive") for sign in (1.0, -1.0))
-
-
-def differences(sample: Sample) -> sequential.Floats:
-    """Variant minus baseline by seed, (n,); 0 where they differ by rounding alone."""
-    ours, theirs = (np.array(values, dtype=np.float64) for values in sample)
-    return np.asarray(np.where(np.isclose(ours, theirs, rtol=1e-12, atol=0.0), 0.0, ours - theirs))
 
 
 def judge_all(
     tested: Mapping[str, PairResult], lower_is_better: bool, plan: PairedTestPlan = T_TEST
 ) -> dict[str, Verdict]:
     """The verdict on every variant. One that an earlier look has reached stays, unless the difference has turned."""
-    tests = sum(not math.isnan(one.adjusted) for one in tested.values())
+    tests = max(1, sum(not math.isnan(result.adjusted) for result in tested.values()))
     count_needed = _count_needed(plan, tests)
-    result = {}
-    for name, one in tested.items():
-        verdict = judge(one.pair, one.adjusted, tests, lower_is_better, plan.level, count_needed, one.equivalent)
-        word, seeds = plan.earlier.get(name, ("", 0))
-        side = "better" if (one.pair.mean < 0) == lower_is_better else "worse"
-        if word and verdict.word == "not distinguishable" and word in (side, "as good as"):
-            verdict = Verdict(word, f"{word}, decided with {seeds} seeds")
-        result[name] = verdict
-    return result
+    fewest = count_fewest_seeds(plan, tests) if plan.test in ("t", "moderated") else 2
+    verdicts = {}
+    for name, result in tested.items():
+        pair = result.pair
+        verdict = judge(pair, result.adjusted, tests, lower_is_better, plan.level, count_needed, result.equivalent,
+                        fewest)  # fmt: skip
+        if plan.level <= 0 and pair.n > 1:
+            reason = f"next planned look after {plan.next_look} seeds" if plan.next_look else NOTHING_LEFT
+            verdict = Verdict("no verdict", f"{reason}: no verdict")
+        word, earlier = plan.earlier.get(name, ("", NOT_TESTED))
+        side = "better" if (pair.mean < 0) == lower_is_better else "worse"
+        if word and verdict.word in ("not distinguishable", "no verdict") and word in (side, "as good as"):
+            now = f"; with {pair.n} the difference is {signed(pair.mean)}" if pair.n != earlier.pair.n else ""
+            verdict = Verdict(word, f"{word}, decided with {earlier.pair.n} seeds{now}", earlier=True)
+        verdicts[name] = verdict
+    return verdicts
+
+
+def signed(value: float) -> str:
+    """Two digits with a sign, ``−0.0012``."""
+    return f"{value:+.2g}".replace("-", MINUS)
+
+
+def count_fewest_seeds(plan: PairedTestPlan, tests: int) -> int:
+    """The number of seeds before which a test of one of ``tests`` variants decides nothing."""
+    level = plan.level / tests
+    if plan.test == "permutation":
+        return 1 + math.ceil(math.log2(1 / level)) if level else MAX_SEEDS
+    return sequential.fewest_seeds(level) if plan.test == "sequential" else fewest_seeds(level)
 
 
 def _count_needed(plan: PairedTestPlan, tests: int) -> Callable[[float], int | None]:
     """The seeds that the next look needs for an effect."""
     level = plan.level if plan.test == "sequential" else plan.later_level
     if level is None:
-        return lambda effect: seeds_needed(effect, plan.level / max(1, tests))
+        return lambda effect: seeds_needed(effect, plan.level / tests)
     if level <= 0:
         return lambda effect: None
+    if plan.planned:
+        return lambda effect: seeds_needed(effect, level / tests)
     # rounded, so that equal figures on other machines give equal numbers, and to be cached
-    return lambda effect: sequential.seeds_needed_sequentially(float(f"{effect:.2g}"), level / max(1, tests))
+    return lambda effect: sequential.seeds_needed_sequentially(float(f"{effect:.2g}"), level / tests)

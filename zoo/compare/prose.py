@@ -176,15 +176,14 @@ def difference_and_interval(answer: Answer, pair: Paired) -> tuple[str, str]:
 
     A test that so few seeds cannot decide rejects no difference, however large: ``[−∞, +∞]``.
     """
-    bounds = (-math.inf, math.inf) if math.isnan(pair.low) and pair.n > 1 else (pair.low, pair.high)
-    mean, *ends = (format_fixed(value, places(answer), sign=True) for value in (pair.mean, *bounds))
-    return mean, "" if math.isnan(bounds[0]) else f"[{ends[0]}, {ends[1]}]"
+    mean, *ends = (format_fixed(value, places(answer), sign=True) for value in (pair.mean, *pair.bounds))
+    return mean, "" if math.isnan(pair.bounds[0]) else f"[{ends[0]}, {ends[1]}]"
 
 
 def grid_legend() -> str:
     """How to read the effects of a grid."""
     return (
-        "Of the main effects and interactions, p is corrected over all of them, and the intervals hold together. An "
+        "Main effects and interactions are corrected together with the verdicts, and all intervals hold together. An "
         "interaction is what two values change beyond the sum of what each changes alone."
     )
 
@@ -283,7 +282,7 @@ def _brief_count(needed: int | None) -> str:
 
 
 def _identical(row: Row) -> bool:
-    return row.pair.sd == 0 and row.pair.mean == 0
+    return row.pair.identical
 
 
 def _seeds(rows: Sequence[Row]) -> str:

@@ -66,7 +66,10 @@ def parse_scale(texts: Sequence[str], varied: Sequence[variants.Factor]) -> list
 def check_scale(comparison: Comparison) -> list[Size]:
     """The sizes of a comparison. Raises UsageError for options that do not go with --scale."""
     sizes = parse_scale(comparison.scale, comparison.vary)
-    for name, value in (("until", comparison.until), ("probe", comparison.probe)):
+    for name, value in (
+        ("until" if comparison.until == "decided" else "looks", comparison.until),
+        ("probe", comparison.probe),
+    ):
         if value:
             raise UsageError(f"--{name} does not go with --scale: compare at one size with it.")
     what = (comparison.budget or "").partition("=")[0]

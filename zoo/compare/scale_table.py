@@ -143,4 +143,4 @@ def _interval(interval: Interval | None, places: int, sign: bool = True) -> str:
 
 def _slope(one: VariantScaling, places: int) -> str:
     pair = one.by_doubling
-    return "" if pair is None else _interval(Interval(pair.mean, pair.low, pair.high), places)
+    return "" if pair is None else _interval(Interval(pair.mean, *pair.bounds), places)

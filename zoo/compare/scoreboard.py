@@ -16,7 +16,7 @@ from zoo import console
 from zoo.compare import across_tasks, outcome, prose, sequential, table
 from zoo.compare.across_tasks import NO_ESTIMATE, Estimate, Floats
 from zoo.compare.looks import Look
-from zoo.compare.number_format import NONE, format_fixed, format_probability, join_words
+from zoo.compare.number_format import NONE, format_fixed, format_probability, join_words, strict_values
 from zoo.compare.outcomes import other_failures
 from zoo.compare.paired_tests import ASSUMPTIONS, PairedTestPlan
 from zoo.compare.statistics import ALPHA, Verdict, holm_adjust
@@ -352,7 +352,7 @@ def as_json(board: Scoreboard) -> str:
         ],
         "recipes": [{"names": task.names, **json.loads(table.as_json(task.answer))} for task in board.tasks],
     }  # fmt: skip
-    return console.as_json(table.strict_values(content), indent=2, allow_nan=False) + "\n"
+    return console.as_json(strict_values(content), indent=2, allow_nan=False) + "\n"
 
 
 def _is_defined(estimate: Estimate) -> bool:

@@ -58,12 +58,11 @@ def last_p(differences: Floats, side: Side = "both") -> float:
     return float(p_values(differences, side)[-1]) if len(differences) else 1.0
 
 
+@lru_cache(1024)
 def fewest_seeds(level: float) -> int:
     """The number of seeds before which no verdict is possible at ``level``: M_n of n equal differences exceeds it."""
-    count = 1
-    while last_p(np.ones(count)) > level:
-        count += 1
-    return count
+    reached = np.flatnonzero(p_values(np.ones(MAX_SEEDS)) <= level)
+    return int(reached[0]) + 1 if reached.size else MAX_SEEDS
 
 
 def confidence_sequence(differences: Floats, level: float = ALPHA) -> tuple[float, float]:
@@ -114,8 +113,6 @@ def seeds_needed_sequentially(effect: float, level: float = ALPHA, chance: float
     """
     if math.isnan(effect) or effect == 0.0:
         return None
-    if math.isinf(effect):
-        return fewest_seeds(level)
     size = abs(effect)
     quantile = NormalDist().inv_cdf(1 - level / 2) + NormalDist().inv_cdf(chance)
     if (quantile / size) ** 2 > MAX_SEEDS:  # a test with one look would need more already

@@ -13,31 +13,47 @@ from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
+from numpy.typing import NDArray
 
+Floats = NDArray[np.float64]
 ALPHA, POWER = 0.05, 0.8
 MAX_FLIPS, FLIPS = 14, 20_000  # seeds up to which all signs are enumerated; random signs above
 BISECTIONS = 30  # for the ends of an interval
 MIN_VARIANCES = 3  # from which a common prior is estimated
 MAX_SEEDS = 1000  # above it, the number of seeds needed is reported as "more than"
-SAME = 1e-12  # relative to the figures: differences below it are rounding errors
+EQUAL_SUMS = 1e-12  # relative: sums of differences in another order
+ROUNDING = 2.0**-23  # of a difference of two figures, relative to them: runs record float32
+STEPS = 4096  # most steps between the smallest and the largest figure that are searched; finer ones change no verdict
 
 
 @dataclass(frozen=True)
 class Paired:
     """Differences variant - baseline over the ``n`` seeds that both have, in the unit of the figures.
 
-    ``low`` and ``high`` bound their mean, with 1 - ALPHA confidence unless the test was asked for another. ``effect``
-    is Cohen's d_z (1988, 2.3.5), mean / sd; ``p`` is two-sided. Values that one seed does not determine are NaN.
+    ``low`` and ``high`` bound their mean, with 1 - ALPHA confidence unless the test was asked for another, NaN where so
+    few seeds exclude no difference. ``sd`` is at least a step (`find_step`), ``effect`` Cohen's d_z (1988, 2.3.5),
+    mean / sd, ``p`` two-sided; ``tied``: all differences are equal. Values that one seed does not determine are NaN.
     """
 
     n: int
-    mean: float
-    sd: float
-    low: float
-    high: float
-    t: float
-    p: float
-    effect: float
+    mean: float = math.nan
+    sd: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    t: float = math.nan
+    p: float = math.nan
+    effect: float = math.nan
+    tied: bool = False
+
+    @property
+    def identical(self) -> bool:
+        """Whether the figures of both are equal at every seed."""
+        return self.tied and self.mean == 0.0
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """``low`` and ``high``, infinite where several seeds exclude no difference."""
+        return (-math.inf, math.inf) if math.isnan(self.low) and self.n > 1 else (self.low, self.high)
 
 
 @dataclass(frozen=True)
@@ -45,6 +61,7 @@ class Verdict:
     """One of "better", "worse", "as good as", "not distinguishable", "no verdict"; a sentence; the seeds needed.
 
     ``fewest`` and ``most`` are the seeds needed at the 90 % and 10 % quantiles of the effect; None above MAX_SEEDS.
+    ``earlier``: reached by an earlier look, whose figures belong to it.
     """
 
     word: str
@@ -52,6 +69,7 @@ class Verdict:
     needed: int | None = None
     fewest: int | None = None
     most: int | None = None
+    earlier: bool = False
 
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
@@ -62,29 +80,83 @@ def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
     return float(finite.mean()), float(finite.std(ddof=1)) if finite.size > 1 else math.nan
 
 
-def paired_t_test(variant: Sequence[float], baseline: Sequence[float], level: float = ALPHA) -> Paired:
+def rounding_of(figures: Sequence[float]) -> float:
+    """The largest rounding error of a difference of two of the figures, which are as exact as float32."""
+    return ROUNDING * max(map(abs, figures))
+
+
+def find_step(differences: Floats, rounding: float) -> float:
+    """The coarsest step of which all differences are multiples, such as 0.001 between accuracies of 1,000 images.
+
+    ``rounding`` is the step of differences without another, such as those of losses.
+    """
+    values = np.unique([0.0, *differences])
+    width = values[-1] - values[0]
+    if width <= 2 * rounding:
+        return rounding
+    counts = np.arange(1.0, 1 + min(STEPS, width / rounding / 20))  # of steps between the ends, told from chance
+    for place in (values[1:-1] - values[0]) / width:
+        multiples = place * counts
+        counts = counts[np.abs(multiples - np.round(multiples)) <= 2 * rounding / width * counts]
+        if not counts.size:
+            return rounding
+    return float(width / counts[0]) if counts.size else rounding
+
+
+def paired_differences(variant: Sequence[float], baseline: Sequence[float]) -> Floats:
+    """Variant minus baseline by seed, (n,); 0 where they differ by rounding alone."""
+    result = np.asarray(variant, dtype=np.float64) - np.asarray(baseline, dtype=np.float64)
+    if result.size:
+        result[np.abs(result) <= rounding_of([*variant, *baseline])] = 0.0
+    return result
+
+
+def least_p(n: int) -> float:
+    """2 / 4^n: with what probability ``n`` differences may all be alike by chance, which a t test takes for certain.
+
+    For independent runs X and Y of one distribution, P(X - Y = c) is at most 1/4 for any c but 0 (Motzkin and Straus,
+    1965), as with half of the seeds bad.
+    """
+    return 2.0 * 4.0**-n
+
+
+def fewest_seeds(level: float) -> int:
+    """The number of seeds before which no t test decides at ``level``."""
+    return max(2, math.ceil(math.log(2 / level, 4) - 1e-12)) if level > 0 else MAX_SEEDS
+
+
+def paired_t_test(
+    variant: Sequence[float], baseline: Sequence[float], level: float = ALPHA, rounding: float | None = None
+) -> Paired:
     """Student's paired t test (1908) of finite figures, aligned by seed; the interval's confidence is 1 - ``level``.
 
-    If all differences are equal, t is undefined (figures such as accuracies take discrete steps, so this happens by
-    chance): then p is that of the sign test, 2^(1-n), or 1 if all differences are zero.
+    Differences of figures such as accuracies lie on steps, between which their scatter cannot be seen. So the standard
+    deviation is taken to be at least a step (`find_step`, with the ``rounding`` of the figures); where all differences
+    are equal, p is at least that of the sign test, 2^(1-n). There is no interval where `least_p` is above ``level``.
     """
-    ours, theirs = np.array(variant, dtype=np.float64), np.array(baseline, dtype=np.float64)
-    differences = ours - theirs
-    n = len(differences)
+    n = len(variant)
     if n == 0:
-        return Paired(0, *[math.nan] * 7)
+        return Paired(0)
+    rounding = rounding_of([*variant, *baseline]) if rounding is None else rounding
+    differences = paired_differences(variant, baseline)
     mean = float(differences.mean())
     if n == 1:
-        return Paired(1, mean, *[math.nan] * 6)
-    sd, size = float(differences.std(ddof=1)), float(max(np.abs(ours).max(), np.abs(theirs).max()))
-    if sd <= SAME * size:
-        moved = abs(mean) > SAME * size
-        mean = mean if moved else 0.0
-        far = math.copysign(math.inf, mean) if moved else 0.0
-        return Paired(n, mean, 0.0, mean, mean, far, 2.0 ** (1 - n) if moved else 1.0, far)
-    error = sd / math.sqrt(n)
-    reach = t_critical(level, n - 1) * error
-    return Paired(n, mean, sd, mean - reach, mean + reach, mean / error, two_sided_p(mean / error, n - 1), mean / sd)
+        return Paired(1, mean)
+    tied = bool(np.ptp(differences) <= 2 * rounding)
+    figures = np.array([*variant, *baseline], dtype=np.float64)
+    sd = max(float(differences.std(ddof=1)), find_step(figures - figures[0] if tied else differences, rounding))
+    return _test_mean(Paired(n, mean, sd, tied=tied), n - 1, level)
+
+
+def _test_mean(pair: Paired, freedom: float, level: float, sd: float | None = None) -> Paired:
+    """A pair with its t test: by its own standard deviation or another, of so many degrees of freedom."""
+    sign_p = 2.0 ** (1 - pair.n) if pair.tied else 0.0
+    error = (sd or pair.sd) / math.sqrt(pair.n)
+    t = pair.mean / error if error else 0.0
+    reach = t_critical(level, freedom) * error if max(least_p(pair.n), sign_p) <= level else math.nan
+    p = max(two_sided_p(t, freedom), sign_p)
+    effect = pair.mean / pair.sd if pair.sd else 0.0
+    return replace(pair, low=pair.mean - reach, high=pair.mean + reach, t=t, p=p, effect=effect)
 
 
 def two_sided_p(t: float, df: float) -> float:
@@ -112,20 +184,20 @@ def one_sided_p(t: float, df: float) -> float:
 def equivalence_p(pair: Paired, margin: float) -> float:
     """Two one-sided t tests (Schuirmann, 1987): the larger p of "mean <= -margin" and "mean >= margin".
 
-    NaN for fewer than two seeds. If all differences are equal and within the margin, 2^-n, as for signs.
+    NaN for fewer than two seeds. At least 2^-n where all differences are equal, as for signs.
     """
     if pair.n < 2:
         return math.nan
-    if pair.sd == 0.0:
-        return 2.0**-pair.n if abs(pair.mean) < margin else 1.0
-    return one_sided_p((margin - abs(pair.mean)) * math.sqrt(pair.n) / pair.sd, pair.n - 1)
+    inside = margin - abs(pair.mean)
+    t = inside * math.sqrt(pair.n) / pair.sd if pair.sd else math.copysign(math.inf, inside)
+    return max(one_sided_p(t, pair.n - 1), 2.0**-pair.n if pair.tied else 0.0)
 
 
-def sign_flip_p(differences: Sequence[float]) -> float:
+def sign_flip_p(differences: Sequence[float], rounding: float = 0.0) -> float:
     """Fisher's (1935) randomization test: the share of all 2^n choices of signs with a mean at least as far from zero.
 
     Exact for symmetric differences, at least 2^(1-n); above MAX_FLIPS seeds from FLIPS random choices and the observed
-    one. NaN for fewer than two seeds.
+    one. NaN for fewer than two seeds. Sums within ``rounding`` of a difference are equal.
     """
     sizes = np.abs(np.array(differences, dtype=np.float64))
     n = len(sizes)
@@ -138,7 +210,7 @@ def sign_flip_p(differences: Sequence[float]) -> float:
     else:
         signs = np.random.default_rng(0).choice([-1.0, 1.0], (FLIPS, n))
         extra = 1
-    as_far = int((np.abs(signs @ sizes) >= observed * (1 - SAME)).sum())
+    as_far = int((np.abs(signs @ sizes) >= observed * (1 - EQUAL_SUMS) - n * rounding).sum())
     return (as_far + extra) / (len(signs) + extra)
 
 
@@ -188,12 +260,10 @@ def moderated_t_test(pair: Paired, prior_variance: float, prior_freedom: float, 
     """
     own = pair.n - 1
     prior = min(prior_freedom, float(own))
-    if pair.n < 2 or prior <= 0 or pair.sd == 0.0:
+    if pair.n < 2 or prior <= 0 or pair.tied:
         return pair
     variance = max(pair.sd**2, (prior * prior_variance + own * pair.sd**2) / (prior + own))
-    error = math.sqrt(variance / pair.n)
-    reach, t = t_critical(level, own + prior) * error, pair.mean / error
-    return replace(pair, low=pair.mean - reach, high=pair.mean + reach, t=t, p=two_sided_p(t, own + prior))
+    return _test_mean(pair, own + prior, level, math.sqrt(variance))
 
 
 def sign_flip_interval(differences: Sequence[float], level: float = ALPHA) -> tuple[float, float]:
@@ -204,7 +274,7 @@ def sign_flip_interval(differences: Sequence[float], level: float = ALPHA) -> tu
     middle, width = float(values.mean()), float(np.ptp(values))
     ends = []
     for direction in (-1.0, 1.0):
-        inside, outside = middle, middle + direction * (width or SAME * abs(middle))
+        inside, outside = middle, middle + direction * (width or abs(middle) or 1.0)
         for _ in range(BISECTIONS):
             centre = (inside + outside) / 2
             rejected = sign_flip_p((values - centre).tolist()) <= level
@@ -241,24 +311,27 @@ def power(effect: float, n: int, alpha: float = ALPHA) -> float:
 
 
 def seeds_needed(effect: float, alpha: float = ALPHA, chance: float = POWER) -> int | None:
-    """The fewest seeds with power ``chance`` for a true d_z of ``effect``; None above MAX_SEEDS or for no effect.
-
-    For an infinite effect (equal differences at every seed), the number with which the sign test reaches ``alpha``.
-    """
+    """The fewest seeds with power ``chance`` for a true d_z of ``effect``; None above MAX_SEEDS or for no effect."""
     if math.isnan(effect) or effect == 0.0:
         return None
-    if math.isinf(effect):
-        return 1 + math.ceil(math.log2(1 / alpha))
     # the normal approximation is a few seeds too low: search the exact number from there
     normal = (NormalDist().inv_cdf(1 - alpha / 2) + NormalDist().inv_cdf(chance)) / effect
     if normal * normal > MAX_SEEDS:
         return None
-    count = max(2, math.floor(normal * normal))
+    fewest = fewest_seeds(alpha)
+    count = max(fewest, math.floor(normal * normal))
     while power(effect, count, alpha) < chance:
         count += 1
-    while count > 2 and power(effect, count - 1, alpha) >= chance:
+    while count > fewest and power(effect, count - 1, alpha) >= chance:
         count -= 1
     return count if count <= MAX_SEEDS else None
+
+
+def smallest_effect(n: int, alpha: float = ALPHA, chance: float = POWER) -> float:
+    """The d_z that a two-sided paired t test of ``n`` seeds finds with power ``chance``."""
+    from scipy.optimize import brentq
+
+    return float(brentq(lambda effect: power(effect, n, alpha) - chance, 0.0, 1000.0))
 
 
 def effect_quantiles(pair: Paired, chance: float = 0.9) -> tuple[float, float]:
@@ -285,27 +358,31 @@ def effect_quantiles(pair: Paired, chance: float = 0.9) -> tuple[float, float]:
 
 def judge(
     pair: Paired, adjusted: float, tests: int, lower_is_better: bool, level: float = ALPHA,
-    count_needed: Callable[[float], int | None] | None = None, equivalent: float = math.nan,
+    count_needed: Callable[[float], int | None] | None = None, equivalent: float = math.nan, fewest_possible: int = 2,
 ) -> Verdict:  # fmt: skip
     """The verdict on one of ``tests`` variants from its corrected p value. One seed never gives a verdict.
 
     ``equivalent`` is the corrected p of `equivalence_p`, NaN without a margin. Seeds needed are those of
     ``count_needed`` for an effect: by default for POWER at level ``level`` / tests, the strictest of Holm's procedure.
+    Fewer seeds than ``fewest_possible`` decide nothing.
     """
     if pair.n == 0:
         return Verdict("no verdict", "no seed in common with the baseline: no verdict")
     if pair.n == 1:
         return Verdict("no verdict", "one seed: no verdict")
-    if adjusted <= level:
+    if adjusted <= level and pair.n >= fewest_possible:
         word = "better" if (pair.mean < 0) == lower_is_better else "worse"
         return Verdict(word, word)
     if equivalent <= level:
         return Verdict("as good as", "as good as the baseline within the margin")
-    if pair.sd == 0.0 and pair.mean == 0.0:
+    if pair.identical:
         return Verdict("not distinguishable", f"identical with {pair.n} seeds")
+    if pair.n < fewest_possible:
+        return Verdict("no verdict", f"too few seeds ({pair.n} of {fewest_possible}): no verdict")
     needed_at = count_needed or (lambda effect: seeds_needed(effect, level / tests))
     near, far = effect_quantiles(pair)
-    needed, fewest, most = needed_at(pair.effect), needed_at(far), needed_at(near)
+    counts = (needed_at(effect) for effect in (pair.effect, far, near))
+    needed, fewest, most = (None if count is None else max(count, pair.n + 1) for count in counts)
     corrected = f", corrected for {tests} comparisons" if pair.p <= level else ""
     return Verdict(
         "not distinguishable",

@@ -7,14 +7,20 @@ import io
 import itertools
 import math
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from zoo import console
 from zoo.compare import learning_rates, outcome, prose, scale_table
-from zoo.compare.factorial import grid_effects
-from zoo.compare.number_format import NONE, format_duration, format_memory, format_probability, format_short
+from zoo.compare.number_format import (
+    NONE,
+    format_duration,
+    format_memory,
+    format_probability,
+    format_short,
+    strict_values,
+)
 from zoo.compare.paired_tests import ASSUMPTIONS
 from zoo.compare.verdict import Answer, Row
 from zoo.console import printable
@@ -119,7 +125,7 @@ def as_json(answer: Answer) -> str:
         "effects": [
             {"effect": effect.name, "interaction": effect.interaction, "p_holm": effect.tested.adjusted}
             | {"verdict": effect.verdict.word, **asdict(effect.tested.pair)}
-            for effect in grid_effects(answer)
+            for effect in answer.effects
         ],
         "tuning": answer.tuning,
         "scale": scale_table.as_data(answer),
@@ -189,7 +195,7 @@ def grid(answer: Answer) -> tuple[list[str], list[list[str]]] | None:
             "" if math.isnan(effect.tested.adjusted) else format_probability(effect.tested.adjusted),
             prose.brief_verdict(effect.verdict),
         ]
-        for effect in grid_effects(answer)
+        for effect in answer.effects
     ]
     return (["effect", "difference", prose.BETWEEN, "p", "verdict"], rows) if rows else None
 
@@ -280,12 +286,3 @@ def escape_markdown(cell: str) -> str:
 
 def _unknown(value: object) -> bool:
     return value is None or (isinstance(value, float) and math.isnan(value))
-
-
-def strict_values(value: Any) -> Any:
-    """The same value with None for floats that are not finite."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): strict_values(item) for key, item in value.items()}
-    return [strict_values(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -185,6 +185,17 @@ def variant_text(variant: Variant) -> str:
     return ",".join(map(str, variant)) or "the recipe"
 
 
+def parse_looks(text: str) -> str:
+    """The numbers of seeds of a ``--looks``, ``5,10``, without spaces. Raises UsageError unless they ascend from 2."""
+    counts = [int(piece) if piece.strip().isdecimal() else 0 for piece in text.split(",")]
+    if counts[0] < 2 or counts[-1] > MOST_SEEDS or any(low >= high for low, high in itertools.pairwise(counts)):
+        raise UsageError(
+            f"--looks {text!r:.40}: numbers of seeds after which to look, ascending from 2 to at most {MOST_SEEDS}, "
+            "such as 5,10"
+        )
+    return ",".join(map(str, counts))
+
+
 def parse_seeds(text: str) -> tuple[int, ...]:
     """Seeds of a ``--seeds``: `5` means 1 to 5, `1,2,7` these three, `7,` only 7. Raises UsageError for others."""
     pieces = [piece.strip() for piece in text.split(",") if piece.strip()]

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from zoo.compare.factorial import Effect, grid_contrasts
 from zoo.compare.fairness import (
     Flag,
     all_options,
@@ -25,7 +26,7 @@ from zoo.compare.outcomes import (
     judge_outcomes,
     other_failures,
 )  # fmt: skip
-from zoo.compare.paired_tests import NOT_TESTED, T_TEST, PairedTestPlan, compare_samples, judge_all
+from zoo.compare.paired_tests import NOT_TESTED, T_TEST, PairedTestPlan, Sample, compare_samples, judge_all
 from zoo.compare.run_records import (
     DECISIVE,
     UNMEASURED,
@@ -128,6 +129,7 @@ class Answer:
     look: Look | None = None  # this one; None where nothing records looks
     looks_elsewhere: int = 0  # looks at the same runs by other comparisons of the recipe, which spend too
     tuning: Mapping[str, Any] = field(default_factory=dict)  # `tuning_runs.Tuning.as_data`, empty without --tune
+    effects: tuple[Effect, ...] = ()  # of a grid in which every combination was run, corrected with the variants
     scaling: ScaleResult | None = None  # of --scale; the rows are then those of the largest size
 
     @property
@@ -198,11 +200,18 @@ def answer(
     outcome_p = {
         name: _outcome_p(test, (failures[name], failures[base])) for name, test in outcomes.items() if test is not None
     }
-    tested = compare_samples(samples, plan, outcome_p)
-    judged = judge_all({name: tested[name] for name in samples}, lower, plan)
-    tests = sum(not math.isnan(one.adjusted) for one in tested.values())
     groups = _with_settings(groups)
     names = _varied_choices(groups, tuned or {}, varied_set)
+    choices = {name: {n: describe_values(_choice(runs, n)) for n in names} for name, runs in groups.items()}
+    contrasts: dict[str, Sample] = {}
+    if len({tuple(values.values()) for values in choices.values()}) == len(samples) + 1 == len(groups):
+        cells = {tuple(choices[name].values()): figures[name] for name in groups}
+        shared = plan.sort_seeds(sorted(set.intersection(*map(set, figures.values()))))
+        contrasts = grid_contrasts(names, cells, tuple(choices[base].values()), shared)
+    tested = compare_samples(samples | contrasts, plan, outcome_p)
+    judged = judge_all({name: tested[name] for name in samples | contrasts}, lower, plan)
+    tests = sum(not math.isnan(one.adjusted) for one in tested.values())
+    tested |= {name: plan.earlier[name][1] for name in samples if judged[name].earlier}
     labels = _labels(groups, names, base)
     rows = []
     for name, runs in groups.items():
@@ -219,7 +228,7 @@ def answer(
         ours, theirs = samples.get(name, ((), ()))
         rows.append(
             Row(
-                variant=name, label=labels[name], choices={n: describe_values(_choice(runs, n)) for n in names},
+                variant=name, label=labels[name], choices=choices[name],
                 figures=figures[name], mean=mean, sd=sd, pair=one.pair, adjusted=one.adjusted,
                 equivalent=one.equivalent, verdict=verdict, cost=_cost(runs), kernel=_kernels(runs),
                 differences={seed: mine - other for seed, mine, other in zip(common.get(name, ()), ours, theirs,
@@ -237,6 +246,7 @@ def answer(
     return Answer(
         join_words([*recipes]), headline, lower, at, first.unit, base, names, tuple(rows),
         (*findings, *notes), groups, tests, tuple(commands), plan=plan,
+        effects=tuple(Effect(name, tested[name], judged[name]) for name in contrasts),
     )  # fmt: skip
 
 
