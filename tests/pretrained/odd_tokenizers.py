@@ -103,7 +103,7 @@ def wordpiece(lower: bool = True) -> Tokenizer:
     return inner
 
 
-def saved(inner: Tokenizer, config: dict[str, Any], names: dict[str, Any] | None = None) -> Callable[[Path], None]:
+def files(inner: Tokenizer, config: dict[str, Any], names: dict[str, Any] | None = None) -> Callable[[Path], None]:
     """A tokenizer.json with these files beside it."""
 
     def save(folder: Path) -> None:
@@ -130,13 +130,13 @@ def vocabulary(inner: Tokenizer, config: dict[str, Any], **more: Any) -> Callabl
     return save
 
 
-def named(kind: str, **more: Any) -> dict[str, Any]:
-    return {"tokenizer_class": kind, **more}
+def kind(name: str, **more: Any) -> dict[str, Any]:
+    return {"tokenizer_class": name, **more}
 
 
-def added(content: str, **flags: bool) -> dict[str, Any]:
-    plain = {"lstrip": False, "rstrip": False, "single_word": False, "normalized": False, "special": False}
-    return {"content": content, **plain, **flags}
+def token(content: str, **flags: bool) -> dict[str, Any]:
+    flags_off = {"lstrip": False, "rstrip": False, "single_word": False, "normalized": False, "special": False}
+    return {"content": content, **flags_off, **flags}
 
 
 GENERIC = "PreTrainedTokenizerFast"
@@ -150,7 +150,7 @@ def with_tokens(inner: Tokenizer, *tokens: AddedToken) -> Tokenizer:
 
 
 def template(inner: Tokenizer, single: str, **marks: int) -> Tokenizer:
-    tokens = [(token, inner.token_to_id(token)) for token in single.split() if token != "$A"]
+    tokens = [(text, inner.token_to_id(text)) for text in single.split() if text != "$A"]
     inner.post_processor = processors.TemplateProcessing(single, None, tokens)
     return inner
 
@@ -160,43 +160,43 @@ def decoder_tokenizers() -> dict[str, Callable[[Path], None]]:
     ends = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
     tags = [AddedToken("<tag>", lstrip=True, rstrip=True, normalized=False), AddedToken("fox", single_word=True)]
     return {
-        "bytes": saved(byte_bpe(CHAT[:1]), named(GENERIC, eos_token=CHAT[0])),
-        "bytes-prefix-space": vocabulary(byte_bpe(CHAT), named("GPT2Tokenizer", add_prefix_space=True)),
+        "bytes": files(byte_bpe(CHAT[:1]), kind(GENERIC, eos_token=CHAT[0])),
+        "bytes-prefix-space": vocabulary(byte_bpe(CHAT), kind("GPT2Tokenizer", add_prefix_space=True)),
         "bytes-bos-by-flag": vocabulary(
-            byte_bpe(LLAMA), named("GPT2Tokenizer", add_bos_token=True, add_eos_token=False, **ends)
+            byte_bpe(LLAMA), kind("GPT2Tokenizer", add_bos_token=True, add_eos_token=False, **ends)
         ),
-        "bytes-json-of-a-class": saved(byte_bpe(CHAT, prefix=True), named("GPT2Tokenizer", add_bos_token=True)),
+        "bytes-json-of-a-class": files(byte_bpe(CHAT, prefix=True), kind("GPT2Tokenizer", add_bos_token=True)),
         "bytes-added-by-file": vocabulary(
-            byte_bpe(CHAT), named("GPT2Tokenizer"), added_tokens={"<tag>": 340, "<new>": 341},
-            special_tokens_map={"eos_token": added(CHAT[0], special=True), "additional_special_tokens": ["<new>"]},
+            byte_bpe(CHAT), kind("GPT2Tokenizer"), added_tokens={"<tag>": 340, "<new>": 341},
+            special_tokens_map={"eos_token": token(CHAT[0], special=True), "additional_special_tokens": ["<new>"]},
         ),
         "bytes-added-by-decoder": vocabulary(
             byte_bpe(CHAT),
-            named("GPT2Tokenizer", added_tokens_decoder={
-                "0": added(CHAT[0], special=True), "340": added("<tag>", lstrip=True, rstrip=True),
-                "341": added("café", single_word=True, normalized=True),
+            kind("GPT2Tokenizer", added_tokens_decoder={
+                "0": token(CHAT[0], special=True), "340": token("<tag>", lstrip=True, rstrip=True),
+                "341": token("café", single_word=True, normalized=True),
             }),
         ),
-        "pieces-first": saved(piece_bpe(), named("LlamaTokenizer", **ends)),
-        "pieces-legacy": saved(piece_bpe(legacy=True), named(GENERIC, **ends)),
-        "pieces-of-the-old-class": saved(piece_bpe(), named("LlamaTokenizerFast", legacy=True, **ends)),
-        "pieces-no-prefix": saved(piece_bpe("never"), named("LlamaTokenizer", add_prefix_space=False, **ends)),
-        "pieces-no-bos-pad-is-eos": saved(piece_bpe(template=False), named(GENERIC, **ends, pad_token="</s>")),
-        "pieces-eos-behind": saved(template(piece_bpe(), "<s> $A </s>"), named(GENERIC, **ends)),
-        "pieces-added": saved(with_tokens(piece_bpe(), *tags), named(GENERIC, **ends)),
-        "pieces-names-in-the-map": saved(piece_bpe(), {}, ends),
-        "unigram": saved(unigram(LLAMA, 0), named(GENERIC, **ends)),
-        "unigram-bytes": saved(template(unigram(LLAMA, 0, True, "first"), "<s> $A"), named(GENERIC, **ends)),
-        "chat": saved(
+        "pieces-first": files(piece_bpe(), kind("LlamaTokenizer", **ends)),
+        "pieces-legacy": files(piece_bpe(legacy=True), kind(GENERIC, **ends)),
+        "pieces-of-the-old-class": files(piece_bpe(), kind("LlamaTokenizerFast", legacy=True, **ends)),
+        "pieces-no-prefix": files(piece_bpe("never"), kind("LlamaTokenizer", add_prefix_space=False, **ends)),
+        "pieces-no-bos-pad-is-eos": files(piece_bpe(template=False), kind(GENERIC, **ends, pad_token="</s>")),
+        "pieces-eos-behind": files(template(piece_bpe(), "<s> $A </s>"), kind(GENERIC, **ends)),
+        "pieces-added": files(with_tokens(piece_bpe(), *tags), kind(GENERIC, **ends)),
+        "pieces-names-in-the-map": files(piece_bpe(), {}, ends),
+        "unigram": files(unigram(LLAMA, 0), kind(GENERIC, **ends)),
+        "unigram-bytes": files(template(unigram(LLAMA, 0, True, "first"), "<s> $A"), kind(GENERIC, **ends)),
+        "chat": files(
             byte_bpe(CHAT),
-            named("Qwen2Tokenizer", eos_token=CHAT[2], pad_token=CHAT[0], additional_special_tokens=[CHAT[1]],
+            kind("Qwen2Tokenizer", eos_token=CHAT[2], pad_token=CHAT[0], additional_special_tokens=[CHAT[1]],
                   chat_template="{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}"),
         ),
-        "chat-split": saved(
-            byte_bpe(CHAT), named(GENERIC, eos_token=CHAT[2], bos_token=None, split_special_tokens=True)
+        "chat-split": files(
+            byte_bpe(CHAT), kind(GENERIC, eos_token=CHAT[2], bos_token=None, split_special_tokens=True)
         ),
-        "words-cleaned": saved(
-            wordpiece(), named(GENERIC, clean_up_tokenization_spaces=True, eos_token="[SEP]", pad_token="[PAD]")
+        "words-cleaned": files(
+            wordpiece(), kind(GENERIC, clean_up_tokenization_spaces=True, eos_token="[SEP]", pad_token="[PAD]")
         ),
     }  # fmt: skip
 
@@ -204,32 +204,32 @@ def decoder_tokenizers() -> dict[str, Callable[[Path], None]]:
 def encoder_tokenizers() -> dict[str, Callable[[Path], None]]:
     """Of encoders with a mask: BERT's and RoBERTa's."""
     roles = dict(zip(("bos", "pad", "eos", "unk", "mask"), ROBERTA, strict=True))
-    bytes_names = {f"{role}_token": token for role, token in roles.items()}
-    mask = {"mask_token": added("<mask>", lstrip=True, special=True)}
+    bytes_names = {f"{role}_token": text for role, text in roles.items()}
+    mask = {"mask_token": token("<mask>", lstrip=True, special=True)}
     return {
-        "bert-uncased": vocabulary(wordpiece(), named("BertTokenizer")),
-        "bert-accents": vocabulary(wordpiece(), named("BertTokenizer", strip_accents=False)),
-        "bert-cased": vocabulary(wordpiece(), named("BertTokenizer", do_lower_case=False)),
-        "bert-no-accents": vocabulary(wordpiece(), named("BertTokenizer", do_lower_case=False, strip_accents=True)),
-        "bert-chinese": vocabulary(wordpiece(), named("BertTokenizer", tokenize_chinese_chars=False)),
-        "bert-cleaned": vocabulary(wordpiece(), named("BertTokenizer", clean_up_tokenization_spaces=True)),
-        "bert-json-other-flags": saved(wordpiece(lower=False), named("BertTokenizerFast", **BERT)),
-        "bert-json": saved(wordpiece(lower=False), named(GENERIC, do_lower_case=True, **BERT)),
+        "bert-uncased": vocabulary(wordpiece(), kind("BertTokenizer")),
+        "bert-accents": vocabulary(wordpiece(), kind("BertTokenizer", strip_accents=False)),
+        "bert-cased": vocabulary(wordpiece(), kind("BertTokenizer", do_lower_case=False)),
+        "bert-no-accents": vocabulary(wordpiece(), kind("BertTokenizer", do_lower_case=False, strip_accents=True)),
+        "bert-chinese": vocabulary(wordpiece(), kind("BertTokenizer", tokenize_chinese_chars=False)),
+        "bert-cleaned": vocabulary(wordpiece(), kind("BertTokenizer", clean_up_tokenization_spaces=True)),
+        "bert-json-other-flags": files(wordpiece(lower=False), kind("BertTokenizerFast", **BERT)),
+        "bert-json": files(wordpiece(lower=False), kind(GENERIC, do_lower_case=True, **BERT)),
         "bert-added": vocabulary(
-            wordpiece(), named("BertTokenizer"), added_tokens={"<tag>": len(WORDS)},
+            wordpiece(), kind("BertTokenizer"), added_tokens={"<tag>": len(WORDS)},
             special_tokens_map={**BERT, "additional_special_tokens": ["<tag>"]},
         ),
-        "bert-no-template": saved(without_template(wordpiece()), named(GENERIC, **BERT)),
-        "roberta": vocabulary(byte_bpe(ROBERTA), named("RobertaTokenizer")),
-        "roberta-prefix": vocabulary(byte_bpe(ROBERTA), named("RobertaTokenizer", add_prefix_space=True)),
+        "bert-no-template": files(without_template(wordpiece()), kind(GENERIC, **BERT)),
+        "roberta": vocabulary(byte_bpe(ROBERTA), kind("RobertaTokenizer")),
+        "roberta-prefix": vocabulary(byte_bpe(ROBERTA), kind("RobertaTokenizer", add_prefix_space=True)),
         "roberta-mask": vocabulary(
-            byte_bpe(ROBERTA), named("RobertaTokenizer"), special_tokens_map={**bytes_names, **mask}
+            byte_bpe(ROBERTA), kind("RobertaTokenizer"), special_tokens_map={**bytes_names, **mask}
         ),
-        "roberta-json": saved(byte_bpe(ROBERTA), named("RobertaTokenizerFast", trim_offsets=False, **bytes_names)),
-        "deberta": saved(unigram(("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"), 3), named("DebertaV2Tokenizer")),
-        "deberta-lower": saved(
+        "roberta-json": files(byte_bpe(ROBERTA), kind("RobertaTokenizerFast", trim_offsets=False, **bytes_names)),
+        "deberta": files(unigram(("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"), 3), kind("DebertaV2Tokenizer")),
+        "deberta-lower": files(
             unigram(("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"), 3),
-            named("DebertaV2TokenizerFast", do_lower_case=True, split_by_punct=True, vocab_type="spm"),
+            kind("DebertaV2TokenizerFast", do_lower_case=True, split_by_punct=True, vocab_type="spm"),
         ),
     }  # fmt: skip
 
@@ -241,28 +241,28 @@ def without_template(inner: Tokenizer) -> Tokenizer:
 
 def pair_tokenizers() -> dict[str, Callable[[Path], None]]:
     """Of encoder-decoders: their templates end a text with eos."""
-    names = {f"{role}_token": token for role, token in zip(("bos", "pad", "eos", "unk", "mask"), ROBERTA, strict=True)}
+    names = {f"{role}_token": text for role, text in zip(("bos", "pad", "eos", "unk", "mask"), ROBERTA, strict=True)}
     t5 = {"eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
     pieces = ("<pad>", "</s>", "<unk>")
     return {
-        "bart": vocabulary(byte_bpe(ROBERTA), named("BartTokenizer")),
-        "bart-prefix": vocabulary(byte_bpe(ROBERTA), named("BartTokenizer", add_prefix_space=True)),
-        "bart-json": saved(template(byte_bpe(ROBERTA), "<s> $A </s>"), named("BartTokenizerFast", **names)),
-        "bart-generic": saved(template(byte_bpe(ROBERTA), "<s> $A </s>"), named(GENERIC, **names)),
-        "t5": saved(template(unigram(pieces, 2), "$A </s>"), named("T5Tokenizer", extra_ids=3, **t5)),
-        "t5-sentinels": saved(
+        "bart": vocabulary(byte_bpe(ROBERTA), kind("BartTokenizer")),
+        "bart-prefix": vocabulary(byte_bpe(ROBERTA), kind("BartTokenizer", add_prefix_space=True)),
+        "bart-json": files(template(byte_bpe(ROBERTA), "<s> $A </s>"), kind("BartTokenizerFast", **names)),
+        "bart-generic": files(template(byte_bpe(ROBERTA), "<s> $A </s>"), kind(GENERIC, **names)),
+        "t5": files(template(unigram(pieces, 2), "$A </s>"), kind("T5Tokenizer", extra_ids=3, **t5)),
+        "t5-sentinels": files(
             template(unigram((*pieces, *reversed(SENTINELS)), 2), "$A </s>"),
-            named("T5TokenizerFast", extra_ids=3, additional_special_tokens=list(SENTINELS), **t5),
+            kind("T5TokenizerFast", extra_ids=3, additional_special_tokens=list(SENTINELS), **t5),
         ),
-        "t5-generic": saved(
+        "t5-generic": files(
             template(unigram((*pieces, *SENTINELS), 2, scheme="first"), "$A </s>"),
-            named(GENERIC, additional_special_tokens=list(SENTINELS), **t5),
+            kind(GENERIC, additional_special_tokens=list(SENTINELS), **t5),
         ),
-        "unigram-bytes": saved(template(unigram(pieces, 2, True), "$A </s>"), named(GENERIC, **t5)),
-        "words": saved(template(wordpiece(), "$A [SEP]"), named(GENERIC, eos_token="[SEP]", pad_token="[PAD]")),
-        "words-cleaned": saved(
+        "unigram-bytes": files(template(unigram(pieces, 2, True), "$A </s>"), kind(GENERIC, **t5)),
+        "words": files(template(wordpiece(), "$A [SEP]"), kind(GENERIC, eos_token="[SEP]", pad_token="[PAD]")),
+        "words-cleaned": files(
             template(wordpiece(), "[CLS] $A [SEP]"),
-            named(GENERIC, clean_up_tokenization_spaces=True, eos_token="[SEP]", pad_token="[PAD]", bos_token="[CLS]"),
+            kind(GENERIC, clean_up_tokenization_spaces=True, eos_token="[SEP]", pad_token="[PAD]", bos_token="[CLS]"),
         ),
-        "no-template": saved(byte_bpe(ROBERTA), named(GENERIC, **names)),
+        "no-template": files(byte_bpe(ROBERTA), kind(GENERIC, **names)),
     }  # fmt: skip

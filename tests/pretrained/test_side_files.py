@@ -7,7 +7,7 @@ import peers
 import pytest
 import torch
 from odd_tokenizers import TEXTS, decoder_tokenizers, encoder_tokenizers, pair_tokenizers
-from test_tokenizers import DECODERS, made, right_text
+from test_tokenizers import DECODERS, build_checkpoint, right_text
 
 import zoo
 from zoo.cli import main
@@ -57,21 +57,21 @@ def changes(name):
 def test_a_changed_key_is_read_as_transformers_does_or_refused_by_its_name(name, tmp_path):
     case, save = FOLDERS[name]
     more = {"decoder_start_token_id": 0} if name in ("bart", "t5") else {}
-    _, right = made(case, save, tmp_path / "theirs", **more)
+    _, right = build_checkpoint(case, save, tmp_path / "theirs", **more)
     size = json.loads((tmp_path / "theirs" / "config.json").read_text())["vocab_size"]
     outcomes = {"equal": 0, "refused": 0, "refused by both": 0}
     for file, key, value in changes(name):
         path = tmp_path / "theirs" / file
         before = path.read_text() if path.is_file() else None
         path.write_text(json.dumps({**json.loads(before or "{}"), key: value}))
-        tokenizer, said = read_of(tmp_path / "theirs", size)
+        tokenizer, message = read_of(tmp_path / "theirs", size)
         try:
             right = transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs")
             expected = [right(text).input_ids for text in TEXTS]
         except Exception:  # whatever it raises for a value of another type
             right = None
         if tokenizer is None:
-            assert key in said, (file, key, value, said)
+            assert key in message, (file, key, value, message)
             outcomes["refused by both" if right is None else "refused"] += 1
         elif right is not None:
             for text, ids in zip(TEXTS, expected, strict=True):
@@ -103,7 +103,7 @@ def settings_of(source):
 @torch.no_grad()
 @pytest.mark.parametrize("part", range(4))
 def test_a_rule_of_generation_is_obeyed_or_refused_by_its_name(part, tmp_path):
-    model, theirs = made(DECODERS["gpt2"], decoder_tokenizers()["bytes"], tmp_path / "theirs")
+    model, theirs = build_checkpoint(DECODERS["gpt2"], decoder_tokenizers()["bytes"], tmp_path / "theirs")
     path = tmp_path / "theirs" / "generation_config.json"
     content, outcomes = json.loads(path.read_text()), {"equal": 0, "refused": 0}
     assert main(["import", str(tmp_path / "theirs"), str(tmp_path / "ours")]) == 0
@@ -111,9 +111,9 @@ def test_a_rule_of_generation_is_obeyed_or_refused_by_its_name(part, tmp_path):
     searches = {"max_length", "max_new_tokens", "do_sample", "num_beams", "num_return_sequences", "max_time"}
     for key, value in list(rules())[part::4]:
         path.write_text(json.dumps({**content, key: value}))
-        settings, said = settings_of(tmp_path / "theirs")
+        settings, message = settings_of(tmp_path / "theirs")
         if settings is None:
-            assert key in said, (key, value, said)
+            assert key in message, (key, value, message)
             outcomes["refused"] += 1
             continue
         trained.rules = GenerationRules.of_config({"generation": settings})

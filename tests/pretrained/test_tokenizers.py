@@ -26,7 +26,7 @@ VOCABULARY_ALONE = {"bytes-prefix-space", "bytes-bos-by-flag", "bytes-added-by-f
 QWEN_ALONE = {"pieces", "unigram", "words"}  # which transformers reads with another class of tokenizer and cannot use
 
 
-def made(case, save, folder, **more):
+def build_checkpoint(case, save, folder, **more):
     """A tiny peer with the tokenizer of a function, in a folder; the peer's tokenizer."""
     folder.mkdir()
     cls, config, options = case
@@ -41,7 +41,7 @@ def made(case, save, folder, **more):
     return model, tokenizer
 
 
-def brought(source, target, *options):
+def import_checkpoint(source, target, *options):
     out = io.StringIO()
     with redirect_stdout(out):
         assert main(["import", str(source), str(target), *options]) == 0
@@ -76,8 +76,8 @@ def test_a_decoder_reads_writes_and_scores_as_transformers(family, name, tmp_pat
         pytest.skip("transformers reads every tokenizer of a qwen2 as byte-level BPE")
     if name in VOCABULARY_ALONE and family in ("mistral", "mixtral"):
         pytest.skip("transformers has no class for these files in this family")
-    model, theirs = made(DECODERS[family], decoder_tokenizers()[name], tmp_path / "theirs")
-    ours, _ = brought(tmp_path / "theirs", tmp_path / "ours")
+    model, theirs = build_checkpoint(DECODERS[family], decoder_tokenizers()[name], tmp_path / "theirs")
+    ours, _ = import_checkpoint(tmp_path / "theirs", tmp_path / "ours")
     same_tokens(ours.tokenizer, theirs)
     for text in ("the quick", "The model <tag> fox", "<|im_start|>user\nhi"):
         assert ours.generate(text, length=7, temperature=0.0)[0].text == right_text(
@@ -98,8 +98,8 @@ ENCODERS = {"bert": "bert", "roberta": "roberta", "deberta": "deberta-3"}
 @pytest.mark.parametrize("name", encoder_tokenizers())
 def test_an_encoder_reads_and_fills_in_as_transformers(name, tmp_path):
     case = peers.ENCODERS[ENCODERS[name.partition("-")[0]]]
-    model, theirs = made(case, encoder_tokenizers()[name], tmp_path / "theirs")
-    ours, _ = brought(tmp_path / "theirs", tmp_path / "ours")
+    model, theirs = build_checkpoint(case, encoder_tokenizers()[name], tmp_path / "theirs")
+    ours, _ = import_checkpoint(tmp_path / "theirs", tmp_path / "ours")
     same_tokens(ours.tokenizer, theirs)
     for text in ("the quick [MASK] jumps", "[MASK] fox", "a [MASK]"):
         row = theirs(text.replace("[MASK]", theirs.mask_token), return_tensors="pt").input_ids
@@ -123,13 +123,13 @@ def test_a_pair_translates_and_scores_as_transformers(family, name, tmp_path):
     if own and family not in (own, "m" + own):
         pytest.skip("a class of another family")
     layers = {} if family in ("bart", "marian") else {"num_layers": 3}  # transformers' cache is as long as the encoder
-    model, theirs = made(
+    model, theirs = build_checkpoint(
         peers.PAIRS[PAIRS[family]], pair_tokenizers()[name], tmp_path / "theirs", decoder_start_token_id=0, **layers
     )
     if name == "no-template":
         model.generation_config.forced_bos_token_id = 0
         model.generation_config.save_pretrained(tmp_path / "theirs")
-    ours, _ = brought(tmp_path / "theirs", tmp_path / "ours")
+    ours, _ = import_checkpoint(tmp_path / "theirs", tmp_path / "ours")
     for text in TEXTS:
         assert ours._fit(1, ours.source_tokenizer.encode(text), "error") == theirs(text).input_ids, text
     for text in ("the quick brown fox", "it <extra_id_0> no !"):
@@ -138,8 +138,8 @@ def test_a_pair_translates_and_scores_as_transformers(family, name, tmp_path):
         translation = ours.translate(text, max_length=9)[0].text
         assert translation == theirs.decode(answer[0], skip_special_tokens=True)
         labels = theirs("quick fox", return_tensors="pt").input_ids
-        begun = torch.cat([torch.tensor([[0]]), labels[:, :-1]], 1)
-        chance = model(**source, decoder_input_ids=begun).logits.double().log_softmax(-1)
+        decoder_ids = torch.cat([torch.tensor([[0]]), labels[:, :-1]], 1)
+        chance = model(**source, decoder_input_ids=decoder_ids).logits.double().log_softmax(-1)
         right = float(chance.gather(2, labels[..., None]).sum())
         assert ours.score(text, "quick fox").log_probability == pytest.approx(right, abs=1e-4)
 
@@ -159,7 +159,7 @@ RULES = {
 @pytest.mark.parametrize("name", RULES)
 def test_rules_of_generation_are_obeyed(name, where, tmp_path):
     save = decoder_tokenizers()["bytes"]
-    model, theirs = made(DECODERS["gpt2"], save, tmp_path / "theirs")
+    model, theirs = build_checkpoint(DECODERS["gpt2"], save, tmp_path / "theirs")
     config = tmp_path / "theirs" / "generation_config.json"
     if where == "config.json":
         config.unlink()
@@ -167,7 +167,7 @@ def test_rules_of_generation_are_obeyed(name, where, tmp_path):
     content = json.loads(config.read_text())
     config.write_text(json.dumps({**content, **RULES[name]}))
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "theirs")
-    ours, _ = brought(tmp_path / "theirs", tmp_path / "ours")
+    ours, _ = import_checkpoint(tmp_path / "theirs", tmp_path / "ours")
     for prompt in ("the quick brown fox", "a", "it doesn't matter it doesn't"):
         right = right_text(model, theirs, prompt, max_new_tokens=12)
         assert ours.generate(prompt, length=12, temperature=0.0)[0].text == right
@@ -179,18 +179,18 @@ def test_rules_of_generation_are_obeyed(name, where, tmp_path):
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["pieces-first", "pieces-legacy", "unigram-bytes", "bytes", "words-cleaned"])
 def test_what_follows_a_prompt_is_cut_from_the_whole_text(name, tmp_path):
-    model, theirs = made(DECODERS["gpt2"], decoder_tokenizers()[name], tmp_path / "theirs")
-    ours, _ = brought(tmp_path / "theirs", tmp_path / "ours")
+    model, theirs = build_checkpoint(DECODERS["gpt2"], decoder_tokenizers()[name], tmp_path / "theirs")
+    ours, _ = import_checkpoint(tmp_path / "theirs", tmp_path / "ours")
     prompt = "the quick brown"
     text = ours.generate(prompt, length=12, temperature=0.0)[0].text
     for start in range(0, len(text) - 1, 3):
         stop = text[start : start + 3]
         for speculate in (None, "lookup"):
             ours.speculate(speculate)
-            cut = ours.generate(prompt, length=12, temperature=0.0, stop=stop)[0]
-            assert (cut.text, cut.ended) == (text[: text.index(stop)], True)
+            answer = ours.generate(prompt, length=12, temperature=0.0, stop=stop)[0]
+            assert (answer.text, answer.ended) == (text[: text.index(stop)], True)
         ours.speculate(None)
-    for context, rest in (
+    for context, ending in (
         ("the quick", " fox"),
         ("the quick", "ly"),
         ("quick ", "fox"),
@@ -200,18 +200,18 @@ def test_what_follows_a_prompt_is_cut_from_the_whole_text(name, tmp_path):
         visible = theirs(context.rstrip()).input_ids if context else ours.tokenizer.template[0] or ours._beginning()
         if context and ours.tokenizer.template[1]:
             visible = visible[:-1]
-        whole = theirs(context + rest).input_ids
-        own = whole[len(visible) :] if context else theirs(rest).input_ids[len(ours.tokenizer.template[0]) :]
+        whole = theirs(context + ending).input_ids
+        own = whole[len(visible) :] if context else theirs(ending).input_ids[len(ours.tokenizer.template[0]) :]
         ids = torch.tensor([[*visible, *own]])
         chance = model(ids).logits[:, :-1].double().log_softmax(-1).gather(2, ids[:, 1:, None])[0, len(visible) - 1 :]
-        assert ours.score(rest, context=context).log_probability == pytest.approx(float(chance.sum()), abs=1e-4)
+        assert ours.score(ending, context=context).log_probability == pytest.approx(float(chance.sum()), abs=1e-4)
 
 
 def test_added_tokens_without_a_row_are_left_out_and_named(tmp_path):
-    made(DECODERS["gpt2"], decoder_tokenizers()["bytes"], tmp_path / "theirs")
+    build_checkpoint(DECODERS["gpt2"], decoder_tokenizers()["bytes"], tmp_path / "theirs")
     path = tmp_path / "theirs" / "tokenizer_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "pad_token": "<|late|>"}))
-    ours, output = brought(tmp_path / "theirs", tmp_path / "ours")
+    ours, output = import_checkpoint(tmp_path / "theirs", tmp_path / "ours")
     assert "1 added tokens are left out" in output
     assert "<|late|>" in output
     assert len(ours.tokenizer.encode("<|late|>")) > 1
@@ -228,8 +228,8 @@ def test_an_import_without_a_tokenizer_says_so(tmp_path):
 
 
 def test_special_tokens_of_a_prompt_can_be_split_like_other_text(tmp_path, capsys):
-    _, theirs = made(DECODERS["gpt2"], decoder_tokenizers()["chat"], tmp_path / "theirs")
-    ours, _ = brought(tmp_path / "theirs", tmp_path / "ours")
+    _, theirs = build_checkpoint(DECODERS["gpt2"], decoder_tokenizers()["chat"], tmp_path / "theirs")
+    ours, _ = import_checkpoint(tmp_path / "theirs", tmp_path / "ours")
     prompt = "<|im_start|>user"
     assert ours.tokenizer.encode(prompt) == theirs(prompt).input_ids
     ours.tokenizer.splits_specials = True
@@ -256,8 +256,10 @@ CONTINUED = {
 @pytest.mark.parametrize("name", CONTINUED)
 def test_the_recipe_of_an_import_trains_its_weights_with_its_tokenizer(name, tmp_path, monkeypatch):
     case, save, option = CONTINUED[name]
-    made(case, save, tmp_path / "theirs", **({"decoder_start_token_id": 0} if name in ("bart", "t5") else {}))
-    ours, _ = brought(tmp_path / "theirs", tmp_path / "ours")
+    build_checkpoint(
+        case, save, tmp_path / "theirs", **({"decoder_start_token_id": 0} if name in ("bart", "t5") else {})
+    )
+    ours, _ = import_checkpoint(tmp_path / "theirs", tmp_path / "ours")
     if name in ("bart", "t5"):
         corpus = tmp_path / "pairs"
         corpus.mkdir()
@@ -289,8 +291,8 @@ def test_the_recipe_of_an_import_trains_its_weights_with_its_tokenizer(name, tmp
 def test_a_documents_beginning_is_trained_as_it_is_scored(tmp_path, monkeypatch):
     from zoo.data.text import TextFiles
 
-    made(DECODERS["llama"], decoder_tokenizers()["pieces-first"], tmp_path / "theirs")
-    ours, _ = brought(tmp_path / "theirs", tmp_path / "ours")
+    build_checkpoint(DECODERS["llama"], decoder_tokenizers()["pieces-first"], tmp_path / "theirs")
+    ours, _ = import_checkpoint(tmp_path / "theirs", tmp_path / "ours")
     for number in range(2):
         (tmp_path / f"{number}.txt").write_text(CORPUS)
     monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "cache"))

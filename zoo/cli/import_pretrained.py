@@ -79,11 +79,9 @@ def _data(kind: str, options: Mapping[str, Any], folder: str) -> dict[str, Any]:
     text = {"class_path": "TextFiles", "init_args": {"path": "corpus", "batch_size": 8, **shared}}
     if kind == "MaskedLM":
         return {"class_path": "MaskedText", "init_args": {"text": text}}
-    names: dict[str, tuple[str, dict[str, Any]]] = {
-        "SequenceClassification": ("LabelledFiles", {"path": "texts"}),
-        "TokenClassification": ("PythonRoles", {}),
-        "Translation": ("ParallelFiles", {"path": "corpus"}),
-    }
-    if kind not in names:
-        return text
-    return {"class_path": names[kind][0], "init_args": {**names[kind][1], **shared}}
+    if kind == "Translation":
+        pairs = {"path": "corpus", "max_length": shared["max_length"], "options": {"tokenizer": folder}}
+        return {"class_path": "ParallelFiles", "init_args": pairs}
+    if kind == "SequenceClassification":
+        return {"class_path": "LabelledFiles", "init_args": {"path": "texts", **shared}}
+    return {"class_path": "PythonRoles", "init_args": shared} if kind == "TokenClassification" else text

@@ -28,7 +28,8 @@ class PairOptions:
     `shared`: one tokenizer for both languages. `split_digits`: every digit is a token. `too_long`: leave pairs longer
     than max_length out, or raise an error. `bad`: the same for lines that are blank, broken, huge or no UTF-8. `val`,
     `test`: prefixes of files elsewhere. `val_fraction`: what is taken from the training
-    pairs for validation where there are no files for it.
+    pairs for validation where there are no files for it. `tokenizer`: the folder of a run or of imported weights whose
+    tokenizers are used, instead of learned ones.
     """
 
     shared: bool = True
@@ -38,6 +39,7 @@ class PairOptions:
     test: str | None = None
     val_fraction: float = 0.02
     bad: Literal["error", "skip"] = "error"
+    tokenizer: str | None = None
 
 
 class ParallelFiles(PairData):
@@ -62,14 +64,12 @@ class ParallelFiles(PairData):
         num_workers: int = 0,
         seed: int | None = None,
         options: PairOptions | None = None,
-        tokenizer: str | None = None,
     ) -> None:
         """
         Args:
             path: folder of the files, or the prefix that their names share.
             source: ending of the source files, such as en.
             target: ending of the target files, such as de.
-            tokenizer: the folder of a run or of imported weights whose tokenizers are used, instead of learned ones.
             options: how the files are read, and what is set aside for validation.
         """
         super().__init__(vocab_size, max_tokens, max_length, eval_limit, num_workers, seed)
@@ -83,7 +83,7 @@ class ParallelFiles(PairData):
         if self.options.bad not in ("error", "skip"):
             raise UsageError(f"bad is {self.options.bad!r}: it must be error or skip")
         self.shared, self.split_digits = self.options.shared, self.options.split_digits
-        self.too_long, self.tokenizer_path = self.options.too_long, tokenizer
+        self.too_long, self.tokenizer_path = self.options.too_long, self.options.tokenizer
 
     @classmethod
     def sample_files(cls, folder: Path, seed: int) -> dict[str, Any]:

@@ -70,6 +70,7 @@ class Tokenizer:
 
     @splits_specials.setter
     def splits_specials(self, value: bool) -> None:
+        """Split them from now on, or read them as special tokens."""
         self.inner.encode_special_tokens = value
 
     @classmethod

@@ -139,9 +139,9 @@ class Ruled(Watching):
     def _change_row(self, row: Tensor, tokens: list[int], new: int, length: int) -> None:
         rules, infinity = self.rules, float("inf")
         if rules.repetition_penalty != 1.0:
-            said = torch.tensor(sorted(set(tokens)), device=row.device)
-            value = row[said]
-            row[said] = torch.where(value < 0, value * rules.repetition_penalty, value / rules.repetition_penalty)
+            present = torch.tensor(sorted(set(tokens)), device=row.device)
+            value = row[present]
+            row[present] = torch.where(value < 0, value * rules.repetition_penalty, value / rules.repetition_penalty)
         if size := rules.no_repeat_ngram_size:
             tail = tokens[len(tokens) - size + 1 :]
             starts = range(len(tokens) - size + 1)

@@ -142,12 +142,12 @@ class TrainedTranslation(Trained):
         """
         if too_long not in WAYS:
             raise UsageError(f"too_long must be one of {', '.join(WAYS)}, got {too_long!r}.")
-        waiting, count, cut = iter(lines), 0, 0
+        waiting, count, endless = iter(lines), 0, 0
         for first in itertools.count(1, window):
             texts = list(itertools.islice(waiting, window))
             if not texts:
-                if cut > 1:
-                    log.warning("%d of %d translations were cut off", cut, count)
+                if endless > 1:
+                    log.warning("%d of %d translations were cut off", endless, count)
                 return
             count += len(texts)
             results = [[EMPTY] * search.n_best for _ in texts]
@@ -158,8 +158,8 @@ class TrainedTranslation(Trained):
                 for row, best in zip(rows, self._translate([sources[row] for row in rows], search), strict=True):
                     results[row] = best
                     if not best[0].ended:
-                        self._tell_of_cut(row + first, cut, search)
-                        cut += 1
+                        self._tell_of_cut(row + first, endless, search)
+                        endless += 1
                 tell(len(rows))
             yield from results
 
@@ -211,11 +211,9 @@ class TrainedTranslation(Trained):
         decode, forced_end = self.target_tokenizer.decode, bool(self.rules and self.rules.forces_end)
         translations = []
         for most, every in zip(longest.tolist(), hypotheses, strict=True):
-            cut = [forced_end and len(one.tokens) + 1 >= most for one in every]
-            pairs = zip(every, cut, strict=True)
-            translations.append(
-                [GeneratedText(decode(one.tokens), one.score, one.ended and not at) for one, at in pairs]
-            )
+            ended = [one.ended and not (forced_end and len(one.tokens) + 1 >= most) for one in every]
+            pairs = zip(every, ended, strict=True)
+            translations.append([GeneratedText(decode(one.tokens), one.score, end) for one, end in pairs])
         return translations
 
     def _padded(self, ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:

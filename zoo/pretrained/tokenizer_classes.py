@@ -140,14 +140,14 @@ class _Builder:
     def _class_name(self) -> str:
         """The class that reads the files: the one they name, or that of the model's family."""
         name = str(self.settings.get("tokenizer_class") or self.theirs.get("tokenizer_class") or "")
-        written = ALIASES.get(name := name.removesuffix("Fast"), name)
+        class_name = ALIASES.get(name := name.removesuffix("Fast"), name)
         kind = self.theirs.get("model_type") or ""
         if kind == "qwen2":  # many of whose checkpoints name another
             return CLASS_OF_FAMILY[kind]
         steps = json.dumps([self.content.get("pre_tokenizer"), self.content.get("decoder")]) if self.content else ""
-        if kind in ("mistral", "mixtral") or (written == "LlamaTokenizer" and '"ByteLevel"' in steps):
+        if kind in ("mistral", "mixtral") or (class_name == "LlamaTokenizer" and '"ByteLevel"' in steps):
             return GENERIC
-        return written or CLASS_OF_FAMILY.get(kind, GENERIC)
+        return class_name or CLASS_OF_FAMILY.get(kind, GENERIC)
 
     def _merge_names(self) -> None:
         """Roles of special_tokens_map.json hold, unless tokenizer_config.json lists the added tokens itself."""
@@ -163,11 +163,11 @@ class _Builder:
 
     def _read_added_tokens(self) -> None:
         """Added tokens by number, from the first file that lists them."""
-        listed = self.settings.get("added_tokens_decoder")
-        if listed is not None:
-            if wrong := [number for number in listed if not str(number).isdecimal()]:
+        entries = self.settings.get("added_tokens_decoder")
+        if entries is not None:
+            if wrong := [number for number in entries if not str(number).isdecimal()]:
                 raise UsageError(f"{self.source}: added_tokens_decoder: {wrong[0]!r} is no number of a token.")
-            self.tokens = {int(number): self._added("added_tokens_decoder", token) for number, token in listed.items()}
+            self.tokens = {int(number): self._added("added_tokens_decoder", token) for number, token in entries.items()}
             return
         special = {_text(self._token(f"{role}_token")) for role in ROLES}
         special |= {_text(token) for token in self._extra()}
@@ -182,10 +182,10 @@ class _Builder:
 
     def _added(self, key: str, value: Any) -> AddedToken:
         """An added token as a file writes it under a key."""
-        known = {"content", "lstrip", "rstrip", "normalized", "single_word", "special", "__type"}
+        fields = {"content", "lstrip", "rstrip", "normalized", "single_word", "special", "__type"}
         flags = {name: item for name, item in value.items() if name != "__type"} if isinstance(value, dict) else {}
         wrong = [name for name, item in flags.items() if not isinstance(item, str if name == "content" else bool)]
-        if not flags.get("content") or flags.keys() - known or wrong:
+        if not flags.get("content") or flags.keys() - fields or wrong:
             raise UsageError(
                 f"{self.source}: {key}={shorten(value)} is no added token; an object with content, lstrip, rstrip, "
                 "normalized, single_word and special would be."
@@ -204,7 +204,7 @@ class _Builder:
 
     def _extra(self) -> list[Any]:
         """Special tokens without a role."""
-        found: list[Any] = []
+        tokens_of_keys: list[Any] = []
         for key in ("extra_special_tokens", "model_specific_special_tokens"):
             value = self.settings.get(key) or []
             tokens = list(value.values()) if isinstance(value, dict) else value
@@ -213,9 +213,9 @@ class _Builder:
                 raise UsageError(
                     f"{self.source}: {names}={shorten(value)} is not supported; a list of tokens would be."
                 )
-            found += [self._added(key, token) if isinstance(token, dict) else token for token in tokens]
+            tokens_of_keys += [self._added(key, token) if isinstance(token, dict) else token for token in tokens]
         others = {key for key in self.settings if key.endswith("_token")} - {f"{role}_token" for role in ROLES}
-        return [*found, *(token for key in sorted(others) if (token := self._token(key)) is not None)]
+        return [*tokens_of_keys, *(token for key in sorted(others) if (token := self._token(key)) is not None)]
 
     def _add_tokens(self, inner: Tokenizer, name: str, roles: Mapping[str, str | AddedToken]) -> None:
         """Add what the vocabulary lacks, in transformers' order: by number, then roles, then the others."""
@@ -223,15 +223,15 @@ class _Builder:
         if name == "T5Tokenizer" and not extra:
             count = self.settings.get("extra_ids")
             extra = [f"<extra_id_{number}>" for number in range(100 if count is None else count)]
-        have = {token.content for token in inner.get_added_tokens_decoder().values()}
+        vocabulary = {token.content for token in inner.get_added_tokens_decoder().values()}
         waiting: list[str | AddedToken] = [token for _, token in sorted(self.tokens.items())]
-        have |= {_text(token) for token in waiting}
-        waiting += [token for token in [*roles.values(), *extra] if _text(token) not in have]
-        named = {_text(token) for token in roles.values()}
+        vocabulary |= {_text(token) for token in waiting}
+        waiting += [token for token in [*roles.values(), *extra] if _text(token) not in vocabulary]
+        role_texts = {_text(token) for token in roles.values()}
         for token in waiting:
             if isinstance(token, str):
                 token = AddedToken(token, special=True)
-            elif token.content in named:
+            elif token.content in role_texts:
                 token.special = True
             inner.add_tokens([token])
         if name == "Qwen2Tokenizer":

@@ -70,8 +70,8 @@ def generation_settings(source: Path, theirs: Mapping[str, Any]) -> tuple[dict[s
         content = read_side_file(path, GENERATION_CONFIG)
     else:
         path = source / hf_files.CONFIG
-        known = {*GENERATION_CONFIG.read, *GENERATION_CONFIG.fixed, *SEARCH_SETTINGS}
-        content = {key: value for key, value in theirs.items() if key in known}
+        names = {*GENERATION_CONFIG.read, *GENERATION_CONFIG.fixed, *SEARCH_SETTINGS}
+        content = {key: value for key, value in theirs.items() if key in names}
         GENERATION_CONFIG.complete(content, path.name, str(path))
     rules = {key: content[key] for key in GENERATION_CONFIG.read if content.get(key) is not None}
     for key in rules:
