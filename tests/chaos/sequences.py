@@ -168,13 +168,13 @@ def draw_sequence(site: Site, seed: int, number: int, processes: int) -> Sequenc
             )
         )
     last = draw.choice((1, processes)) if elastic else processes
-    plain = Sequence(task, flavour, tuple(events), last, elastic)
+    sequence = Sequence(task, flavour, tuple(events), last, elastic)
     if elastic or not site.wide:
-        return plain
+        return sequence
     ending, names = draw.choice(list(ENDINGS)), extras()
     shorter = draw.choice((0, 0, draw.randint(1, len(events)))) if processes == 1 else 0
     extra = names[number // 2 % len(names)] if number % 2 else ("", "")
-    return replace(plain, ending=ending, shorter=shorter, extra=extra)
+    return replace(sequence, ending=ending, shorter=shorter, extra=extra)
 
 
 # what a life does to itself
@@ -550,7 +550,9 @@ class Site:
         if sequence.shorter and sequence.ending != "patience":
             result, expectation = without_validations(result), without_validations(expectation)
         elif sequence.shorter:  # the best may be of the shorter run, whose configuration it holds
-            result, expectation = ({**left, "best": left["best"]["state_dict"]} for left in (result, expectation))
+            result, expectation = (
+                {**content, "best": content["best"]["state_dict"]} for content in (result, expectation)
+            )
         if sequence.elastic:
             result, expectation = comparable(result), comparable(expectation)
         return ends, wrong + differences(result, expectation, TOLERANCE if sequence.elastic else 0.0)

@@ -72,13 +72,13 @@ def test_weights_of_any_type_are_averaged_in_32_bits_or_more_and_go_on(precision
     "options", [{"start": 14}, {"every": 15}, {"start": 20, "every": 3}, {"start": 13, "every": 2}]
 )
 def test_before_its_first_update_the_average_is_the_newest_weights(options, tmp_path):
-    plain, diary = fit("lm", tmp_path / "plain")
+    unaveraged, diary = fit("lm", tmp_path / "plain")
     first_update = options.get("start", 0) < 14 and 14 % options.get("every", 1) == 0
     got, averaged_diary = fit("lm", tmp_path / "averaged", [EMA(**options)])
     assert ([line for line in averaged_diary if line[0] < 14], averaged_diary == diary) == (
         [line for line in diary if line[0] < 14], True,
     )  # fmt: skip
-    assert first_update or differences(got, plain) == []
+    assert first_update or differences(got, unaveraged) == []
 
 
 @pytest.mark.parametrize("hook", ["on_train_batch_end", "on_validation_end", "on_train_end"])
@@ -86,9 +86,11 @@ def test_current_weights_of_a_checkpoint_are_those_of_training_whenever_it_is_sa
     """Also while averages are in their place: in a validation, and after the end."""
     fit("lm", tmp_path / "plain", [At(hook, 1, save)])
     fit("lm", tmp_path / "averaged", [EMA(0.9), At(hook, 1, save)])
-    plain, averaged = (torch.load(tmp_path / run / "extra.ckpt", weights_only=True) for run in ("plain", "averaged"))
-    assert digest(averaged["current_model_state"]) == digest(plain["state_dict"])
-    assert digest(averaged["state_dict"]) != digest(plain["state_dict"]) or averaged["global_step"] == 1
+    unaveraged, averaged = (
+        torch.load(tmp_path / run / "extra.ckpt", weights_only=True) for run in ("plain", "averaged")
+    )
+    assert digest(averaged["current_model_state"]) == digest(unaveraged["state_dict"])
+    assert digest(averaged["state_dict"]) != digest(unaveraged["state_dict"]) or averaged["global_step"] == 1
 
 
 def save(trainer):

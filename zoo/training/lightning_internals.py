@@ -50,8 +50,8 @@ class BatchLoop(_TrainingEpochLoop):
         epochs: Any = self.trainer.fit_loop
         by_steps = -1 < self.max_steps <= self.global_step
         by_epochs = -1 < (epochs.max_epochs or -1) <= epochs.epoch_progress.current.processed + 1
-        asked = bool(self.trainer.should_stop and epochs._can_stop_early)
-        return by_steps or asked or (by_epochs and self._num_ready_batches_reached())
+        by_request = bool(self.trainer.should_stop and epochs._can_stop_early)
+        return by_steps or by_request or (by_epochs and self._num_ready_batches_reached())
 
     def _broadcast_sigterm_tensor(self) -> None:
         """Nothing: Lightning asks the first process before each step; zoo's saver lets all of them agree instead."""

@@ -119,7 +119,7 @@ class EpochLoop(BatchLoop):
         A Timer stops a resumed run by itself, unless that has more time.
         """
         timers = [callback for callback in self.trainer.callbacks if isinstance(callback, Timer)]  # type: ignore[attr-defined]
-        late = any(left is not None and left <= 0 for timer in timers for left in [timer.time_remaining()])
+        late = any(seconds is not None and seconds <= 0 for seconds in (timer.time_remaining() for timer in timers))
         here = {"pending": self.pending, "should_stop": self.trainer.should_stop and not late}
         return {**super().on_save_checkpoint(), **here, "validated_step": self.validated_step}
 
