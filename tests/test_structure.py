@@ -44,7 +44,10 @@ MAY_IMPORT = {
         None,
     ),
     "finetuning": ((*PLUGINS, "recipe_files", "parts", "models", "data", "tasks", "inference", "finetuning"), None),
-    "inference": ((*PLUGINS, "recipe_files", "parts", "models", "data", "tasks", "inference", "finetuning"), None),
+    "inference": (
+        (*PLUGINS, "recipe_files", "system", "parts", "models", "data", "tasks", "inference", "finetuning"),
+        None,
+    ),
     "pretrained": ((*PLUGINS, "recipe_files", "parts", "models", "data", "tasks", "inference", "pretrained"), None),
 }
 

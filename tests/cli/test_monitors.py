@@ -1,4 +1,4 @@
-"""A misspelt figure that a callback monitors is refused before training, with the figure that was probably meant."""
+"""A misspelt figure that a callback monitors is refused before training, with the figure that was probably right."""
 
 import pytest
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, Timer
@@ -26,11 +26,11 @@ def test_figures_that_a_validation_reports_are_monitored(name):
 
 @pytest.mark.parametrize("name", TASKS)
 @pytest.mark.parametrize(
-    ("wrong", "meant"), [("val_loss", "val/loss"), ("val/los", "val/loss"), ("vall/loss", "val/loss")]
+    ("wrong", "right"), [("val_loss", "val/loss"), ("val/los", "val/loss"), ("vall/loss", "val/loss")]
 )
 @pytest.mark.parametrize("callback", [EarlyStopping, ModelCheckpoint])
-def test_a_misspelt_one_is_refused_with_what_was_meant(name, wrong, meant, callback):
-    with pytest.raises(UsageError, match=rf"{callback.__name__} monitors '{wrong}', .*Did you mean '{meant}'\?"):
+def test_a_misspelt_one_is_refused_with_what_was_meant(name, wrong, right, callback):
+    with pytest.raises(UsageError, match=rf"{callback.__name__} monitors '{wrong}', .*Did you mean '{right}'\?"):
         check_monitors([callback(monitor=wrong)], TASKS[name][0]())
 
 

@@ -63,9 +63,9 @@ def chrf(pairs, order=6, beta=2.0):
     """Popović (2015) over a corpus, white space left out; orders that neither side is long enough for do not count."""
     same, ours, true = [0] * order, [0] * order, [0] * order
     for hypothesis, reference in pairs:
-        left, right = "".join(hypothesis.split()), "".join(reference.split())
+        ours_text, true_text = "".join(hypothesis.split()), "".join(reference.split())
         for n in range(order):
-            a, b = grams(left, n + 1), grams(right, n + 1)
+            a, b = grams(ours_text, n + 1), grams(true_text, n + 1)
             same[n], true[n] = same[n] + (a & b).total(), true[n] + b.total()
             ours[n] += a.total() if b else 0  # as sacrebleu: a reference too short for an order says nothing about it
     long_enough = [n for n in range(order) if ours[n] and true[n]]
@@ -78,23 +78,23 @@ def chrf(pairs, order=6, beta=2.0):
     return 100 * (1 + beta**2) * precision * recall / (beta**2 * precision + recall)
 
 
-def edits(left, right):
+def edits(text, other):
     """The fewest insertions, deletions and substitutions from one text to another, row by row."""
-    row = list(range(len(right) + 1))
-    for i, a in enumerate(left, 1):
+    row = list(range(len(other) + 1))
+    for i, a in enumerate(text, 1):
         row, before = [i], row
-        for j, b in enumerate(right, 1):
+        for j, b in enumerate(other, 1):
             row.append(min(row[-1] + 1, before[j] + 1, before[j - 1] + (a != b)))
     return row[-1]
 
 
 def figures(task, pairs, rng):
     """The figures of a task that has seen the pairs in batches of random sizes."""
-    rest = list(pairs)
-    while rest:
-        size = rng.randint(1, len(rest))
-        task.update_text_metrics([pair[0] for pair in rest[:size]], [pair[1] for pair in rest[:size]])
-        rest = rest[size:]
+    waiting = list(pairs)
+    while waiting:
+        size = rng.randint(1, len(waiting))
+        task.update_text_metrics([pair[0] for pair in waiting[:size]], [pair[1] for pair in waiting[:size]])
+        waiting = waiting[size:]
     task.metrics["exact"].update(0.0)  # something was decoded
     return task.compute_metrics(0.0)
 
@@ -110,10 +110,10 @@ def test_bleu_and_chrf_of_random_texts(tokenize, units):
     nonzero = 0
     for _ in range(150):
         pairs = draw_pairs(rng)
-        found = figures(task, pairs, rng)
-        assert found["bleu"] == pytest.approx(bleu(pairs, units), abs=1e-6), pairs
-        assert found["chrf"] == pytest.approx(chrf(pairs), abs=1e-6), pairs
-        nonzero += 0 < found["bleu"] < 100
+        measured = figures(task, pairs, rng)
+        assert measured["bleu"] == pytest.approx(bleu(pairs, units), abs=1e-6), pairs
+        assert measured["chrf"] == pytest.approx(chrf(pairs), abs=1e-6), pairs
+        nonzero += 0 < measured["bleu"] < 100
     assert nonzero > 40
 
 
@@ -131,9 +131,9 @@ def test_error_rate_of_random_texts():
 def test_every_reference_counts():
     task = Translation(8, 8, **SIZES)
     pairs = [("", "the Kunden sind da")] * 9 + [("das ist ein Satz", "das ist ein Satz")]
-    found = figures(task, pairs, random.Random(0))
-    assert found["chrf"] < 30
-    assert found["bleu"] < 30
+    measured = figures(task, pairs, random.Random(0))
+    assert measured["chrf"] < 30
+    assert measured["bleu"] < 30
     assert "bleu" not in task.compute_metrics(0.0)  # nothing was decoded since
 
 
@@ -174,6 +174,6 @@ def test_accuracies_of_images_are_shares_of_ranks(classes):
             scores = task(batch["images"]).tolist()
         for row, label in zip(scores, batch["labels"].tolist(), strict=True):
             ranks.append(sum(score > row[label] for score in row))
-    found = task.compute_metrics(0.0)
-    assert found["top1"] == pytest.approx(sum(rank < 1 for rank in ranks) / len(ranks))
-    assert found["top5"] == pytest.approx(sum(rank < 5 for rank in ranks) / len(ranks))
+    measured = task.compute_metrics(0.0)
+    assert measured["top1"] == pytest.approx(sum(rank < 1 for rank in ranks) / len(ranks))
+    assert measured["top5"] == pytest.approx(sum(rank < 5 for rank in ranks) / len(ranks))

@@ -237,8 +237,8 @@ def test_codes_are_the_nearest_of_their_block(signed):
         block, scale = numbers[start : start + 256], scales[start // 256]
         assert scale == block.abs().max()
         gaps = (block[:, None] / scale - (values if signed else values[1:])).abs()
-        taken = (block / scale - values[codes[start : start + 256].long()]).abs()
-        assert (taken[block != 0] <= (gaps.amin(1) + 2**-9 * (block / scale).abs() + 1e-9)[block != 0]).all()
+        errors = (block / scale - values[codes[start : start + 256].long()]).abs()
+        assert (errors[block != 0] <= (gaps.amin(1) + 2**-9 * (block / scale).abs() + 1e-9)[block != 0]).all()
     assert (decode(codes, scales, signed)[:9] == 0).all()
 
 

@@ -182,7 +182,7 @@ OPCODES = (
 ).split()
 
 
-class _Counted(dict[int, Callable[..., None]]):
+class _InstructionTable(dict[int, Callable[..., None]]):
     """Instructions by opcode, of which a reader may look up MOST_INSTRUCTIONS."""
 
     def __init__(self, instructions: Mapping[int, Callable[..., None]]) -> None:
@@ -212,7 +212,7 @@ class _Reader(pickle._Unpickler):
         super().__init__(io.BytesIO(pickled), encoding="latin1")
         self.members = members
         self.storages: set[str] = set()  # the records that the pickle names
-        self.dispatch = self.counted = _Counted(type(self).dispatch)  # type: ignore[misc]
+        self.dispatch = self.table = _InstructionTable(type(self).dispatch)  # type: ignore[misc]
 
     def load(self) -> Any:
         try:
@@ -247,7 +247,7 @@ class _Reader(pickle._Unpickler):
         function = self.stack[-1]  # type: ignore[attr-defined]
         if not any(function is one for one in ALLOWED_CALLS) or not isinstance(arguments, tuple):
             raise _RefusedError("its pickle calls something that makes no tensor")
-        self.counted.spend(sum(len(value) for value in arguments if isinstance(value, (list, tuple, set, dict))))
+        self.table.spend(sum(len(value) for value in arguments if isinstance(value, (list, tuple, set, dict))))
         self.stack[-1] = function(*arguments)  # type: ignore[attr-defined]
 
     def _build(self) -> None:

@@ -151,12 +151,14 @@ class MuP(Init):
             )
         roles = parameter_roles(net)
         for group in optimizer.param_groups if exponents else ():
-            held = {exponents.get(roles.get(name.removeprefix("net."), "vector"), 1.0) for name in group["param_names"]}
-            if len(held) > 1:
+            powers = {
+                exponents.get(roles.get(name.removeprefix("net."), "vector"), 1.0) for name in group["param_names"]
+            }
+            if len(powers) > 1:
                 raise UsageError(
                     f"{type(optimizer).__name__} steps parameters of several width_exponents in one group."
                 )
-            group["lr"] *= (self.base_dim / self.dim) ** (held.pop() - 1)
+            group["lr"] *= (self.base_dim / self.dim) ** (powers.pop() - 1)
 
 
 def residual_writes(name: str, net: nn.Module) -> int:
