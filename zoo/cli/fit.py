@@ -157,6 +157,8 @@ class ZooCLI(LightningCLI):
         self.trainer_defaults["callbacks"] = [*callbacks, Provenance(part_versions.packages_used(self.plan.config))]
         with blame_options():
             extras = {key: extras[key] for key in extras if key not in trainer_config}
+            if trainer_config.get("min_steps") and not trainer_config.get("min_epochs"):
+                extras["min_epochs"] = 0  # Lightning's 1 keeps EarlyStopping from ending a run within its first epoch
             distributed.set_timeouts()
             try:
                 if "plugins" not in trainer_config:

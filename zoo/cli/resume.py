@@ -11,6 +11,7 @@ from lightning.pytorch import LightningModule
 
 from zoo.config import precision, run_folder, yaml_source
 from zoo.config.fit_options import SECTIONS
+from zoo.config.layers import where
 from zoo.config.run_config import Plan, as_yaml, changed_callbacks, check_resume
 from zoo.config.signatures import parameters
 from zoo.errors import CheckpointError, UsageError
@@ -92,6 +93,12 @@ def require_agreement(plan: Plan, origin: Path | None, resume: bool) -> None:
     if PRECISION not in plan.resolved.origins:
         precision.adopt_precision(plan.config["trainer"], old.get("trainer") or {})
     changes = check_resume(plan, old, training_options(plan.resolved.classes["model"]))
+    steps, done = plan.config["trainer"].get("max_steps") or -1, int(plan.manifest.get("step", 0))
+    if resume and 0 <= steps < done:
+        raise UsageError(
+            f"trainer.max_steps is {steps}, and the checkpoint has {done} steps behind it: name at least as many."
+            + where(plan.resolved.origins.get("trainer.max_steps", ""))
+        )
     if resume and (callbacks := changed_callbacks(plan, old)):
         plan.other_callbacks, changes = True, [*changes, callbacks]
     if resume and changes and AGREE not in plan.command.flags:

@@ -10,7 +10,7 @@ from zoo import registry
 # All other settings name a run's folder, are compared, and can be varied; callbacks: see `is_passive_callback`
 PASSIVE_SETTINGS = (
     "trainer.devices", "trainer.accelerator", "trainer.num_nodes", "trainer.logger", "trainer.log_every_n_steps",
-    "trainer.default_root_dir", "trainer.profiler", "trainer.barebones", "trainer.detect_anomaly", "trainer.max_time",
+    "trainer.default_root_dir", "trainer.profiler", "trainer.detect_anomaly", "trainer.max_time",
     "trainer.model_registry", "trainer.num_sanity_val_steps", "trainer.enable_", "data.num_workers", "data.pin_memory",
     "data.cache",
 )  # fmt: skip

@@ -46,6 +46,12 @@ class Run:
         return f"{self.recipe}/{self.variant}"
 
 
+def is_same(value: object, other: object) -> bool:
+    """Whether two values of an option are the same: 1 batch and a share of 1.0 are not."""
+    numbers = isinstance(value, (int, float)) and isinstance(other, (int, float))
+    return value == other and (not numbers or type(value) is type(other))
+
+
 def differences(
     full: Mapping[str, object], base: Mapping[str, object], defaults: Mapping[str, object]
 ) -> dict[str, object]:
@@ -60,9 +66,9 @@ def differences(
             or (key == CALLBACKS and not value)
         ):
             continue
-        if key in base and base[key] == value:
+        if key in base and is_same(base[key], value):
             continue
-        if key not in base and key in defaults and defaults[key] == value:
+        if key not in base and key in defaults and is_same(defaults[key], value):
             continue
         changed[re.sub(r"[\[\]]", "", key)] = value
     return changed
@@ -124,7 +130,7 @@ def slug(value: object) -> str:
     if isinstance(value, bool) or value is None:
         return str(value).lower()
     if isinstance(value, float):
-        return f"{value:g}"
+        return f"{value:g}" if value != 1.0 else "1.0"  # a share of 1.0 of the batches is another variant than 1 batch
     if isinstance(value, (list, tuple)):
         return "-".join(slug(item) for item in value) or "empty"
     if isinstance(value, Mapping):

@@ -83,6 +83,11 @@ def check_trainer(options: Mapping[str, Any], origins: Mapping[str, str]) -> Non
         if value is not None and not fits(value):
             key = f"trainer.{name}"
             raise UsageError(f"{key!r} must be {right}; got {value!r:.60}.{where(origins.get(key, ''))}")
+    if options.get("barebones"):
+        raise UsageError(
+            "'trainer.barebones' trains without checkpoints and logs, and a run consists of them. Leave it out."
+            + where(origins.get("trainer.barebones", ""))
+        )
 
 
 def check_hardware(options: Mapping[str, Any], origins: Mapping[str, str]) -> None:

@@ -48,7 +48,7 @@ class Linear(Schedule):
     def __init__(self, total: int, warmup: int = 0, floor: float = 0.0):
         """
         Args:
-            floor: the factor at the last step.
+            floor: the factor that a step after the last one would have.
         """
         super().__init__(total, warmup)
         self.floor = floor
@@ -64,7 +64,7 @@ class Cosine(Schedule):
     def __init__(self, total: int, warmup: int = 0, floor: float = 0.1):
         """
         Args:
-            floor: the factor at the last step.
+            floor: the factor that a step after the last one would have.
         """
         super().__init__(total, warmup)
         self.floor = floor
@@ -99,7 +99,7 @@ class WSD(Schedule):
         """
         Args:
             decay: share of all steps that the decay takes, at the end.
-            floor: the factor at the last step.
+            floor: the factor that a step after the last one would have.
             curve: 1 - sqrt(x) or 1 - x over the share x of the decay that is done.
         """
         super().__init__(total, warmup)
