@@ -173,6 +173,7 @@ def test_rules_of_generation_are_obeyed(name, where, tmp_path):
         assert ours.generate(prompt, length=12, temperature=0.0)[0].text == right
     ours.export(tmp_path / "exported")
     again = zoo.load(tmp_path / "exported", device="cpu")
+    assert (again.tokenizer.names, again.tokenizer.published) == (ours.tokenizer.names, True)
     assert again.generate("a", length=12, temperature=0.0) == ours.generate("a", length=12, temperature=0.0)
 
 

@@ -6,6 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zoo.data.tokenfile import NAMES
 from zoo.errors import UsageError
 from zoo.inference import part_versions, weight_files
 from zoo.inference.find_run import EXPORT, WEIGHTS
@@ -29,8 +30,13 @@ def export(trained: Trained, folder: Path, force: bool = False) -> Path:
         raise UsageError(f"{folder} is where the model comes from. Choose another folder.")
     try:
         with atomic_files.replace_files(folder, EXPORT) as draft:
-            for name in trained.files:
-                atomic_files.copy(place.file(name), draft / name)
+            beside = {
+                NAMES,
+                *(name.replace("tokenizer.json", NAMES) for name in trained.files),
+            }  # of published tokenizers
+            for name in [*trained.files, *sorted(beside - {*trained.files})]:
+                if name in trained.files or (place.folder / name).is_file():
+                    atomic_files.copy(place.file(name), draft / name)
             weight_files.write_weights(trained.module, draft / WEIGHTS)
             about = {
                 "format": FORMAT,
