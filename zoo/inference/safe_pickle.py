@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import math
 import pickle
+import reprlib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from zoo.system import torch_internals
 
 PICKLE_BYTES, MOST_VALUES, DEPTH = 256 * 2**20, 20_000_000, 200
 # a checkpoint of 1,000 layers with both moments of AdamW has 1.5 million instructions; each takes at most 216 bytes
-MOST_INSTRUCTIONS = 5_000_000
+MOST_INSTRUCTIONS = 3_000_000
 MOST_DIMENSIONS = 64  # of a tensor, as in torch
 LARGEST_KEY = 2**53  # whole numbers below it hash to themselves: no two of them to one value
 PICKLE, MAGIC = "data.pkl", b"PK\x03\x04"
@@ -297,4 +298,5 @@ def _check_structure(top: Any) -> None:
 
 
 def _shorten(size: Any) -> str:
-    return f"{size!r:.80}"
+    # not repr: tuples that hold one tuple twice, 60 levels deep, have a text without end
+    return reprlib.repr(size)[:80]
