@@ -271,7 +271,7 @@ def test_options_are_typed_like_those_of_fit(mine):
 
     assert typed_options(Mine, "norm", "--eps", "1e-3", "--sizes", "[1, 2]") == {"eps": 1e-3, "sizes": (1, 2)}
     assert typed_options(Mine, "norm", "--model.norm.eps=2", "--norm.mode", "die") == {"eps": 2.0, "mode": "die"}
-    expert = typed_options(MoE, "ffn", "--expert", "plain", "--expert.activation", "relu", "--experts", "4")
+    expert = typed_options(MoE, "ffn", "--expert", "mlp", "--expert.activation", "relu", "--experts", "4")
     assert expert["experts"] == 4
     assert (expert["expert"].func, expert["expert"].keywords) == (MLP, {"activation": "relu"})
     assert typed_options(MoE, "ffn", "--expert.bias", "true")["expert"].keywords == {"bias": True}

@@ -60,7 +60,7 @@ def compare(monkeypatch, tmp_path, capsys):
         with pytest.MonkeyPatch.context() as patch:
             if not reports:
                 patch.setattr("zoo.compare.report.write_report", lambda *arguments: [])
-                patch.setattr(compare_run, "write_tensorboard_summary", lambda *arguments: [])
+                patch.setattr("zoo.compare.tensorboard_summary.write_summary", lambda *arguments: [])
                 patch.setattr(compare_recipes, "write_reports", lambda *arguments: None)
             result = main(["compare", *words])
         out, err = capsys.readouterr()

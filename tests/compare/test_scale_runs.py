@@ -73,7 +73,7 @@ def test_heads_keep_their_width_with_mup():
 )  # fmt: skip
 def test_what_is_said_of_the_learning_rate(tune, init, words):
     arms = [Arm((), (), point(64, 2, init))]
-    (note,) = scale_runs.rate_notes(request("dim=1,2,3", tune=tune), arms, [])
+    (note,) = scale_runs.rate_notes(request("dim=1,2,3", tune=tune), arms)
     assert words in note
 
 

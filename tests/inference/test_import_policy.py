@@ -288,9 +288,9 @@ def test_infrastructure_of_data_is_passive_at_any_depth(name, depth):
     from zoo.config.passive_settings import is_passive
     from zoo.training.setup import describe_configuration
 
-    assert is_passive(f"data.{'text.' * depth}{name}")
-    assert not is_passive(f"data.{'text.' * depth}batch_size")
-    assert not is_passive(f"model.{'text.' * depth}{name}")
+    assert is_passive(f"data.{'text.' * depth}{name}", 1)
+    assert not is_passive(f"data.{'text.' * depth}batch_size", 1)
+    assert not is_passive(f"model.{'text.' * depth}{name}", 1)
 
     def data(value):
         inner = {"class_path": "zoo.data.text.TextFiles", "init_args": {"max_length": 16, name: value}}

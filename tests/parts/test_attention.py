@@ -11,7 +11,6 @@ from torch.testing import assert_close
 from zoo.errors import UsageError
 from zoo.models.layer_overrides import Override
 from zoo.models.stack import Stack
-from zoo.parts import attention
 from zoo.parts.attention import Additive, Gaussian, MultiHead, TokenQueries
 from zoo.parts.backend import SDPA, Flash, Naive, Tiled
 from zoo.parts.cache import Cache, MemoryCache
@@ -283,8 +282,3 @@ def test_low_precision_stays_low_and_close(name, dtype):
 def test_a_negative_number_of_key_heads_is_refused(part, kv_heads):
     with pytest.raises(UsageError, match=f"kv_heads >= 1, got {kv_heads}"):
         part(16, 4, kv_heads=kv_heads)
-
-
-def test_the_type_of_a_selection_can_be_imported_by_its_old_name():
-    with pytest.warns(FutureWarning, match="zoo.parts.attention.Chosen is named Selection now"):
-        assert attention.Chosen is attention.Selection

@@ -165,13 +165,13 @@ def holds(folder, states, capsys):
         try:
             forget()
             assert run(capsys, "list") == 0
-            listed = capsys.readouterr().out
-            rows = {line.split()[1] for line in listed.splitlines() if line.startswith("norm ")}
+            out = capsys.readouterr().out
+            rows = {line.split()[1] for line in out.splitlines() if line.startswith("norm ")}
             assert site.parts <= rows
             assert not {"Ghost", "Older"} & rows
             for path in site.damaged:
-                assert listed.count(f"({path}") == 1, (path, listed)
-            assert sum(line.startswith("! ") for line in listed.splitlines()) == len(site.damaged)
+                assert out.count(f"({path}") == 1, (path, out)
+            assert sum(line.startswith("! ") for line in out.splitlines()) == len(site.damaged)
             for name in site.parts:
                 assert run(capsys, "show", "norm", name) == 0
             capsys.readouterr()

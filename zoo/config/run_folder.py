@@ -164,8 +164,8 @@ def _digest(text: str) -> str:
 def check_name(name: str) -> str:
     """The name that the user gave. Raises UsageError for one that could leave the folder of runs."""
     name = unicodedata.normalize("NFC", name)
-    plain = all(_is_plain(letter, "._+-=,") for letter in name) and _is_plain(name[:1] or " ", "") and ".." not in name
-    if not plain or len(name.encode()) > LONGEST_NAME:
+    is_valid = all(_is_plain(letter, "._+-=,") for letter in name) and _is_plain(name[:1] or " ", "") and ".." not in name
+    if not is_valid or len(name.encode()) > LONGEST_NAME:
         raise UsageError(
             f"--name {name!r:.160} may hold only letters, digits and . _ + - = , in at most {LONGEST_NAME} bytes"
         )

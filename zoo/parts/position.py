@@ -319,7 +319,7 @@ class ALiBi(Position):
         return -self.slope[head] * distance
 
     def reference(self, hook: str, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        """What ``bias`` gives, by the published slopes, one head after the other."""
+        """What ``bias`` gives, (heads, queries, keys), by the published slopes, one head after the other."""
         published = slopes(self.heads)
         axes = zip(self.extent.axes(query), self.extent.axes(key), strict=True)
         distance = torch.stack([(a - b).abs() for a, b in axes]).sum(0)

@@ -71,17 +71,17 @@ def answer(out: str, err: str) -> str:
 
 def faults(code: int, text: str, expected: Mistake) -> list[str]:
     """What is wrong with an answer, and how it differs from the table's."""
-    found = []
+    faulty = []
     if "Traceback" in text or "looks like a bug" in text:
-        found.append("a traceback")
+        faulty.append("a traceback")
     if text.startswith("error:") and len(text.splitlines()) > 6:
-        found.append(f"{len(text.splitlines())} lines")
+        faulty.append(f"{len(text.splitlines())} lines")
     if code != expected.code:
-        found.append(f"code {code}, was {expected.code}")
-    shown, before = (re.sub(r"\s+", " ", value)[:LONGEST] for value in (text, expected.answer))
-    if difflib.SequenceMatcher(None, shown, before, autojunk=False).ratio() < SIMILAR:
-        found.append(f"another answer: {shown!r}, was {before!r}")
-    return found
+        faulty.append(f"code {code}, was {expected.code}")
+    current, before = (re.sub(r"\s+", " ", value)[:LONGEST] for value in (text, expected.answer))
+    if difflib.SequenceMatcher(None, current, before, autojunk=False).ratio() < SIMILAR:
+        faulty.append(f"another answer: {current!r}, was {before!r}")
+    return faulty
 
 
 def numbers(text: str) -> set[int]:
