@@ -86,7 +86,7 @@ def test_the_command_line_takes_the_same_and_the_run_has_a_readable_name(zoo, pl
     code, _, err = zoo("fit", "lm-toy", "--model.depth", "2", *words)
     assert (code, err) == (0, "")
     (home,) = (plugin / "runs/lm-toy").iterdir()
-    assert home.name == "depth=2,overrides=first-1-step-2-ffn-MoE_experts_3-last-0-attention-Mine"
+    assert home.name == "depth=2,overrides=first-1-step-2-ffn-MoE_experts_3-282b3e38-last-0-attention-Mine"
     assert parts(library.load(home / "s1").net) == [("Mine", "MLP"), ("MultiHead", "RealTokens")]
     options = yaml.safe_load((home / "s1/config.yaml").read_text())["model"]["init_args"]
     assert fit_summary.layers(options) == ["  layers  1: ffn MoE(experts=3)", "  layers  0: attention Mine"]
@@ -167,7 +167,7 @@ def test_every_slot_of_some_layers_is_reached_from_the_command_line(zoo, work):
     code, _, err = zoo("fit", "lm-toy", "--model.depth", "4", "--model.overrides", WORDS)
     assert (code, err) == (0, "")
     (home,) = (work / "runs/lm-toy").iterdir()
-    changes = "layers-every_2nd-position-NoPosition-heads-1-layers-last-block-PostNorm"
+    changes = "layers-every_2nd-b9feddef-position-NoPosition-heads-1-layers-last-block-PostNorm"
     assert home.name == f"depth=4,overrides={changes}"
     options = yaml.safe_load((home / "s1/config.yaml").read_text())["model"]["init_args"]
     assert [" ".join(line.split()) for line in fit_summary.layers(options)] == [

@@ -154,7 +154,7 @@ def test_unknown_recipes_and_commands(zoo, recipe):
         (["--name"], "needs a value"),
         (["--resume=yes"], "'--resume' takes true, false or no value, got 'yes'"),
         (["lm-tiny", "--model..x", "1"], "a name is missing beside a dot"),
-        (["lm-tiny", "--model.x", "[1"], "--model.x [1 is not valid YAML"),
+        (["lm-tiny", "--model.x", "[1}]"], "--model.x [1}] is not valid YAML"),
     ],
 )
 def test_wrong_options(zoo, recipe, words, message):

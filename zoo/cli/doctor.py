@@ -9,6 +9,7 @@ import shlex
 import shutil
 import string
 import sys
+from collections import deque
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, distribution, entry_points
 from pathlib import Path
@@ -61,9 +62,9 @@ def needs() -> Needs:
     result = Needs({registry.BUILTIN: installed_version(registry.BUILTIN) or "not installed"})
     if not requirements(registry.BUILTIN):
         result.problems.append(f"{registry.BUILTIN} has no metadata: what it requires is unknown. Install it with pip.")
-    waiting, done = [(name, "") for name in (registry.BUILTIN, *plugins)], set[tuple[str, str]]()
+    waiting, done = deque((name, "") for name in (registry.BUILTIN, *plugins)), set[tuple[str, str]]()
     while waiting:
-        name, extra = waiting.pop(0)
+        name, extra = waiting.popleft()
         if (name, extra) in done:
             continue
         done.add((name, extra))

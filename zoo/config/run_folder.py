@@ -164,7 +164,9 @@ def _digest(text: str) -> str:
 def check_name(name: str) -> str:
     """The name that the user gave. Raises UsageError for one that could leave the folder of runs."""
     name = unicodedata.normalize("NFC", name)
-    is_valid = all(_is_plain(letter, "._+-=,") for letter in name) and _is_plain(name[:1] or " ", "") and ".." not in name
+    is_valid = (
+        all(_is_plain(letter, "._+-=,") for letter in name) and _is_plain(name[:1] or " ", "") and ".." not in name
+    )
     if not is_valid or len(name.encode()) > LONGEST_NAME:
         raise UsageError(
             f"--name {name!r:.160} may hold only letters, digits and . _ + - = , in at most {LONGEST_NAME} bytes"
