@@ -26,6 +26,7 @@ from zoo.compare.plan import verify_runs
 from zoo.compare.run_records import parse_record, read_records, read_state
 from zoo.compare.statistics import ALPHA
 from zoo.compare.verdict import answer
+from zoo.config.run_folder import slug
 from zoo.errors import UsageError
 from zoo.io import locks
 from zoo.io.locks import Lock
@@ -380,7 +381,7 @@ def test_the_test_split_may_decide(in_process, monkeypatch):
     """Figures of each run's last state on files that neither trained nor validated."""
 
     def run(words, **options):
-        return SimpleNamespace(returncode=main(words[3:]))  # after: python -m zoo
+        return SimpleNamespace(returncode=main(words[words.index("zoo") + 1 :]))  # after: python -P -m zoo
 
     monkeypatch.setattr(figures_on_test_split.subprocess, "run", run)
     words = ["compare", "./toy.yaml", "--vary", "model.ffn=mlp,swiglu", "--seeds=2", "--runs=tested"]
@@ -527,7 +528,7 @@ def test_what_is_chosen_after_a_look_spends_and_is_said(in_process):
     assert level == pytest.approx(FIRST * budget / candidates)
     assert "Chosen after looking at runs of this comparison: the goal bits_per_byte instead of loss" in text
     budget -= FIRST * budget
-    _, level = look("--seeds=3", "--baseline=norm=noisy.Two", folder="baseline=norm_two")
+    _, level = look("--seeds=3", "--baseline=norm=noisy.Two", folder=f"baseline={slug('norm=two')}")
     assert level == pytest.approx(FIRST * budget)  # with two variants there is one other baseline
     text = " ".join(in_process(*words, "--seeds=2,3", code=1).split())
     assert "seeds were left out that a look at this comparison has had, 1;" in text

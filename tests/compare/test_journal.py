@@ -138,7 +138,9 @@ def test_reports_on_other_questions_stand_beside_the_first(tmp_path):
     events = [plan(), look()]
     assert report_folder(tmp_path, [], QUESTION) == report_folder(tmp_path, events, QUESTION) == tmp_path
     other = Question("bleu", "last:3", "position=rope", (1, 2, 3, 4))
-    assert report_folder(tmp_path, events, other).name == "goal=bleu,at=last_3,baseline=position_rope,seeds=1-4"
+    assert report_folder(tmp_path, events, other).name == (
+        "goal=bleu,at=last_3-e68c5037,baseline=position_rope-c2d555b4,seeds=1-4"
+    )
     assert list_seeds((1, 2)) == "1, 2"
     assert report_folder(tmp_path, events, QUESTION, runs_changed=True) == tmp_path / "runs=changed"
 

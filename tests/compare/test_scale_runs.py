@@ -1,13 +1,12 @@
 """The sizes of a comparison: how they are named, what they train with, and what their runs say."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from tests.compare.fake_zoo import Costs, Fits
 from zoo.cli import commands, compare
 from zoo.compare import scale_runs
 from zoo.compare.plan import Arm, Comparison, Point
+from zoo.compare.prepare_runs import PreparedRuns
 from zoo.compare.variants import parse_factors
 from zoo.errors import UsageError
 
@@ -43,13 +42,16 @@ def test_no_sizes(scale, more, message):
         scale_runs.check_scale(request(*scale, **more))
 
 
-def test_a_budget_of_flops_is_that_of_the_baseline_of_each_size(tmp_path):
+def test_a_budget_of_flops_is_that_of_the_baseline_of_each_size(tmp_path, monkeypatch):
     comparison = request("trainer.max_steps=10,20,30", budget="flops")
     sizes = scale_runs.check_scale(comparison)
     budgets = [scale_runs.comparison_at(comparison, size, Fits(tmp_path), Costs()).budget for size in sizes]
     each = 3 * 40 * Costs().cost(Fits(tmp_path).point(("toy",)).config).flops
     assert [float(text.removeprefix("flops=")) for text in budgets] == pytest.approx([10 * each, 20 * each, 30 * each])
-    assert scale_runs.draft_at(comparison, sizes[0]).budget is None
+    monkeypatch.setattr(scale_runs, "check_comparison", lambda each: [each])  # without a model there is none yet
+    assert [(each.budget, each.options) for each in scale_runs.check_request(comparison)] == [
+        (None, size.words) for size in sizes
+    ]
 
 
 def point(dim, heads, init="zoo.models.initialization.MuP"):
@@ -81,13 +83,14 @@ def test_variants_that_some_size_lacks_are_left_out(tmp_path):
     fits = Fits(tmp_path)
     arms = {value: Arm(tuple(parse_factors([f"model.position={value}"])[0].choices()), (), fits.point(("toy",)))
             for value in ("rope", "alibi", "t5")}  # fmt: skip
-    sizes = [SimpleNamespace(arms=[arms[name] for name in names]) for names in
+    sizes = [PreparedRuns(tuple(arms[name] for name in names), tuned={"rope": str(names)}) for names in
              (("rope", "alibi", "t5"), ("rope", "t5"), ("t5", "rope"))]  # fmt: skip
-    aligned, missing = scale_runs.align_variants(sizes)
-    assert [[arm.variant[0].value for arm in each] for each in aligned] == [["rope", "t5"]] * 3
-    assert missing == ["position=alibi"]
+    aligned = scale_runs.align_variants(sizes)
+    assert [[arm.variant[0].value for arm in each.arms] for each in aligned] == [["rope", "t5"]] * 3
+    assert [each.tuned for each in aligned] == [each.tuned for each in sizes]
+    assert [[one.name for one in each.invalid] for each in aligned] == [["position=alibi"]] * 3
     with pytest.raises(UsageError, match="no variant can be built at all sizes"):
-        scale_runs.align_variants([SimpleNamespace(arms=[arms["rope"]]), SimpleNamespace(arms=[arms["rope"]])])
+        scale_runs.align_variants([PreparedRuns((arms["rope"],))] * 2)
 
 
 def test_a_file_says_sizes_as_a_command_line_does(tmp_path):

@@ -77,7 +77,6 @@ class ZooFit:
         new = {key: value for key, value in new.items() if not key.startswith(f"{CALLBACKS}.")}
         if not recorded:  # of an earlier version
             old[CALLBACKS] = acting_callbacks((self._config_of(path).get("trainer") or {}).get("callbacks"))
-            new.pop("on_nonfinite")
         blanks = {f"model.{name}" for name in config_plan.resolved.classes["model"].data_sizes}
         always = {*old, CALLBACKS}
         keys = [key for key in dict.fromkeys([*old, *new]) if key in always or key in config_plan.resolved.origins]
