@@ -207,6 +207,19 @@ def test_what_follows_a_prompt_is_cut_from_the_whole_text(name, tmp_path):
         assert ours.score(ending, context=context).log_probability == pytest.approx(float(chance.sum()), abs=1e-4)
 
 
+def test_a_text_that_merges_with_its_context_is_scored_alone(tmp_path):
+    build_checkpoint(DECODERS["gpt2"], decoder_tokenizers()["bytes"], tmp_path / "theirs")
+    ours, _ = import_checkpoint(tmp_path / "theirs", tmp_path / "ours")
+    context, text = "q", "u"
+    assert len(ours.tokenizer.encode(context + text)) <= len(ours.tokenizer.encode(context))
+    lead, own = ours.tokenizer.encode(context), ours.tokenizer.encode(text)
+    expected = ours.log_probabilities(torch.tensor([[*lead, *own]]))[0, len(lead) - 1 :].sum().item()
+    score = ours.score(text, context=context)
+    assert score.tokens == len(own) > 0
+    assert score.log_probability == pytest.approx(expected, abs=1e-6)
+    assert ours.score("fox", context=" ").tokens > 0
+
+
 def test_added_tokens_without_a_row_are_left_out_and_named(tmp_path):
     build_checkpoint(DECODERS["gpt2"], decoder_tokenizers()["bytes"], tmp_path / "theirs")
     path = tmp_path / "theirs" / "tokenizer_config.json"
