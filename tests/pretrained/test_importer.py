@@ -57,6 +57,13 @@ def test_an_unknown_key_is_named(theirs, tmp_path):
         imported(theirs, tmp_path / "ours")
 
 
+@pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])
+def test_an_adapter_beside_the_weights_is_refused(theirs, tmp_path, name):
+    (theirs / name).write_text("{}")
+    with pytest.raises(CheckpointError, match=rf"{name} belongs to an adapter, .* Merge it"):
+        imported(theirs, tmp_path / "ours")
+
+
 @pytest.mark.parametrize("key", ["transformer.wpe.weight", "transformer.h.1.mlp.c_fc.bias"])
 def test_a_missing_key_is_named(theirs, tmp_path, key):
     edited(theirs, lambda tensors: tensors.pop(key))
