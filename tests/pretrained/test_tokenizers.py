@@ -231,6 +231,24 @@ def test_added_tokens_without_a_row_are_left_out_and_named(tmp_path):
     assert ours.generate("the", length=2, temperature=0.0)
 
 
+def test_a_tokenizers_dropout_is_switched_off(tmp_path):
+    build_checkpoint(DECODERS["gpt2"], decoder_tokenizers()["bytes"], tmp_path / "theirs")
+    path = tmp_path / "theirs" / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "tokenizer_class": "PreTrainedTokenizerFast"}))
+    path = tmp_path / "theirs" / "tokenizer.json"
+    content = json.loads(path.read_text())
+    content["model"]["dropout"] = 0.5
+    path.write_text(json.dumps(content))
+    import_checkpoint(tmp_path / "theirs", tmp_path / "ours")
+    path = tmp_path / "ours" / "tokenizer.json"
+    content = json.loads(path.read_text())
+    assert content["model"]["dropout"] is None
+    content["model"]["dropout"] = 0.5  # as imports before had it
+    path.write_text(json.dumps(content))
+    ours = zoo.load(tmp_path / "ours", device="cpu")
+    assert len({tuple(ours.tokenizer.encode("the quick brown fox")) for _ in range(9)}) == 1
+
+
 def test_an_import_without_a_tokenizer_says_so(tmp_path):
     peers.build_peer(peers.LANGUAGE["gpt2"]).save_pretrained(tmp_path / "theirs")
     (tmp_path / "theirs" / "tokenizer.model").write_bytes(b"pieces")
