@@ -95,6 +95,14 @@ def test_a_copy_that_differs_from_what_it_is_tied_to_is_refused(theirs, tmp_path
         imported(theirs, tmp_path / "again")
 
 
+def test_a_tied_matrix_may_have_its_second_name_alone(theirs, tmp_path):
+    before = imported(theirs, tmp_path / "ours").tensors
+    edited(theirs, lambda tensors: tensors.update({"lm_head.weight": tensors.pop("transformer.wte.weight")}))
+    after = imported(theirs, tmp_path / "again").tensors
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
 def test_masks_are_no_weights_and_keys_may_lack_the_prefix(theirs, tmp_path):
     def change(tensors):
         for key in list(tensors):

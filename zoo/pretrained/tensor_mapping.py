@@ -124,6 +124,10 @@ def read_published(
 
     Raises CheckpointError that names a key that nothing is known of, or that is missing from a group.
     """
+    theirs = dict(theirs)
+    for copy, original in mapping.copies.items():
+        if copy in theirs and original not in theirs:  # a tied matrix that was saved under its second name alone
+            theirs[original] = theirs.pop(copy)
     remaining, tensors = set(theirs), dict[str, Tensor]()
     origins: dict[str, Origin] = {}
     for rule in mapping.rules:
