@@ -78,6 +78,14 @@ def test_a_differing_shape_is_named(theirs, tmp_path):
         imported(theirs, tmp_path / "ours")
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn, torch.int64])
+def test_quantised_weights_are_named(theirs, tmp_path, dtype):
+    key = "transformer.h.0.mlp.c_fc.weight"
+    edited(theirs, lambda tensors: tensors.update({key: tensors[key].to(dtype)}))
+    with pytest.raises(CheckpointError, match=rf"{key} holds {dtype}: quantised weights are not read"):
+        imported(theirs, tmp_path / "ours")
+
+
 def test_a_deeper_configuration_and_a_shallower_one_are_refused(theirs, tmp_path):
     changed(theirs, n_layer=3)
     with pytest.raises(CheckpointError, match=r"no tensor for stack\.blocks\.2"):

@@ -144,6 +144,12 @@ def read_published(
                 raise CheckpointError(
                     f"{source} has both {', '.join(origins[name].keys)} and {key}, which are one tensor."
                 )
+            for weight in keys:
+                if not theirs[weight].is_floating_point() or theirs[weight].element_size() == 1:
+                    raise CheckpointError(
+                        f"{source}: {weight} holds {theirs[weight].dtype}: quantised weights are not read. Save the "
+                        "model in float32, float16 or bfloat16."
+                    )
             try:
                 tensors[name] = rule.how.read([theirs[one] for one in keys])
             except (RuntimeError, ValueError) as error:
