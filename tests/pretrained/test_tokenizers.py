@@ -11,6 +11,7 @@ from odd_tokenizers import TEXTS, decoder_tokenizers, encoder_tokenizers, pair_t
 
 import zoo
 from zoo.cli import main
+from zoo.errors import UsageError
 
 transformers = peers.transformers
 LLAMA = {**peers.LLAMA, "num_hidden_layers": 1}
@@ -229,6 +230,17 @@ def test_added_tokens_without_a_row_are_left_out_and_named(tmp_path):
     assert "<|late|>" in output
     assert len(ours.tokenizer.encode("<|late|>")) > 1
     assert ours.generate("the", length=2, temperature=0.0)
+
+
+def test_rules_that_leave_no_token_are_named(tmp_path):
+    build_checkpoint(DECODERS["gpt2"], decoder_tokenizers()["bytes"], tmp_path / "theirs")
+    path = tmp_path / "theirs" / "generation_config.json"
+    rules = {"forced_eos_token_id": 7, "suppress_tokens": [7]}
+    path.write_text(json.dumps({**json.loads(path.read_text()), **rules}))
+    ours, _ = import_checkpoint(tmp_path / "theirs", tmp_path / "ours")
+    for settings in ({"temperature": 0.0}, {"temperature": 1.0}, {"beams": 2}):
+        with pytest.raises(UsageError, match=r"leave no token after 2 .*forced_eos_token_id, suppress_tokens"):
+            ours.generate("the", length=3, **settings)
 
 
 def test_a_tokenizers_dropout_is_switched_off(tmp_path):
