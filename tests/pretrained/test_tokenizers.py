@@ -232,6 +232,16 @@ def test_added_tokens_without_a_row_are_left_out_and_named(tmp_path):
     assert ours.generate("the", length=2, temperature=0.0)
 
 
+def test_prefixes_of_tasks_are_named(tmp_path):
+    build_checkpoint(DECODERS["gpt2"], decoder_tokenizers()["bytes"], tmp_path / "theirs")
+    path = tmp_path / "theirs" / "config.json"
+    tasks = {"translation": {"prefix": "to German: ", "num_beams": 4}, "text-generation": {"do_sample": True}}
+    path.write_text(json.dumps({**json.loads(path.read_text()), "task_specific_params": tasks}))
+    _, output = import_checkpoint(tmp_path / "theirs", tmp_path / "ours")
+    assert "not put before texts; write it yourself (task_specific_params): translation 'to German: '" in output
+    assert "text-generation" not in output
+
+
 def test_rules_that_leave_no_token_are_named(tmp_path):
     build_checkpoint(DECODERS["gpt2"], decoder_tokenizers()["bytes"], tmp_path / "theirs")
     path = tmp_path / "theirs" / "generation_config.json"

@@ -58,7 +58,16 @@ def import_tokenizers(
     if model["class_path"].rpartition(".")[2] not in GENERATING:
         return {}, notes
     settings, more = generation_settings(source, theirs, size)
-    return {"generation": settings}, [*notes, *more]
+    return {"generation": settings}, [*notes, *more, *_prefixes(theirs)]
+
+
+def _prefixes(theirs: Mapping[str, Any]) -> list[str]:
+    """A sentence on what their pipelines put before the texts of a task."""
+    tasks: Any = theirs.get("task_specific_params")
+    tasks = tasks if isinstance(tasks, dict) else {}
+    pairs = [(task, params.get("prefix")) for task, params in tasks.items() if isinstance(params, dict)]
+    prefixes = ", ".join(f"{task} {prefix!r}" for task, prefix in pairs if prefix)
+    return [f"not put before texts; write it yourself (task_specific_params): {prefixes}"] if prefixes else []
 
 
 def generation_settings(source: Path, theirs: Mapping[str, Any], size: int) -> tuple[dict[str, Any], list[str]]:
