@@ -57,6 +57,16 @@ def test_texts_are_classified(runs, capsys):
         model.fill("x")
 
 
+def test_a_text_that_is_cut_off_is_named(runs, capsys):
+    text = "the purr of 99 " * 20
+    run = runs / "topics-tiny/t/s1"
+    count, room = len(zoo.load(run).tokenizer.encode(text)), zoo.load(run).room
+    assert main(["classify", str(run), "--text", text, "--text", "the bark of 3"]) == 0
+    error = capsys.readouterr().err
+    assert f"has {count} tokens, more than the {room} that the model reads: its end is cut off" in error
+    assert "bark" not in error
+
+
 def test_tokens_are_tagged_in_pieces_as_long_as_the_model(runs, capsys):
     model = zoo.load(runs / "roles-tiny/r/s1")
     text = "def f(x):\n    return g(x) + 1  # a comment of some length, so that one piece is not enough\n"

@@ -57,6 +57,13 @@ def test_an_unknown_key_is_named(theirs, tmp_path):
         imported(theirs, tmp_path / "ours")
 
 
+@pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])
+def test_an_adapter_beside_the_weights_is_refused(theirs, tmp_path, name):
+    (theirs / name).write_text("{}")
+    with pytest.raises(CheckpointError, match=rf"{name} belongs to an adapter, .* Merge it"):
+        imported(theirs, tmp_path / "ours")
+
+
 @pytest.mark.parametrize("key", ["transformer.wpe.weight", "transformer.h.1.mlp.c_fc.bias"])
 def test_a_missing_key_is_named(theirs, tmp_path, key):
     edited(theirs, lambda tensors: tensors.pop(key))
@@ -68,6 +75,14 @@ def test_a_missing_key_is_named(theirs, tmp_path, key):
 def test_a_differing_shape_is_named(theirs, tmp_path):
     changed(theirs, n_positions=9)
     with pytest.raises(CheckpointError, match=r"wpe\.weight is \(8, 8\) where the configuration says \(9, 8\)"):
+        imported(theirs, tmp_path / "ours")
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn, torch.int64])
+def test_quantised_weights_are_named(theirs, tmp_path, dtype):
+    key = "transformer.h.0.mlp.c_fc.weight"
+    edited(theirs, lambda tensors: tensors.update({key: tensors[key].to(dtype)}))
+    with pytest.raises(CheckpointError, match=rf"{key} holds {dtype}: quantised weights are not read"):
         imported(theirs, tmp_path / "ours")
 
 
@@ -86,6 +101,14 @@ def test_a_copy_that_differs_from_what_it_is_tied_to_is_refused(theirs, tmp_path
     edited(theirs, lambda tensors: tensors["lm_head.weight"].add_(1))
     with pytest.raises(CheckpointError, match=r"lm_head\.weight differs from transformer\.wte\.weight"):
         imported(theirs, tmp_path / "again")
+
+
+def test_a_tied_matrix_may_have_its_second_name_alone(theirs, tmp_path):
+    before = imported(theirs, tmp_path / "ours").tensors
+    edited(theirs, lambda tensors: tensors.update({"lm_head.weight": tensors.pop("transformer.wte.weight")}))
+    after = imported(theirs, tmp_path / "again").tensors
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
 
 
 def test_masks_are_no_weights_and_keys_may_lack_the_prefix(theirs, tmp_path):

@@ -95,9 +95,28 @@ def rules():
 
 def settings_of(source):
     try:
-        return tokenizer_files.generation_settings(source, {})[0], ""
+        return tokenizer_files.generation_settings(source, {}, 300)[0], ""
     except ZooError as error:
         return None, str(error)
+
+
+@pytest.mark.parametrize("key", ["suppress_tokens", "begin_suppress_tokens", "eos_token_id", "bad_words_ids"])
+def test_numbers_of_tokens_are_checked_against_the_vocabulary(key, tmp_path):
+    path = tmp_path / "generation_config.json"
+    for number, right in ((299, True), (300, False), (-1, False)):
+        path.write_text(json.dumps({key: [[5, number]] if key == "bad_words_ids" else [5, number]}))
+        settings, message = settings_of(tmp_path)
+        assert (settings is not None) == right
+        assert right or (f"{key}=" in message and "has the numbers 0 to 299" in message)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [{"bad_words_ids": [[]]}, {"bad_words_ids": [5, 6]}, {"suppress_tokens": ["x"]}, {"repetition_penalty": 0}],
+)
+def test_a_malformed_rule_is_named(rule, tmp_path):
+    (tmp_path / "generation_config.json").write_text(json.dumps(rule))
+    assert next(iter(rule)) in settings_of(tmp_path)[1]
 
 
 @torch.no_grad()

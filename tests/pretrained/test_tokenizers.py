@@ -11,6 +11,7 @@ from odd_tokenizers import TEXTS, decoder_tokenizers, encoder_tokenizers, pair_t
 
 import zoo
 from zoo.cli import main
+from zoo.errors import UsageError
 
 transformers = peers.transformers
 LLAMA = {**peers.LLAMA, "num_hidden_layers": 1}
@@ -208,6 +209,19 @@ def test_what_follows_a_prompt_is_cut_from_the_whole_text(name, tmp_path):
         assert ours.score(ending, context=context).log_probability == pytest.approx(float(chance.sum()), abs=1e-4)
 
 
+def test_a_text_that_merges_with_its_context_is_scored_alone(tmp_path):
+    build_checkpoint(DECODERS["gpt2"], decoder_tokenizers()["bytes"], tmp_path / "theirs")
+    ours, _ = import_checkpoint(tmp_path / "theirs", tmp_path / "ours")
+    context, text = "q", "u"
+    assert len(ours.tokenizer.encode(context + text)) <= len(ours.tokenizer.encode(context))
+    lead, own = ours.tokenizer.encode(context), ours.tokenizer.encode(text)
+    expected = ours.log_probabilities(torch.tensor([[*lead, *own]]))[0, len(lead) - 1 :].sum().item()
+    score = ours.score(text, context=context)
+    assert score.tokens == len(own) > 0
+    assert score.log_probability == pytest.approx(expected, abs=1e-6)
+    assert ours.score("fox", context=" ").tokens > 0
+
+
 def test_added_tokens_without_a_row_are_left_out_and_named(tmp_path):
     build_checkpoint(DECODERS["gpt2"], decoder_tokenizers()["bytes"], tmp_path / "theirs")
     path = tmp_path / "theirs" / "tokenizer_config.json"
@@ -217,6 +231,45 @@ def test_added_tokens_without_a_row_are_left_out_and_named(tmp_path):
     assert "<|late|>" in output
     assert len(ours.tokenizer.encode("<|late|>")) > 1
     assert ours.generate("the", length=2, temperature=0.0)
+
+
+def test_prefixes_of_tasks_are_named(tmp_path):
+    build_checkpoint(DECODERS["gpt2"], decoder_tokenizers()["bytes"], tmp_path / "theirs")
+    path = tmp_path / "theirs" / "config.json"
+    tasks = {"translation": {"prefix": "to German: ", "num_beams": 4}, "text-generation": {"do_sample": True}}
+    path.write_text(json.dumps({**json.loads(path.read_text()), "task_specific_params": tasks}))
+    _, output = import_checkpoint(tmp_path / "theirs", tmp_path / "ours")
+    assert "not put before texts; write it yourself (task_specific_params): translation 'to German: '" in output
+    assert "text-generation" not in output
+
+
+def test_rules_that_leave_no_token_are_named(tmp_path):
+    build_checkpoint(DECODERS["gpt2"], decoder_tokenizers()["bytes"], tmp_path / "theirs")
+    path = tmp_path / "theirs" / "generation_config.json"
+    rules = {"forced_eos_token_id": 7, "suppress_tokens": [7]}
+    path.write_text(json.dumps({**json.loads(path.read_text()), **rules}))
+    ours, _ = import_checkpoint(tmp_path / "theirs", tmp_path / "ours")
+    for settings in ({"temperature": 0.0}, {"temperature": 1.0}, {"beams": 2}):
+        with pytest.raises(UsageError, match=r"leave no token after 2 .*forced_eos_token_id, suppress_tokens"):
+            ours.generate("the", length=3, **settings)
+
+
+def test_a_tokenizers_dropout_is_switched_off(tmp_path):
+    build_checkpoint(DECODERS["gpt2"], decoder_tokenizers()["bytes"], tmp_path / "theirs")
+    path = tmp_path / "theirs" / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "tokenizer_class": "PreTrainedTokenizerFast"}))
+    path = tmp_path / "theirs" / "tokenizer.json"
+    content = json.loads(path.read_text())
+    content["model"]["dropout"] = 0.5
+    path.write_text(json.dumps(content))
+    import_checkpoint(tmp_path / "theirs", tmp_path / "ours")
+    path = tmp_path / "ours" / "tokenizer.json"
+    content = json.loads(path.read_text())
+    assert content["model"]["dropout"] is None
+    content["model"]["dropout"] = 0.5  # as imports before had it
+    path.write_text(json.dumps(content))
+    ours = zoo.load(tmp_path / "ours", device="cpu")
+    assert len({tuple(ours.tokenizer.encode("the quick brown fox")) for _ in range(9)}) == 1
 
 
 def test_an_import_without_a_tokenizer_says_so(tmp_path):

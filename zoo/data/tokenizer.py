@@ -149,6 +149,8 @@ class Tokenizer:
                 inner = tokenizers.Tokenizer.from_str(text)
                 inner.no_padding()
                 inner.no_truncation()
+                if isinstance(inner.model, models.BPE):
+                    inner.model.dropout = None  # which would draw other tokens each time
                 result = cls(inner, names, splits_specials)
             result.source = str(path)
             return result

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from zoo.errors import UsageError
 from zoo.models.decoding_state import State
 
 
@@ -112,6 +113,9 @@ class GenerationRules:
         return self != GenerationRules(self.eos_token_id)
 
 
+NONE = GenerationRules()
+
+
 class Ruled(Watching):
     """A decoding state whose logits obey the rules, as transformers' logits processors do, in their order.
 
@@ -133,7 +137,14 @@ class Ruled(Watching):
         """Logits (B, V) in float32, where forbidden tokens have -inf."""
         logits = logits.float().clone()
         for row, (prompt, new, length) in enumerate(zip(self.prompts, generated, self.lengths, strict=True)):
+            possible = not bool(logits[row].isneginf().all())
             self._change_row(logits[row], [*prompt, *new], len(new), length)
+            if possible and bool(logits[row].isneginf().all()):
+                names = ", ".join(key for key in vars(self.rules) if getattr(self.rules, key) != getattr(NONE, key))
+                raise UsageError(
+                    f"the rules of generation leave no token after {len(new)} generated ones. They contradict each "
+                    f"other, in config.json (generation): {names}."
+                )
         return logits
 
     def _change_row(self, row: Tensor, tokens: list[int], new: int, length: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -17,6 +18,8 @@ from zoo.io import limits
 
 if TYPE_CHECKING:
     from zoo.tasks.task import Task
+
+log = logging.getLogger(__name__)
 
 
 class TaggedText(NamedTuple):
@@ -54,7 +57,7 @@ class TrainedSequenceClassification(TrainedLabelling):
     """A classifier of texts."""
 
     def classify(self, texts: str | Sequence[str], top: int = 5) -> list[list[Guess]]:
-        """The ``top`` most probable classes of each text, truncated to the model's max_length.
+        """The ``top`` most probable classes of each text, truncated with a warning to the model's max_length.
 
         Raises UsageError for ``top`` below 1.
         """
@@ -62,8 +65,13 @@ class TrainedSequenceClassification(TrainedLabelling):
             raise UsageError(f"top must be at least 1, got {top}.")
         guesses = []
         for text in as_list(texts):
-            ids = self.tokenizer.encode(text)[: self.room]
-            chance, place = self._chances(ids).topk(min(top, len(self.names)))
+            ids = self.tokenizer.encode(text)
+            if len(ids) > self.room:
+                log.warning(
+                    "the text %r has %d tokens, more than the %d that the model reads: its end is cut off",
+                    text[:60], len(ids), self.room,
+                )  # fmt: skip
+            chance, place = self._chances(ids[: self.room]).topk(min(top, len(self.names)))
             pairs = zip(place.tolist(), chance.tolist(), strict=True)
             guesses.append([Guess(self.names[one], value) for one, value in pairs])
         return guesses

@@ -302,7 +302,8 @@ class TrainedLanguageModel(Trained):
         it; otherwise the first token is not scored. Texts longer than the model's max_length are read in windows of
         that length, as in evaluation. Context and text are tokenized together, and the tokens behind those of the
         context alone are scored, as lm-eval does; with a published tokenizer also the spaces that the context ends
-        with. If tokenization of a + b is that of a and b, then score(a + b) = score(a) + score(b, context=a).
+        with. A text that merges with its context, so that no token is left, is tokenized alone. If tokenization of
+        a + b is that of a and b, then score(a + b) = score(a) + score(b, context=a).
         """
         scores = self._score(as_list(text), context)
         return scores[0] if isinstance(text, str) else scores
@@ -311,11 +312,12 @@ class TrainedLanguageModel(Trained):
         """The tokens that a text is conditioned on, and those that are scored."""
         tokenizer = self.tokenizer
         before, behind = tokenizer.template
-        if not before and not (context and tokenizer.published):
+        visible = context.rstrip() if tokenizer.published else context
+        if not before and not (visible and tokenizer.published):
             before = self._beginning()
-        ids = tokenizer.encode(context.rstrip() if tokenizer.published else context)
-        whole = tokenizer.encode(context + text)
-        return [*before, *ids], [*whole[len(ids) :], *behind]
+        ids = tokenizer.encode(visible)
+        scored = tokenizer.encode(context + text)[len(ids) :] or tokenizer.encode(text)
+        return [*before, *ids], [*scored, *behind]
 
     @torch.no_grad()
     def _score(self, texts: list[str], context: str) -> list[Score]:

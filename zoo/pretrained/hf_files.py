@@ -13,6 +13,7 @@ from zoo.pretrained.tensor_mapping import Tensors
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.h5", "*.msgpack")
+ADAPTERS = ("adapter_config.json", "adapter_model.*")
 SAFE = (
     "Save it as safetensors: model.save_pretrained(DIR, safe_serialization=True), on a machine that may run its code."
 )
@@ -33,6 +34,11 @@ def config(folder: Path) -> dict[str, Any]:
 def tensors(folder: Path) -> Tensors:
     """All tensors of a checkpoint. Raises CheckpointError for one that is incomplete or would run code."""
     index = folder / INDEX
+    for adapter in sorted(path.name for kind in ADAPTERS for path in folder.glob(kind)):
+        raise CheckpointError(
+            f"{folder / adapter} belongs to an adapter, which zoo does not read. Merge it into the weights first "
+            "(merge_and_unload() of peft), or take its files out of the folder."
+        )
     if index.is_file() and (folder / WEIGHTS).is_file():
         raise CheckpointError(
             f"{folder} has both {WEIGHTS} and {INDEX} of several files, and other libraries read the first. Delete the "

@@ -124,6 +124,10 @@ def read_published(
 
     Raises CheckpointError that names a key that nothing is known of, or that is missing from a group.
     """
+    theirs = dict(theirs)
+    for copy, original in mapping.copies.items():
+        if copy in theirs and original not in theirs:  # a tied matrix that was saved under its second name alone
+            theirs[original] = theirs.pop(copy)
     remaining, tensors = set(theirs), dict[str, Tensor]()
     origins: dict[str, Origin] = {}
     for rule in mapping.rules:
@@ -140,6 +144,12 @@ def read_published(
                 raise CheckpointError(
                     f"{source} has both {', '.join(origins[name].keys)} and {key}, which are one tensor."
                 )
+            for weight in keys:
+                if not theirs[weight].is_floating_point() or theirs[weight].element_size() == 1:
+                    raise CheckpointError(
+                        f"{source}: {weight} holds {theirs[weight].dtype}: quantised weights are not read. Save the "
+                        "model in float32, float16 or bfloat16."
+                    )
             try:
                 tensors[name] = rule.how.read([theirs[one] for one in keys])
             except (RuntimeError, ValueError) as error:

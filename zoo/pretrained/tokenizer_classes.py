@@ -130,6 +130,8 @@ class _Builder:
             inner = steps[name]()
             if self.content is not None:
                 inner.post_processor = _empty(self.content).post_processor
+        if isinstance(inner.model, models.BPE):
+            inner.model.dropout = None  # which would draw other tokens each time
         roles = {role: token for role in ROLES if (token := self._token(f"{role}_token")) is not None}
         self._add_tokens(inner, name, roles)
         self._add_template(inner, name, roles)

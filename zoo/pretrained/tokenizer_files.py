@@ -57,11 +57,20 @@ def import_tokenizers(
     notes = _tokenizer(source, folder, theirs, size, "source_vocab_size" in options)
     if model["class_path"].rpartition(".")[2] not in GENERATING:
         return {}, notes
-    settings, more = generation_settings(source, theirs)
-    return {"generation": settings}, [*notes, *more]
+    settings, more = generation_settings(source, theirs, size)
+    return {"generation": settings}, [*notes, *more, *_prefixes(theirs)]
 
 
-def generation_settings(source: Path, theirs: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def _prefixes(theirs: Mapping[str, Any]) -> list[str]:
+    """A sentence on what their pipelines put before the texts of a task."""
+    tasks: Any = theirs.get("task_specific_params")
+    tasks = tasks if isinstance(tasks, dict) else {}
+    pairs = [(task, params.get("prefix")) for task, params in tasks.items() if isinstance(params, dict)]
+    prefixes = ", ".join(f"{task} {prefix!r}" for task, prefix in pairs if prefix)
+    return [f"not put before texts; write it yourself (task_specific_params): {prefixes}"] if prefixes else []
+
+
+def generation_settings(source: Path, theirs: Mapping[str, Any], size: int) -> tuple[dict[str, Any], list[str]]:
     """The rules of generation of a checkpoint, those of generation_config.json or else of config.json; and a sentence
     on settings that zoo's own options replace. Raises UsageError that names a key which is not read.
     """
@@ -74,15 +83,30 @@ def generation_settings(source: Path, theirs: Mapping[str, Any]) -> tuple[dict[s
         content = {key: value for key, value in theirs.items() if key in names}
         GENERATION_CONFIG.complete(content, path.name, str(path))
     rules = {key: content[key] for key in GENERATION_CONFIG.read if content.get(key) is not None}
-    for key in rules:
-        numbers = rules[key] if isinstance(rules[key], list) else [rules[key]]
-        if key.endswith("_id") and not all(isinstance(one, int) and not isinstance(one, bool) for one in numbers):
-            raise UsageError(f"{path}: {key}={shorten(rules[key])} is not supported; a token's number would be.")
+    for key, value in rules.items():
+        entry = f"{path}: {key}={shorten(value)} is not supported"
+        if key == "repetition_penalty" and value == 0:
+            raise UsageError(f"{entry}; a number above 0 would be.")
+        numbers = _token_numbers(key, value)
+        if not all(isinstance(number, int) and not isinstance(number, bool) for number in numbers):
+            right = "lists of tokens' numbers" if key == "bad_words_ids" else "a token's number"
+            raise UsageError(f"{entry}; {right} would be.")
+        if key != "bos_token_id" and not all(0 <= number < size for number in numbers):  # bos is in no rule
+            raise UsageError(f"{entry}: the model has the numbers 0 to {size - 1}.")
     theirs_own = {"do_sample": False, "num_beams": 1, "temperature": 1.0, "top_k": 50, "top_p": 1.0}
     search = [f"{key}={content[key]}" for key in content if key in SEARCH_SETTINGS
               and content[key] not in (None, theirs_own.get(key))]  # fmt: skip
     note = f"not used ({path.name}; zoo's own options say how to search): {', '.join(sorted(search))}"
     return rules, [note] if search else []
+
+
+def _token_numbers(key: str, value: Any) -> list[Any]:
+    """The numbers of tokens in the value of a key; None stands for a word that is no list of numbers."""
+    if key == "bad_words_ids":
+        return [number for word in value for number in (word if isinstance(word, list) and word else [None])]
+    if not key.endswith(("_token_id", "suppress_tokens")):
+        return []
+    return value if isinstance(value, list) else [value]
 
 
 def export_tokenizers(source: Path, folder: Path, family: Family, config: Mapping[str, Any]) -> dict[str, Any]:
