@@ -149,6 +149,17 @@ def test_other_files_are_named(tmp_path, files):
         NpzImages(*files, augment="mixup")  # type: ignore[arg-type]
 
 
+def test_names_of_classes_as_bytes_are_utf_8(tmp_path):
+    names = ["a", "b", "c", "d", "\u00e9"]
+    path = archive(tmp_path / "bytes.npz", names=np.array([name.encode() for name in names]))
+    data = NpzImages(path, path, seed=0)
+    data.ready()
+    assert data.names == names
+    path = archive(tmp_path / "latin.npz", names=np.array([name.encode("latin-1") for name in names]))
+    with pytest.raises(UsageError, match=r"latin\.npz: the names of the classes are bytes that are not UTF-8"):
+        NpzImages(path, path, seed=0).ready()
+
+
 def folder(root, splits=("train", "val"), classes=("cat", "dog")):
     for split in splits:
         for number, name in enumerate(classes):

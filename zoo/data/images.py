@@ -281,7 +281,7 @@ class NpzImages(ImageData):
             arrays = _npz(Path(file).expanduser())
             splits[name] = Split(square_images(arrays["images"], self.image_size, file), arrays["labels"])
             if name == "train":
-                names = [str(one) for one in arrays.get("names", ())]
+                names = class_names(arrays, file)
             pixels, first = splits[name].pixels, splits["train"].pixels
             if (pixels.size, pixels.channels) != (first.size, first.channels):
                 raise UsageError(
@@ -289,6 +289,14 @@ class NpzImages(ImageData):
                     f"has {first.size} with {first.channels}"
                 )
         return splits, names or class_numbers(splits["train"].labels, self.files["train"])
+
+
+def class_names(arrays: dict[str, np.ndarray], where: str) -> list[str]:
+    """The array ``names`` as text; bytes are read as UTF-8. Empty where there is no such array."""
+    try:
+        return [name.decode() if isinstance(name, bytes) else str(name) for name in arrays.get("names", ())]
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{where}: the names of the classes are bytes that are not UTF-8: {error.object!r}") from error
 
 
 def class_numbers(labels: np.ndarray, where: str) -> list[str]:
