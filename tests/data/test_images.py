@@ -160,6 +160,13 @@ def test_names_of_classes_as_bytes_are_utf_8(tmp_path):
         NpzImages(path, path, seed=0).ready()
 
 
+def test_other_names_of_classes_in_validation_are_refused(tmp_path, files):
+    swapped = archive(tmp_path / "swapped.npz", 20, names=np.array(["b", "a", "c", "d", "e"]))
+    with pytest.raises(UsageError, match=r"swapped\.npz: .* are b, a, c, d, e, but those of .* are a, b, c, d, e"):
+        NpzImages(files[0], swapped, seed=0).ready()
+    NpzImages(files[0], archive(tmp_path / "unnamed.npz", 20, names=None), seed=0).ready()
+
+
 def folder(root, splits=("train", "val"), classes=("cat", "dog")):
     for split in splits:
         for number, name in enumerate(classes):

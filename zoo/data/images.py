@@ -282,6 +282,12 @@ class NpzImages(ImageData):
             splits[name] = Split(square_images(arrays["images"], self.image_size, file), arrays["labels"])
             if name == "train":
                 names = class_names(arrays, file)
+            elif names and (others := class_names(arrays, file)) and others != names:
+                raise UsageError(
+                    f"{file}: the names of the classes are {', '.join(others):.150}, but those of "
+                    f"{self.files['train']} are {', '.join(names):.150}.\n"
+                    "Give both the same names in the same order, and number the labels so."
+                )
             pixels, first = splits[name].pixels, splits["train"].pixels
             if (pixels.size, pixels.channels) != (first.size, first.channels):
                 raise UsageError(
