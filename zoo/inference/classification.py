@@ -217,6 +217,10 @@ def open_image(picture: Picture, name: str) -> Image.Image:
         image = open_header(str(path))
     elif isinstance(picture, Image.Image):
         image = picture
+        try:
+            image.load()  # what is decoded already is not shrunk while it is decoded: the image is the caller's
+        except UNREADABLE as error:
+            raise UsageError(f"{name} cannot be read as an image: {error}") from error
     else:
         array = np.asarray(picture)
         if array.dtype != np.uint8 or not (array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (1, 3, 4))):
