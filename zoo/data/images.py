@@ -19,7 +19,7 @@ import numpy as np
 from PIL import Image
 
 from zoo.data.augment import Augment
-from zoo.data.cache import cached_entry, write_json
+from zoo.data.cache import cached_entry
 from zoo.data.data import require_fraction, split_by_content, tell_repeated
 from zoo.data.imagedata import ImageData, Split, square_images, stratified_split
 from zoo.data.imagefiles import UNREADABLE, FilePixels, Files, Items, open_header
@@ -152,11 +152,14 @@ class ImageFolder(ImageData):
             wrong = {path: why for path in paths if (why := image_problem(path, whole))}
             return {"wrong": wrong, "contents": {path: content_digest(path) for path in paths if path not in wrong}}
 
+        def write_checked(folder: Path) -> None:  # in ASCII, as a file's name may be no UTF-8
+            atomic_files.write_bytes(folder / "checked.json", json.dumps(check()).encode())
+
         key = {"format": 4, "files": [[path, *state] for path, state in zip(paths, states, strict=True)]}
         if any(state[2] > time.time_ns() - UNSETTLED for state in states):
             checked = check()  # a file that changes again within a tick of the clock would look as it does now
         else:
-            entry = cached_entry("headers", key, lambda folder: write_json(folder / "checked.json", check()))
+            entry = cached_entry("headers", key, write_checked)
             checked = json.loads((entry / "checked.json").read_text("utf-8"))
         wrong, contents = checked["wrong"], checked["contents"]
         if not wrong:
@@ -203,6 +206,8 @@ def class_files(folder: Path) -> dict[str, list[Path]]:
     members: dict[str, list[Path]] = {}
     others = {path: kind for path, kind in top.others.items() if kind != "a folder"}
     for place in top.others.keys() - others.keys():
+        if place.name.encode(errors="replace").decode() != place.name:
+            raise UsageError(f"{folder}: the name of the class {place.name!a} is not UTF-8: rename the folder.")
         inside = list_folder(place, is_image)
         members.setdefault(unicodedata.normalize("NFC", place.name), []).extend(inside.files)
         others |= inside.others
