@@ -261,6 +261,12 @@ def test_torchvision_data_sets(tmp_path):
         patch.undo()
 
 
+@pytest.mark.parametrize("name", ["EMNIST", "OxfordIIITPet", "Places365"])
+def test_data_sets_of_torchvision_with_splits_of_other_names_are_refused(tmp_path, name):
+    with pytest.raises(UsageError, match=rf"the train split of its {name} in .*split"):
+        TorchvisionImages(name, str(tmp_path), image_size=8).ready()
+
+
 def test_stratified_takes_the_same_share_of_each_class():
     labels = np.array([0] * 50 + [1] * 10 + [2] * 20)
     train, val = stratified_split(labels, 0.2, [1])

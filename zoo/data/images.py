@@ -448,6 +448,11 @@ class TorchvisionImages(ImageData):
             return cls(str(self.path), **arguments)
         except (RuntimeError, OSError) as error:
             raise missing_file(f"the {split} split of the data set {self.dataset} in {self.path}", RECIPES) from error
+        except ValueError as error:  # it has splits of other names, or files that are damaged
+            raise UsageError(
+                f"torchvision does not give the {split} split of its {self.dataset} in {self.path}: "
+                f"{' '.join(str(error).split())}\nUse ImageFolder or NpzImages"
+            ) from error
 
 
 def _labels(dataset: Any) -> np.ndarray:
