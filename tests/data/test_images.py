@@ -78,6 +78,13 @@ def test_augmentation_depends_on_seed_epoch_and_sample_only(files, way):
     assert not torch.equal(first, of(1, 3, list(range(30))))
 
 
+def test_colours_of_four_channels_are_not_augmented(tmp_path):
+    path = archive(tmp_path / "four.npz", shape=(8, 8, 4))
+    with pytest.raises(UsageError, match="'randaugment', which changes images of 1 or 3 channels, and these have 4"):
+        NpzImages(path, path, augment="randaugment", seed=0).ready()
+    NpzImages(path, path, augment="crop-flip", seed=0).ready()
+
+
 def test_workers_give_the_same_images(files):
     def epoch_three(workers):
         loader = NpzImages(*files, augment="crop-flip", batch_size=16, num_workers=workers, seed=0).train_dataloader()

@@ -57,6 +57,11 @@ class ImageData(Data):
             {name: [s.pixels.digest(), _labels_digest(s)] for name, s in splits.items()} | {"names": self.names}
         )
         train = splits["train"].pixels
+        if self.augment == "randaugment" and train.channels not in (1, 3):
+            raise UsageError(
+                f"augment is 'randaugment', which changes images of 1 or 3 channels, and these have {train.channels}: "
+                "--data.augment crop-flip"
+            )
 
         def measure(folder: Path) -> None:
             mean, std = moments(train)
