@@ -200,6 +200,15 @@ def test_image_folders(tmp_path):
     assert json.loads((tmp_path / "images.json").read_text())["names"] == ["cat", "dog"]
 
 
+def test_folders_of_splits_are_no_classes(tmp_path):
+    data = ImageFolder(str(folder(tmp_path / "large", ("Train", "VAL"))), image_size=8, seed=0)
+    data.ready()
+    assert data.names == ["cat", "dog"]
+    assert {split: len(rows) for split, rows in data.datasets.items()} == {"train": 6, "val": 6, "test": 6}
+    with pytest.raises(UsageError, match="look like splits would be read as classes: test-set, training_set"):
+        ImageFolder(str(folder(tmp_path / "sets", ("training_set", "test-set"))), image_size=8, seed=0).ready()
+
+
 def test_bad_image_folders_are_named(tmp_path):
     def read(root):
         data = ImageFolder(str(root), image_size=8, seed=0)

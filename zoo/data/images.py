@@ -9,6 +9,7 @@ import json
 import logging
 import math
 import os
+import re
 import time
 import unicodedata
 import zipfile
@@ -35,6 +36,7 @@ DECODED_BYTES = 256 * 2**20  # of files that are decoded once before training; o
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm")
 UNSETTLED = 2 * 10**9  # nanoseconds after a change in which another one may carry the same time
 SAMPLED_IDENTITY = 16  # images whose pixels tell one root of a data set of torchvision from another
+SPLIT_ALIKE = re.compile(r"(train|training|val|valid|validation|dev|test|testing)([ _-]?(set|data|images|split))?")
 log = logging.getLogger(__name__)
 # without data sets of torchvision that are not labelled images, read videos, or unpack unverified archives
 LABELLED = (
@@ -121,10 +123,19 @@ class ImageFolder(ImageData):
     def _folders(self) -> dict[str, Path]:
         """The folder of each split that has one."""
         inside = {one.name: one for one in self.path.iterdir() if one.is_dir()} if self.path.is_dir() else {}
+        for name in [name for name in inside if name.lower() in ("train", *VAL_NAMES, "test")]:
+            if inside.setdefault(name.lower(), inside[name]) == inside[name]:  # Train as train, where that is none
+                inside[name.lower()] = inside.pop(name)
         splits = {"train": ["train"], "val": [name for name in VAL_NAMES if name in inside], "test": ["test"]}
         if len(splits["val"]) > 1:
             raise UsageError(f"{self.path} has {' and '.join(splits['val'])}, and one folder of images can validate.")
         folders = {split: inside[names[0]] for split, names in splits.items() if names and names[0] in inside}
+        alike = sorted(name for name in inside if SPLIT_ALIKE.fullmatch(name.lower()))
+        if not folders and alike:
+            raise UsageError(
+                f"{self.path}: folders that look like splits would be read as classes: {', '.join(alike)}.\n"
+                "Name the folders of splits train, val and test, and those of classes otherwise."
+            )
         if not folders and any(not name.startswith(".") for name in inside):
             return {"train": self.path}
         if "train" not in folders:
