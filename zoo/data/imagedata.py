@@ -67,7 +67,7 @@ class ImageData(Data):
             mean, std = moments(train)
             write_json(folder / "moments.json", {"mean": mean, "std": std})
 
-        entry = cached_entry("moments", {"format": 1, "train": train.digest()}, measure)
+        entry = cached_entry("moments", {"format": 2, "train": train.digest()}, measure)
         moments_of_pixels = json.loads((entry / "moments.json").read_text("utf-8"))
         self.mean, self.std = moments_of_pixels["mean"], moments_of_pixels["std"]
         self.image_size, self.channels = train.size, train.channels

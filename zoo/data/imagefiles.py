@@ -54,7 +54,8 @@ class FilePixels(Pixels):
     def _one(self, index: int) -> Tensor:
         image = self.image(index)
         try:
-            image.draft("RGB", (self.size, self.size))  # lets JPEG leave out what is not needed
+            if not (image.width % 8 or image.height % 8):  # or the last row and column would weigh too much
+                image.draft("RGB", (2 * self.size, 2 * self.size))  # lets JPEG leave out what is not needed
             colours = upright(image).convert("RGB")
         except UNREADABLE as error:
             name = getattr(image, "filename", "") or f"image {index}"
