@@ -27,7 +27,7 @@ MEMORY = re.compile(
 )
 THREADS = re.compile(r"can't start new thread|pthread_create|unable to create (new )?thread|Thread creation failed")
 # torch's message; by any other signal, such as of a wrong address, a loading process dies of a bug
-KILLED = re.compile(r"DataLoader worker \(pid \d+\) is killed by signal: (Killed|Terminated|Bus error)")
+KILLED = re.compile(r"DataLoader worker \(pid \d+\) is killed by signal: (Killed|Bus error)")
 PROGRAM = (str(Path(__file__).parents[1]), "site-packages", "dist-packages", "<frozen")
 
 
