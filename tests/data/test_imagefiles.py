@@ -101,6 +101,21 @@ def test_a_large_jpeg_is_resized_as_the_whole_of_it(tmp_path, side):
     assert (result - right).abs().max() < 16
 
 
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_transparent_pixels_are_white(tmp_path, mode):
+    pixels = np.zeros((8, 8, 4), np.uint8)
+    pixels[2:5, :, 3] = 255
+    pixels[5:, :, 3] = 51 if mode != "P" else 0
+    picture = Image.fromarray(pixels)
+    if mode == "P":
+        picture = Image.fromarray(pixels[..., 3] // 255).convert("P")
+        picture.putpalette([9, 9, 9, 0, 0, 0])
+    picture.convert(mode).save(tmp_path / "a.png", **({"transparency": 0} if mode == "P" else {}))
+    result = FilePixels(1, 8, Files([str(tmp_path / "a.png")]), None).fetch(np.array([0]))[0]
+    right = 255 - torch.from_numpy(pixels[..., 3])
+    assert torch.equal(result, right.expand(3, 8, 8))
+
+
 @pytest.mark.parametrize("mark", [0, 9, 255, None])
 def test_a_mark_that_means_nothing_turns_nothing(tmp_path, mark):
     save(tmp_path / "a.png", mark)
