@@ -2,10 +2,12 @@
 
 import errno
 import os
+import signal
 from pathlib import Path
 
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 from zoo.cli import COMMANDS, main
 from zoo.cli.environment_errors import DISK, HANDLES, PATH, check_words, explain_error
@@ -86,6 +88,17 @@ def test_memory_that_cannot_be_had(number, capsys):
 def test_threads_that_cannot_be_had(capsys):
     assert report_error(RuntimeError("can't start new thread")) == 1
     assert "no more threads" in capsys.readouterr().err
+
+
+def test_a_loading_process_that_is_killed(capsys):
+    batches = iter(DataLoader(torch.arange(64), num_workers=1))  # type: ignore[arg-type]
+    next(batches)
+    os.kill(batches._workers[0].pid, signal.SIGKILL)  # type: ignore[attr-defined]
+    assert report_error(caught(lambda: list(batches))) == 1
+    message = capsys.readouterr().err
+    assert "a loading process was ended from outside (signal: Killed)" in message
+    assert "Traceback" not in message
+    assert explain_error(RuntimeError("DataLoader worker (pid 7) is killed by signal: Segmentation fault. ")) is None
 
 
 def thrown(error: BaseException):

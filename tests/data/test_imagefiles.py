@@ -90,6 +90,32 @@ def test_a_jpeg_is_upright_in_training_and_when_it_is_named(tmp_path, mark):
     assert (result - right).abs().mean() < 12  # of 255: another rotation differs by 80
 
 
+@pytest.mark.parametrize("side", [257, 256, 250])
+def test_a_large_jpeg_is_resized_as_the_whole_of_it(tmp_path, side):
+    picture = Image.new("RGB", (side, side), "red")
+    picture.paste(Image.new("RGB", (side - 2, side - 2), "white"), (1, 1))
+    picture.save(tmp_path / "a.jpg", quality=95)
+    result = FilePixels(1, 30, Files([str(tmp_path / "a.jpg")]), None).fetch(np.array([0]))[0].float()
+    with Image.open(tmp_path / "a.jpg") as image:
+        right = imagefiles.middle_square(image.convert("RGB"), 30).float()
+    assert (result - right).abs().max() < 16
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_transparent_pixels_are_white(tmp_path, mode):
+    pixels = np.zeros((8, 8, 4), np.uint8)
+    pixels[2:5, :, 3] = 255
+    pixels[5:, :, 3] = 51 if mode != "P" else 0
+    picture = Image.fromarray(pixels)
+    if mode == "P":
+        picture = Image.fromarray(pixels[..., 3] // 255).convert("P")
+        picture.putpalette([9, 9, 9, 0, 0, 0])
+    picture.convert(mode).save(tmp_path / "a.png", **({"transparency": 0} if mode == "P" else {}))
+    result = FilePixels(1, 8, Files([str(tmp_path / "a.png")]), None).fetch(np.array([0]))[0]
+    right = 255 - torch.from_numpy(pixels[..., 3])
+    assert torch.equal(result, right.expand(3, 8, 8))
+
+
 @pytest.mark.parametrize("mark", [0, 9, 255, None])
 def test_a_mark_that_means_nothing_turns_nothing(tmp_path, mark):
     save(tmp_path / "a.png", mark)

@@ -78,6 +78,13 @@ def test_augmentation_depends_on_seed_epoch_and_sample_only(files, way):
     assert not torch.equal(first, of(1, 3, list(range(30))))
 
 
+def test_colours_of_four_channels_are_not_augmented(tmp_path):
+    path = archive(tmp_path / "four.npz", shape=(8, 8, 4))
+    with pytest.raises(UsageError, match="'randaugment', which changes images of 1 or 3 channels, and these have 4"):
+        NpzImages(path, path, augment="randaugment", seed=0).ready()
+    NpzImages(path, path, augment="crop-flip", seed=0).ready()
+
+
 def test_workers_give_the_same_images(files):
     def epoch_three(workers):
         loader = NpzImages(*files, augment="crop-flip", batch_size=16, num_workers=workers, seed=0).train_dataloader()
@@ -149,6 +156,24 @@ def test_other_files_are_named(tmp_path, files):
         NpzImages(*files, augment="mixup")  # type: ignore[arg-type]
 
 
+def test_names_of_classes_as_bytes_are_utf_8(tmp_path):
+    names = ["a", "b", "c", "d", "\u00e9"]
+    path = archive(tmp_path / "bytes.npz", names=np.array([name.encode() for name in names]))
+    data = NpzImages(path, path, seed=0)
+    data.ready()
+    assert data.names == names
+    path = archive(tmp_path / "latin.npz", names=np.array([name.encode("latin-1") for name in names]))
+    with pytest.raises(UsageError, match=r"latin\.npz: the names of the classes are bytes that are not UTF-8"):
+        NpzImages(path, path, seed=0).ready()
+
+
+def test_other_names_of_classes_in_validation_are_refused(tmp_path, files):
+    swapped = archive(tmp_path / "swapped.npz", 20, names=np.array(["b", "a", "c", "d", "e"]))
+    with pytest.raises(UsageError, match=r"swapped\.npz: .* are b, a, c, d, e, but those of .* are a, b, c, d, e"):
+        NpzImages(files[0], swapped, seed=0).ready()
+    NpzImages(files[0], archive(tmp_path / "unnamed.npz", 20, names=None), seed=0).ready()
+
+
 def folder(root, splits=("train", "val"), classes=("cat", "dog")):
     for split in splits:
         for number, name in enumerate(classes):
@@ -173,6 +198,15 @@ def test_image_folders(tmp_path):
     assert data.fingerprint() != ImageFolder(str(tmp_path), image_size=8, seed=1).fingerprint()
     data.save(tmp_path)
     assert json.loads((tmp_path / "images.json").read_text())["names"] == ["cat", "dog"]
+
+
+def test_folders_of_splits_are_no_classes(tmp_path):
+    data = ImageFolder(str(folder(tmp_path / "large", ("Train", "VAL"))), image_size=8, seed=0)
+    data.ready()
+    assert data.names == ["cat", "dog"]
+    assert {split: len(rows) for split, rows in data.datasets.items()} == {"train": 6, "val": 6, "test": 6}
+    with pytest.raises(UsageError, match="look like splits would be read as classes: test-set, training_set"):
+        ImageFolder(str(folder(tmp_path / "sets", ("training_set", "test-set"))), image_size=8, seed=0).ready()
 
 
 def test_bad_image_folders_are_named(tmp_path):
@@ -241,6 +275,12 @@ def test_torchvision_data_sets(tmp_path):
         assert data.names == list("abcdefghij")
     finally:
         patch.undo()
+
+
+@pytest.mark.parametrize("name", ["EMNIST", "OxfordIIITPet", "Places365"])
+def test_data_sets_of_torchvision_with_splits_of_other_names_are_refused(tmp_path, name):
+    with pytest.raises(UsageError, match=rf"the train split of its {name} in .*split"):
+        TorchvisionImages(name, str(tmp_path), image_size=8).ready()
 
 
 def test_stratified_takes_the_same_share_of_each_class():

@@ -103,6 +103,23 @@ def test_texts_of_an_odd_folder(odd, source, caplog):
         assert {path.resolve() for path in data.files["train"].paths} == {path.resolve() for path in readable(odd)}
 
 
+@pytest.mark.parametrize("settled", [True, False])
+def test_names_of_image_files_and_classes_that_are_not_utf_8(tmp_path, monkeypatch, settled):
+    monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(images, "UNSETTLED", -(10**12) if settled else 10**12)
+    for number in range(8):
+        place = tmp_path / "n" / ("train", "val")[number % 2] / ("cat", "dog")[number // 4]
+        place.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (9, 9), (number, 0, 0)).save(place / f"{number}.png")
+    root = os.fsencode(tmp_path / "n")
+    os.rename(root + b"/train/cat/0.png", root + b"/train/cat/caf\xe9.png")
+    for _ in range(2):
+        assert ImageFolder(str(tmp_path / "n"), image_size=8).fingerprint()
+    os.rename(root + b"/train/cat", root + b"/train/caf\xe9")
+    with pytest.raises(UsageError, match=r"the name of the class 'caf.udce9' is not UTF-8: rename the folder"):
+        ImageFolder(str(tmp_path / "n"), image_size=8).ready()
+
+
 def test_patterns_and_names_with_brackets(odd):
     assert match_files(str(odd / "[[]v2]*.txt")) == [odd / "[v2] book.txt"]
     assert text_files(str(odd / "[v2] book.txt")) == [odd / "[v2] book.txt"]

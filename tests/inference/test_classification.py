@@ -8,9 +8,10 @@ import pytest
 import torch
 from PIL import Image
 
+from zoo.data.imagefiles import FilePixels
 from zoo.data.images import ImageFolder
 from zoo.errors import UsageError
-from zoo.inference.classification import TrainedClassification, resize_of_training
+from zoo.inference.classification import TrainedClassification, open_image, resize_of_training
 from zoo.inference.find_run import ModelLocation
 from zoo.tasks.classification import Classification
 
@@ -100,6 +101,16 @@ def test_photos_of_any_size_are_cropped_as_a_folder_of_images_was(tmp_path, monk
     pixels_of_task = trained.normal(torch.cat([trained._pixels(path, 1, None) for path in paths]))
     assert torch.equal(pixels_of_task, data.datasets["val"].batch(np.arange(4), 0)["images"])
     assert {guess.label for guess in trained.classify(paths[0])[0]} == {"cat", "dog"}
+
+
+def test_an_image_of_the_caller_stays_as_large_as_it_was(tmp_path):
+    Image.new("RGB", (400, 400)).save(tmp_path / "a.jpg")
+    image = open_image(Image.open(tmp_path / "a.jpg"), "image 1")
+    FilePixels(1, 16, lambda _: image, None).fetch(np.array([0]))
+    assert image.size == (400, 400)
+    (tmp_path / "a.jpg").write_bytes((tmp_path / "a.jpg").read_bytes()[:700])
+    with pytest.raises(UsageError, match="image 1 cannot be read as an image"):
+        open_image(Image.open(tmp_path / "a.jpg"), "image 1")
 
 
 def test_only_data_that_resized_its_images_resizes_others():

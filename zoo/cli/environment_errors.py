@@ -26,6 +26,8 @@ MEMORY = re.compile(
     r"|[Ss]torage size calculation overflowed|integer multiplication overflow"
 )
 THREADS = re.compile(r"can't start new thread|pthread_create|unable to create (new )?thread|Thread creation failed")
+# torch's message; by any other signal, such as of a wrong address, a loading process dies of a bug
+KILLED = re.compile(r"DataLoader worker \(pid \d+\) is killed by signal: (Killed|Bus error)")
 PROGRAM = (str(Path(__file__).parents[1]), "site-packages", "dist-packages", "<frozen")
 
 
@@ -34,6 +36,7 @@ def explain_error(error: BaseException) -> ZooError | None:
     for one in _causes(error):
         explanation = (
             _explain_memory(one)
+            or _explain_worker(one)
             or _explain_home(one)
             or _explain_text(one)
             or _explain_module(one)
@@ -102,6 +105,16 @@ def _explain_memory(error: BaseException) -> ZooError | None:
     return ZooError(
         f"out of memory.{amount}{_limit('AS', 'ulimit -v')}\n"
         "Take a smaller model, batch or --data.max_length, or a machine with more memory."
+    )
+
+
+def _explain_worker(error: BaseException) -> ZooError | None:
+    killed = KILLED.match(str(error)) if isinstance(error, RuntimeError) else None
+    if not killed:
+        return None
+    return ZooError(
+        f"a loading process was ended from outside (signal: {killed[1]}), mostly as memory or /dev/shm is full.\n"
+        "Load with fewer processes, or in the training process: --data.num_workers 0"
     )
 
 

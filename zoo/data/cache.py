@@ -29,7 +29,8 @@ HASHED_BYTES = 64 * 2**20  # above this a file's length alone is compared, so th
 
 def digest(value: object) -> str:
     """sha256 of a JSON value, whatever the order of its keys."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()  # of names of files that are not UTF-8
 
 
 def cached_entry(name: str, key: object, build: Callable[[Path], None]) -> Path:

@@ -57,12 +57,17 @@ class ImageData(Data):
             {name: [s.pixels.digest(), _labels_digest(s)] for name, s in splits.items()} | {"names": self.names}
         )
         train = splits["train"].pixels
+        if self.augment == "randaugment" and train.channels not in (1, 3):
+            raise UsageError(
+                f"augment is 'randaugment', which changes images of 1 or 3 channels, and these have {train.channels}: "
+                "--data.augment crop-flip"
+            )
 
         def measure(folder: Path) -> None:
             mean, std = moments(train)
             write_json(folder / "moments.json", {"mean": mean, "std": std})
 
-        entry = cached_entry("moments", {"format": 1, "train": train.digest()}, measure)
+        entry = cached_entry("moments", {"format": 2, "train": train.digest()}, measure)
         moments_of_pixels = json.loads((entry / "moments.json").read_text("utf-8"))
         self.mean, self.std = moments_of_pixels["mean"], moments_of_pixels["std"]
         self.image_size, self.channels = train.size, train.channels

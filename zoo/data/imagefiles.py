@@ -54,8 +54,9 @@ class FilePixels(Pixels):
     def _one(self, index: int) -> Tensor:
         image = self.image(index)
         try:
-            image.draft("RGB", (self.size, self.size))  # lets JPEG leave out what is not needed
-            colours = upright(image).convert("RGB")
+            if not (image.width % 8 or image.height % 8):  # or the last row and column would weigh too much
+                image.draft("RGB", (2 * self.size, 2 * self.size))  # lets JPEG leave out what is not needed
+            colours = opaque(upright(image)).convert("RGB")
         except UNREADABLE as error:
             name = getattr(image, "filename", "") or f"image {index}"
             raise UsageError(f"{name} cannot be read as an image: {error}") from error
@@ -118,6 +119,13 @@ def upright(image: Image.Image) -> Image.Image:
     image.load()  # which turns some formats already
     way = orientation(image)
     return image if way is None else image.transpose(way)
+
+
+def opaque(image: Image.Image) -> Image.Image:
+    """The image over white where it is transparent, as viewers show it; one without transparency as it is."""
+    if not image.has_transparency_data:
+        return image
+    return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
 
 
 def orientation(image: Image.Image) -> Image.Transpose | None:

@@ -9,6 +9,7 @@ import json
 import logging
 import math
 import os
+import re
 import time
 import unicodedata
 import zipfile
@@ -19,7 +20,7 @@ import numpy as np
 from PIL import Image
 
 from zoo.data.augment import Augment
-from zoo.data.cache import cached_entry, write_json
+from zoo.data.cache import cached_entry
 from zoo.data.data import require_fraction, split_by_content, tell_repeated
 from zoo.data.imagedata import ImageData, Split, square_images, stratified_split
 from zoo.data.imagefiles import UNREADABLE, FilePixels, Files, Items, open_header
@@ -35,6 +36,7 @@ DECODED_BYTES = 256 * 2**20  # of files that are decoded once before training; o
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm")
 UNSETTLED = 2 * 10**9  # nanoseconds after a change in which another one may carry the same time
 SAMPLED_IDENTITY = 16  # images whose pixels tell one root of a data set of torchvision from another
+SPLIT_ALIKE = re.compile(r"(train|training|val|valid|validation|dev|test|testing)([ _-]?(set|data|images|split))?")
 log = logging.getLogger(__name__)
 # without data sets of torchvision that are not labelled images, read videos, or unpack unverified archives
 LABELLED = (
@@ -121,10 +123,19 @@ class ImageFolder(ImageData):
     def _folders(self) -> dict[str, Path]:
         """The folder of each split that has one."""
         inside = {one.name: one for one in self.path.iterdir() if one.is_dir()} if self.path.is_dir() else {}
+        for name in [name for name in inside if name.lower() in ("train", *VAL_NAMES, "test")]:
+            if inside.setdefault(name.lower(), inside[name]) == inside[name]:  # Train as train, where that is none
+                inside[name.lower()] = inside.pop(name)
         splits = {"train": ["train"], "val": [name for name in VAL_NAMES if name in inside], "test": ["test"]}
         if len(splits["val"]) > 1:
             raise UsageError(f"{self.path} has {' and '.join(splits['val'])}, and one folder of images can validate.")
         folders = {split: inside[names[0]] for split, names in splits.items() if names and names[0] in inside}
+        alike = sorted(name for name in inside if SPLIT_ALIKE.fullmatch(name.lower()))
+        if not folders and alike:
+            raise UsageError(
+                f"{self.path}: folders that look like splits would be read as classes: {', '.join(alike)}.\n"
+                "Name the folders of splits train, val and test, and those of classes otherwise."
+            )
         if not folders and any(not name.startswith(".") for name in inside):
             return {"train": self.path}
         if "train" not in folders:
@@ -152,11 +163,14 @@ class ImageFolder(ImageData):
             wrong = {path: why for path in paths if (why := image_problem(path, whole))}
             return {"wrong": wrong, "contents": {path: content_digest(path) for path in paths if path not in wrong}}
 
+        def write_checked(folder: Path) -> None:  # in ASCII, as a file's name may be no UTF-8
+            atomic_files.write_bytes(folder / "checked.json", json.dumps(check()).encode())
+
         key = {"format": 4, "files": [[path, *state] for path, state in zip(paths, states, strict=True)]}
         if any(state[2] > time.time_ns() - UNSETTLED for state in states):
             checked = check()  # a file that changes again within a tick of the clock would look as it does now
         else:
-            entry = cached_entry("headers", key, lambda folder: write_json(folder / "checked.json", check()))
+            entry = cached_entry("headers", key, write_checked)
             checked = json.loads((entry / "checked.json").read_text("utf-8"))
         wrong, contents = checked["wrong"], checked["contents"]
         if not wrong:
@@ -203,6 +217,8 @@ def class_files(folder: Path) -> dict[str, list[Path]]:
     members: dict[str, list[Path]] = {}
     others = {path: kind for path, kind in top.others.items() if kind != "a folder"}
     for place in top.others.keys() - others.keys():
+        if place.name.encode(errors="replace").decode() != place.name:
+            raise UsageError(f"{folder}: the name of the class {place.name!a} is not UTF-8: rename the folder.")
         inside = list_folder(place, is_image)
         members.setdefault(unicodedata.normalize("NFC", place.name), []).extend(inside.files)
         others |= inside.others
@@ -281,7 +297,13 @@ class NpzImages(ImageData):
             arrays = _npz(Path(file).expanduser())
             splits[name] = Split(square_images(arrays["images"], self.image_size, file), arrays["labels"])
             if name == "train":
-                names = [str(one) for one in arrays.get("names", ())]
+                names = class_names(arrays, file)
+            elif names and (others := class_names(arrays, file)) and others != names:
+                raise UsageError(
+                    f"{file}: the names of the classes are {', '.join(others):.150}, but those of "
+                    f"{self.files['train']} are {', '.join(names):.150}.\n"
+                    "Give both the same names in the same order, and number the labels so."
+                )
             pixels, first = splits[name].pixels, splits["train"].pixels
             if (pixels.size, pixels.channels) != (first.size, first.channels):
                 raise UsageError(
@@ -289,6 +311,14 @@ class NpzImages(ImageData):
                     f"has {first.size} with {first.channels}"
                 )
         return splits, names or class_numbers(splits["train"].labels, self.files["train"])
+
+
+def class_names(arrays: dict[str, np.ndarray], where: str) -> list[str]:
+    """The array ``names`` as text; bytes are read as UTF-8. Empty where there is no such array."""
+    try:
+        return [name.decode() if isinstance(name, bytes) else str(name) for name in arrays.get("names", ())]
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{where}: the names of the classes are bytes that are not UTF-8: {error.object!r}") from error
 
 
 def class_numbers(labels: np.ndarray, where: str) -> list[str]:
@@ -429,6 +459,11 @@ class TorchvisionImages(ImageData):
             return cls(str(self.path), **arguments)
         except (RuntimeError, OSError) as error:
             raise missing_file(f"the {split} split of the data set {self.dataset} in {self.path}", RECIPES) from error
+        except ValueError as error:  # it has splits of other names, or files that are damaged
+            raise UsageError(
+                f"torchvision does not give the {split} split of its {self.dataset} in {self.path}: "
+                f"{' '.join(str(error).split())}\nUse ImageFolder or NpzImages"
+            ) from error
 
 
 def _labels(dataset: Any) -> np.ndarray:

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from zoo.data.imagefiles import INTERPOLATIONS, UNREADABLE, FilePixels, open_header, prepare_published, upright
+from zoo.data.imagefiles import INTERPOLATIONS, UNREADABLE, FilePixels, opaque, open_header, prepare_published, upright
 from zoo.data.pixels import ArrayPixels, Images, Split, resize_images
 from zoo.errors import UsageError
 from zoo.inference.find_run import ModelLocation
@@ -126,7 +126,8 @@ class TrainedClassification(Trained):
         if way == "crop" and self.channels == 3:
             return FilePixels(1, self.size, lambda _: image, None).fetch(np.array([0]))  # the same code as in training
         try:
-            array = np.array(upright(image).convert(self.mode))
+            shown = upright(image) if self.channels == 4 else opaque(upright(image))
+            array = np.array(shown.convert(self.mode))
         except UNREADABLE as error:
             raise UsageError(f"{name} cannot be read as an image: {error}") from error
         pixels = torch.from_numpy(array.reshape(*array.shape[:2], -1).transpose(2, 0, 1).copy())[None]
@@ -217,6 +218,10 @@ def open_image(picture: Picture, name: str) -> Image.Image:
         image = open_header(str(path))
     elif isinstance(picture, Image.Image):
         image = picture
+        try:
+            image.load()  # what is decoded already is not shrunk while it is decoded: the image is the caller's
+        except UNREADABLE as error:
+            raise UsageError(f"{name} cannot be read as an image: {error}") from error
     else:
         array = np.asarray(picture)
         if array.dtype != np.uint8 or not (array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (1, 3, 4))):
