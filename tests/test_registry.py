@@ -253,6 +253,15 @@ def test_what_a_source_tells_about_an_import(site, recwarn, body, flawed):
     assert not recwarn.list
 
 
+def test_an_unknown_group_is_named_where_a_package_does_not_require_zoo(site):
+    package(site(), "typo", "[zoo.norms]\nX = typo:X\n")
+    package(site(), "zoo-keeper", "[console_scripts]\nkeep = zoo_keeper:keep\n")
+    site()
+    flaws = {flaw.package.name: flaw.reason for flaw in registry.metadata_flaws()}
+    assert flaws["typo"] == "unknown group 'zoo.norms'. Did you mean 'zoo.norm'?"
+    assert "zoo-keeper" not in flaws
+
+
 def test_what_an_import_prints_goes_to_standard_error(site, capfd):
     (site() / "loud.py").write_text("import os, sys\nprint('a')\nsys.__stdout__.write('b')\nos.write(1, b'c')\nX = 1")
     site()
