@@ -253,6 +253,31 @@ def test_what_a_source_tells_about_an_import(site, recwarn, body, flawed):
     assert not recwarn.list
 
 
+@pytest.mark.parametrize(("python", "fits"), [(">=99", False), (">=3.11", True), ("99 and up", True), ("", True)])
+def test_a_plugin_for_another_python_says_so_first(site, python, fits):
+    metadata = f"Name: later\nVersion: 1\nRequires-Python: {python}\n"
+    package(
+        site(), "later", norm("later", "Later"), "type X = (\n" * (not fits) + "class Later: pass\n", metadata=metadata
+    )
+    site()
+    part = registry.find("norm", "later")
+    assert [problem.partition(", this is")[0] for problem in diagnosis.problems(part)] == (
+        [] if fits else ["requires Python >=99"]
+    )
+    if not fits:
+        with pytest.raises(PluginError, match="norm 'Later' of later 1 requires Python >=99, this is 3"):
+            diagnosis.choose_part("norm", "later")
+
+
+def test_an_unknown_group_is_named_where_a_package_does_not_require_zoo(site):
+    package(site(), "typo", "[zoo.norms]\nX = typo:X\n")
+    package(site(), "zoo-keeper", "[console_scripts]\nkeep = zoo_keeper:keep\n")
+    site()
+    flaws = {flaw.package.name: flaw.reason for flaw in registry.metadata_flaws()}
+    assert flaws["typo"] == "unknown group 'zoo.norms'. Did you mean 'zoo.norm'?"
+    assert "zoo-keeper" not in flaws
+
+
 def test_what_an_import_prints_goes_to_standard_error(site, capfd):
     (site() / "loud.py").write_text("import os, sys\nprint('a')\nsys.__stdout__.write('b')\nos.write(1, b'c')\nX = 1")
     site()

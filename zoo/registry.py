@@ -192,7 +192,7 @@ def distributions() -> set[str]:
 def metadata_flaws() -> list[Flaw]:
     """Entry points that cannot be read, that have an unknown kind, or that name a missing folder of recipes."""
     groups = (*KINDS, RECIPES, interfaces.GROUP_KIND)
-    odd = {(one.package, one.kind) for one in discover().entries if one.kind not in groups and one.package.requires}
+    odd = {(one.package, one.kind) for one in discover().entries if one.kind not in groups}
     groups_of_kinds = [GROUP + kind for kind in groups]
     strange = [
         Flaw(package, f"unknown group {GROUP + kind!r}.{suggest(GROUP + kind, groups_of_kinds)}")

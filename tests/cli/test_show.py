@@ -257,3 +257,17 @@ def test_a_summary_has_at_most_90_characters_and_says_where_it_is_cut(length, mo
     brief = show._brief(None)
     assert len(brief) == min(length, 90)
     assert brief.rstrip("…") == text[: len(brief) - (length > 90)]
+
+
+@pytest.mark.parametrize("plain", ["", "1"])
+@pytest.mark.parametrize("columns", ["5", "40", "200"])
+def test_no_column_vanishes_on_a_narrow_terminal(monkeypatch, capsys, plain, columns):
+    from zoo.cli import tables
+
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setenv("NO_COLOR", plain)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    tables.table(["option", "type", "what it is"], [["--model.position.init_args.theta", "float", "the base"]])
+    output = capsys.readouterr().out
+    assert all(word in output for word in ("--model.position.init_args.theta", "float", "the base"))
+    assert ("option: --model" in output) is (columns != "200")

@@ -86,7 +86,7 @@ def test_units_of_a_plain_file_hold_each_document_once(tmp_path):
 def test_reading_goes_on_at_the_place_of_any_document(tmp_path, name):
     records = [f"text {n} " + "line\n" * (n % 150) for n in range(60)]
     if name == "a.parquet":
-        file = write_table(tmp_path / name, text=[*records, None, ""])
+        file = write_table(tmp_path / name, text=[*records, ""])
     elif "jsonl" in name:
         file = write(tmp_path / name, "".join(json.dumps({"text": record}) + "\n" for record in records))
     else:
@@ -130,6 +130,7 @@ def damaged(tmp_path):
     yield write(tmp_path / "half.jsonl", '{"text": "a"}\n\n{"text": '), r"half\.jsonl:3 is not a line of JSON"
     yield write_table(tmp_path / "other.parquet", body=["a"]), r"no column 'text'; it has body"
     yield write_table(tmp_path / "number.parquet", text=[1]), r"holds int and not text"
+    yield write_table(tmp_path / "null.parquet", text=[*"abcdefgh", None]), r"null\.parquet, row 9, has no text"
     yield tmp_path / "absent.txt", r"absent\.txt cannot be read: No such file"
 
 

@@ -54,6 +54,10 @@ def test_a_table_whose_columns_are_swapped_is_refused(fingerprint):
     swapped = [f"the text number {n}\t{'ab'[n % 2]}" for n in range(40)]
     with pytest.raises(UsageError, match="40 classes for 40 training texts"):
         fingerprint({**LINES, "train": swapped})
+    indexed = [f"{n}\t{'ab'[n % 2]}\tthe text number {n}" for n in range(40)]
+    for lines in (swapped, indexed):  # nor does the split for validation refuse first
+        with pytest.raises(UsageError, match="40 classes for 40 training texts"):
+            fingerprint({"train": lines})
 
 
 LEAVING = ["../a.npy", "a/../../b.npy", "..\\a.npy", "a/..", "/a.npy", "C:a.npy", "\\a.npy", ".."]

@@ -292,3 +292,14 @@ def test_the_names_of_a_published_tokenizer_go_into_the_run(tmp_path):
         data.save(run)
         assert (np.asarray(data.datasets["train"].tokens) == 256).sum() == 1
         assert Tokenizer.load(run / "tokenizer.json").eos == data.tokenizer.eos == 256
+
+
+def test_a_folder_whose_files_are_named_as_splits_does_not_train_on_all_of_them(tmp_path):
+    for name in ("train.txt", "valid.txt", "test.txt"):
+        (tmp_path / name).write_text(f"{name} has words\n" * 60)
+    with pytest.raises(UsageError, match=r"train\.txt and valid\.txt, test\.txt, .*\n.* --data\.path .*/train\.txt"):
+        TextFiles(str(tmp_path)).documents()
+    paths = {"path": tmp_path / "train.txt", "val_path": tmp_path / "valid.txt"}
+    assert set(TextFiles(**{name: str(path) for name, path in paths.items()}).documents().splits) == {"train", "val"}
+    (tmp_path / "train.txt").rename(tmp_path / "chapter.txt")
+    assert TextFiles(str(tmp_path)).documents().splits

@@ -276,7 +276,9 @@ def _plugins() -> list[dict[str, Any]]:
 
 
 def _refused(part: registry.Part) -> bool:
-    return bool(diagnosis.version_mismatch(part) or diagnosis.interface_refusal(part))
+    return bool(
+        diagnosis.python_mismatch(part) or diagnosis.version_mismatch(part) or diagnosis.interface_refusal(part)
+    )
 
 
 def _package_state(package: dict[str, Any]) -> str:

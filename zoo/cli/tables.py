@@ -10,6 +10,9 @@ from collections.abc import Sequence
 from zoo import console
 from zoo.console import printable
 
+UNBROKEN = ("kind", "name", "option", "recipe")  # columns whose cells stay on one line
+NARROW = 10  # to which other columns may be folded
+
 
 def is_terminal() -> bool:
     """Whether standard output is a terminal that may be styled: without NO_COLOR and TERM=dumb."""
@@ -22,8 +25,16 @@ def as_json(value: object) -> None:
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows under headings; a terminal gets a table that fits, a pipe gets aligned columns."""
+    """Print rows under headings; a terminal gets a table that fits, or else lines of a field each, a pipe columns."""
     rows = [[printable(cell) for cell in row] for row in rows]
+    room = shutil.get_terminal_size((0, 0)).columns if sys.stdout.isatty() else 0
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+    least = [width if one in UNBROKEN else min(width, NARROW) for one, width in zip(headings, widths, strict=True)]
+    if 0 < room < sum(least) + 2 * len(least):  # columns would vanish
+        for row in rows:
+            fields = (f"{heading}: {cell}" for heading, cell in zip(headings, row, strict=True) if cell)
+            print(*fields, sep="\n", end="\n\n")
+        return
     if is_terminal():
         from rich.console import Console
         from rich.markup import escape
@@ -34,15 +45,13 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
             grid.add_column(
                 heading,
                 overflow="fold",
-                no_wrap=heading in ("kind", "name", "option", "recipe"),
+                no_wrap=heading in UNBROKEN,
                 style="cyan" if index == 0 else None,
             )
         for row in rows:
             grid.add_row(*(escape(cell) for cell in row))
         Console().print(grid)
         return
-    widths = [max(len(row[index]) for row in [headings, *rows]) for index in range(len(headings))]
-    room = shutil.get_terminal_size((0, 0)).columns if sys.stdout.isatty() else 0
     for row in [headings, *rows]:
         line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         print(line[:room] if room else line)

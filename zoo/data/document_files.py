@@ -175,7 +175,7 @@ class DocumentFiles:
     # Parquet
 
     def _rows(self, path: Path, unit: Unit, place: Place) -> Iterator[Document]:
-        """The texts of a column; rows without one are left out."""
+        """The texts of a column; those without a character are left out."""
         field = self.form.field
         with _parquet(path) as table:
             names = table.schema_arrow.names
@@ -185,8 +185,14 @@ class DocumentFiles:
                 )
             row = 0
             for batch in table.iter_batches(batch_size=64, row_groups=[unit.start], columns=[field]):
-                for value in batch.column(0).to_pylist() if row + len(batch) > place[0] else [None] * len(batch):
-                    if value is not None and not isinstance(value, str):
+                for value in batch.column(0).to_pylist() if row + len(batch) > place[0] else [""] * len(batch):
+                    if value is None:
+                        before = sum(table.metadata.row_group(group).num_rows for group in range(unit.start))
+                        raise UsageError(
+                            f"{path}, row {before + row + 1}, has no text in the column {field!r}, but null. Leave "
+                            "such rows out of the file, or name another column: --data.options.field NAME"
+                        )
+                    if not isinstance(value, str):
                         raise UsageError(f"{path}: the column {field!r} holds {type(value).__name__} and not text.")
                     if value and row >= place[0]:
                         yield from _cut_text(value, row, place[1] if row == place[0] else 0)

@@ -155,12 +155,7 @@ class TextLabels(LabelledData):
                 raise UsageError(f"the {split} split has no text with a label")
         self.tokenizer = self._tokenizer([one.text for one in texts["train"]])
         self.names = sorted({one.label for one in texts["train"]})
-        alone = [name for name, count in Counter(one.label for one in texts["train"]).items() if count == 1]
-        if len(alone) > max(20, len(texts["train"]) // 2):
-            raise UsageError(
-                f"{len(self.names)} classes for {len(texts['train'])} training texts, and {len(alone)} of them have a "
-                f"single text, such as {alone[0]!r:.60}.\nA line holds a class, a tab and a text, in this order."
-            )
+        check_classes(texts["train"])
         place = {name: number for number, name in enumerate(self.names)}
         for split, items in texts.items():
             for one in items:
@@ -182,6 +177,17 @@ class TextLabels(LabelledData):
             log_once(f"{long} of {len(ids)} {split} texts are cut to their first {room} tokens")
         return LabelledRows(
             [self.truncate(row) for row in ids], [place[one.label] for one in texts], *self.marks(), self.max_length
+        )
+
+
+def check_classes(texts: list[LabelledText]) -> None:
+    """Raise UsageError where most classes of the training texts have a single text: the columns are other ones."""
+    counts = Counter(one.label for one in texts)
+    alone = [name for name, count in counts.items() if count == 1]
+    if len(alone) > max(20, len(texts) // 2):
+        raise UsageError(
+            f"{len(counts)} classes for {len(texts)} training texts, and {len(alone)} of them have a "
+            f"single text, such as {alone[0]!r:.60}.\nA line holds a class, a tab and a text, in this order."
         )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from zoo.data.batches import generator, sample_sentence
 from zoo.data.data import log_once, require_fraction, split_by_content, tell_repeated
-from zoo.data.labelled import CHOICE, LabelledText, TextLabels
+from zoo.data.labelled import CHOICE, LabelledText, TextLabels, check_classes
 from zoo.data.read import VAL_NAMES, missing_file, named_file, read_lines, tell_unused
 from zoo.errors import UsageError
 from zoo.io import atomic_files
@@ -73,6 +73,7 @@ class LabelledFiles(TextLabels):
         splits = {split: read_table(file) for split, file in files.items() if file is not None}
         if len({one.label for one in splits["train"]}) < 2:
             raise UsageError(f"{files['train']} has a single class: there is nothing to tell apart")
+        check_classes(splits["train"])  # before the split, which would refuse for another reason
         tell_repeated({split: [one.text for one in texts] for split, texts in splits.items()}, "texts")
         return splits if "val" in splits else splits | split_validation(splits["train"], self.val_fraction)
 

@@ -17,7 +17,16 @@ import torch
 from zoo.data.batches import BatchDataset, generator, sample_sentence
 from zoo.data.cache import cached_entry, map_array, write_array, write_json
 from zoo.data.data import Data, at_least, log_once, require_fraction, tell_repeated
-from zoo.data.read import count_kinds, list_folder, match_files, missing_file, read_bytes, read_text, tell_left_out
+from zoo.data.read import (
+    VAL_NAMES,
+    count_kinds,
+    list_folder,
+    match_files,
+    missing_file,
+    read_bytes,
+    read_text,
+    tell_left_out,
+)
 from zoo.data.tokenizer import CLS, EOS, Tokenizer
 from zoo.errors import UsageError
 from zoo.io import atomic_files
@@ -258,19 +267,14 @@ class TextFiles(TextData):
 
     def source(self) -> dict[str, Any]:
         """SHA-256 of every file, by split."""
-        content: dict[str, Any] = {}
-        for split, path in self.paths.items():
-            if path is not None:
-                digests = [hashlib.sha256(read_bytes(file, RECIPES)).hexdigest() for file in text_files(path)]
-                content[split] = digests
-        return content
+        return {
+            split: [hashlib.sha256(read_bytes(file, RECIPES)).hexdigest() for file in files]
+            for split, files in self._files().items()
+        }
 
     def documents(self) -> Corpus:
         """The texts of each split; validation is cut from training texts where it has no files."""
-        documents: dict[str, list[str]] = {}
-        for split, path in self.paths.items():
-            if path is not None:
-                documents[split] = [_text(file) for file in text_files(path)]
+        documents = {split: [_text(file) for file in files] for split, files in self._files().items()}
         tell_repeated(documents, "files")
         if repeated := len(documents["train"]) - len(set(documents["train"])):
             log_once(f"{repeated} of {len(documents['train'])} training files have the text of another one")
@@ -278,6 +282,21 @@ class TextFiles(TextData):
         if "val" not in documents:
             documents |= split_validation(documents["train"], self.val_fraction)
         return Corpus(documents, separate)
+
+    def _files(self) -> dict[str, list[Path]]:
+        """The files of each split. Raises UsageError for a folder to train on whose files are named as splits."""
+        files = {split: text_files(path) for split, path in self.paths.items() if path is not None}
+        path = self.paths["train"]
+        if isinstance(path, str) and (folder := Path(path).expanduser()).is_dir():
+            named = {file.name.lower().partition(".")[0]: file.name for file in files["train"] if file.parent == folder}
+            held_out = [named[word] for word in (*VAL_NAMES, "test") if word in named]
+            if "train" in named and held_out:
+                raise UsageError(
+                    f"the folder {path} has files that are named as splits, {named['train']} and "
+                    f"{', '.join(held_out)}, and all of them would train.\nName the training file: "
+                    f"--data.path {folder / named['train']}, and the others with data.val_path and data.test_path"
+                )
+        return files
 
 
 def inner_suffix(name: str, compressions: Sequence[str] = (".gz",)) -> str:

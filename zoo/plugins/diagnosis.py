@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import platform
 
 from zoo import __version__, registry
 from zoo.errors import PluginError
-from zoo.plugins import description, interfaces
+from zoo.plugins import description, discovery, interfaces
 from zoo.registry import Part
 
 
@@ -18,6 +19,8 @@ def choose_part(kind: str, name: str) -> Part:
             f"{part} cannot be used: {part.damage} ({part.home}).\n"
             f"Try: pip install --force-reinstall {part.distribution}, or its class path"
         )
+    if refusal := python_mismatch(part):
+        raise PluginError(f"{part} {refusal}. Run: pip install -U {part.distribution}")
     if requirement := version_mismatch(part):
         raise PluginError(
             f"{part} is built for zoo-transformers {requirement}, installed is {__version__}. "
@@ -31,6 +34,22 @@ def choose_part(kind: str, name: str) -> Part:
 def interface_refusal(part: Part) -> str:
     """Why the version of the interface that a part is written for does not work; empty where it does."""
     return interfaces.refusal(part.kind, part.interface, part.distribution)
+
+
+def python_mismatch(part: Part) -> str:
+    """That a part's package requires another Python than this one; empty where it does not."""
+    package = discovery.discover().packages.get(discovery.normalize_name(part.distribution))
+    if part.builtin or package is None or not package.python:
+        return ""
+    try:
+        from packaging.specifiers import InvalidSpecifier, SpecifierSet  # here: few commands need it
+    except ImportError:
+        return ""  # `zoo doctor` says that it is missing
+    try:
+        fits = SpecifierSet(package.python).contains(platform.python_version(), prereleases=True)
+    except InvalidSpecifier:
+        return ""  # pip would reject it
+    return "" if fits else f"requires Python {package.python}, this is {platform.python_version()}"
 
 
 def version_mismatch(part: Part) -> str:
@@ -61,7 +80,7 @@ def name_problems(part: Part) -> list[str]:
         return []
     if registry.is_disabled(part.distribution):
         return [f"disabled by {registry.DISABLE_VARIABLE}"]
-    sentences = [part.damage] if part.damage else []
+    sentences = list(filter(None, [python_mismatch(part), part.damage]))
     if requirement := version_mismatch(part):
         sentences.append(f"built for zoo-transformers {requirement}, installed is {__version__}")
     if refusal := interface_refusal(part):

@@ -33,6 +33,7 @@ class Package:
     damage: str = ""
     keywords: tuple[str, ...] = ()
     requirements: tuple[str, ...] = ()  # all of them, lines ``Requires-Dist``
+    python: str = ""  # the versions of Python that it is for, ``Requires-Python``
 
     @property
     def origin(self) -> str:
@@ -257,5 +258,6 @@ def _read(dist: Distribution) -> _Candidate:
     lines = () if fields.get("name") == name and fault.startswith("replaced") else tuple(_lines(points))
     label = fields.get("name") or name or "unknown"
     number = fields.get("version") or version or "unknown"
-    package = Package(label, number, home, ours, damage or fault, keywords, tuple(requirements))
+    python = fields.get("requires-python", "")
+    package = Package(label, number, home, ours, damage or fault, keywords, tuple(requirements), python)
     return _Candidate(package, lines, damage, fault, remark if not fault else "")
