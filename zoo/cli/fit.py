@@ -160,7 +160,9 @@ class ZooCLI(LightningCLI):
             try:
                 trainer = super().instantiate_trainer(**extras, **kwargs)
             except Exception as error:
-                raise trainer_error(error) or error from error
+                if usage_error := trainer_error(error):
+                    raise usage_error from error
+                raise
         if self.command == "fit":
             setup.refuse_unsupported(trainer)
         distributed.watch_process(trainer)
