@@ -11,6 +11,7 @@ from lightning.pytorch import Trainer
 
 from tests.tasks.training import build, train
 from tests.training.test_resume import At, ask, fit
+from zoo.cli.error_report import root_cause, trainer_error
 from zoo.errors import UsageError
 from zoo.inference.import_policy import LIGHTNING
 from zoo.logging.tensorboard import RunLogger
@@ -175,3 +176,24 @@ def test_strategies_that_spawn_or_fork_are_refused(strategy):
     trainer = Trainer(accelerator="cpu", devices=2, strategy=strategy, logger=False, enable_checkpointing=False)
     with pytest.raises(UsageError, match=r"'trainer.strategy' starts processes by spawn or fork.* Take ddp"):
         watch_process(trainer)
+
+
+STATEFUL = {"EarlyStopping": {"monitor": "val/loss"}, "EMA": {}, "ModelCheckpoint": {}, "Timer": {}}
+
+
+@pytest.mark.parametrize("name", STATEFUL)
+def test_two_callbacks_that_share_their_state_are_refused(name):
+    cls = EMA if name == "EMA" else getattr(lightning.pytorch.callbacks, name)
+    with pytest.raises(RuntimeError) as raised:
+        Trainer(callbacks=[cls(**STATEFUL[name]), cls(**STATEFUL[name])], logger=False, accelerator="cpu")
+    error = trainer_error(raised.value)
+    assert isinstance(error, UsageError)
+    assert name in str(error)
+
+
+@pytest.mark.parametrize("kind", [KeyError, OSError, RuntimeError])
+def test_an_error_that_is_its_own_cause_has_an_end(kind):
+    error = kind("broken")
+    error.__cause__ = error  # as `raise error from error` leaves it
+    assert root_cause(error) is error
+    assert trainer_error(error) is None

@@ -70,7 +70,7 @@ def _code(error: ZooError) -> int:
 def _os_error(error: BaseException | None) -> OSError | None:
     """The OSError that an error was raised from, if any."""
     while error is not None and not isinstance(error, OSError):
-        error = error.__cause__
+        error = error.__cause__ if error.__cause__ is not error else None
     return error
 
 
@@ -92,11 +92,13 @@ def blame_options() -> Iterator[None]:
 def trainer_error(error: BaseException, options: Iterable[str] | None = None) -> UsageError | None:
     """A UsageError where Lightning itself refuses how the Trainer was set up; None for everything else.
 
-    Only what Lightning raises on purpose counts and, where ``options`` are given, only a message that names one.
+    Only what Lightning raises on purpose counts and, where ``options`` are given, only a message that names one;
+    without them the Trainer was being built, which raises RuntimeError too: two callbacks cannot share their state.
     """
     error = root_cause(error)
     frames = traceback.extract_tb(error.__traceback__)
-    if isinstance(error, ZooError) or not frames or not isinstance(error, (*TRAINER_ERRORS, *_misconfigured())):
+    kinds = (*TRAINER_ERRORS, *_misconfigured(), *((RuntimeError,) if options is None else ()))
+    if isinstance(error, ZooError) or not frames or not isinstance(error, kinds):
         return None
     pieces = Path(frames[-1].filename).parts
     on_purpose = {"lightning", "pytorch_lightning"} & {*pieces} and (frames[-1].line or "").startswith("raise")
@@ -115,7 +117,7 @@ def _misconfigured() -> tuple[type[Exception], ...]:
 
 def root_cause(error: BaseException) -> BaseException:
     """The original exception of a part, without the exceptions that jsonargparse wrapped around it."""
-    while not isinstance(error, ZooError) and error.__cause__ is not None:
+    while not isinstance(error, ZooError) and error.__cause__ not in (None, error):  # `raise error from error`
         error = error.__cause__
     return error
 
