@@ -166,14 +166,10 @@ class ZooCLI(LightningCLI):
                     extras["plugins"] = distributed.launcher_of(trainer_config)
                 trainer = super().instantiate_trainer(**extras, **kwargs)
             except Exception as error:
-<<<<<<< HEAD
-                raise trainer_error(error) or error from error
-        distributed.set_rank(trainer.global_rank)
-=======
                 if usage_error := trainer_error(error):
                     raise usage_error from error
                 raise
->>>>>>> resume
+        distributed.set_rank(trainer.global_rank)
         if self.command == "fit":
             setup.refuse_unsupported(trainer)
         distributed.watch_process(trainer)
