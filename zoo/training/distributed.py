@@ -19,6 +19,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.plugins.environments import LightningEnvironment
 from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry
 from lightning.pytorch.utilities import rank_zero_only
+from lightning_utilities.core import rank_zero
 
 from zoo.errors import ZooError
 from zoo.system import stop_signals
@@ -92,7 +93,11 @@ def plan_trainer(options: Mapping[str, Any], **extras: Any) -> Trainer:
         name: options[name] for name in ("accelerator", "devices", "num_nodes") if options.get(name) is not None
     }
     off = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
-    return Trainer(**{**off, **own_options, **extras})
+    before, rank_zero.log.disabled = rank_zero.log.disabled, True  # the trainer of the run says what devices there are
+    try:
+        return Trainer(**{**off, **own_options, **extras})
+    finally:
+        rank_zero.log.disabled = before
 
 
 def launcher_of(options: Mapping[str, Any]) -> list[LightningEnvironment]:
