@@ -73,14 +73,19 @@ def test_all_differences_together_are_the_second_recipe(fits):
         (["--model.backend=Naive"], {"backend"}),
     ],
 )
-def test_options_of_a_part_come_along(fits, options, expected):
+def test_options_of_a_part_come_along(fits, options, expected, tmp_path):
     """Also where both recipes use the same class, whose options would otherwise stay as they were."""
+    from zoo.config import run_config
+
     one, other = point(fits, "llama-style-tiny", "--model.dropout=0.5"), point(fits, "llama-style-tiny", *options)
     for a, b in ((one, other), (other, one)):
         result = attribute.find_differences(a, b, display_value)
         assert {each.name for each in result} == expected | {"dropout"}
-        start = options if a is other else ["--model.dropout=0.5"]
-        every = point(fits, "llama-style-tiny", *start, *(each.choice.word for each in result))
+        # a recipe of its own: options of one command line are one layer, whatever their order
+        recipe = tmp_path / f"recipe{a is other:d}.yaml"
+        recipe.write_text(run_config.config_text(fits._plans[f"{a.recipe}/{a.variant}"]))
+        assert point(fits, str(recipe)).config["model"] == a.config["model"]
+        every = point(fits, str(recipe), *(each.choice.word for each in result))
         assert every.config["model"] == b.config["model"]
 
 
