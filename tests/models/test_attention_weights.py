@@ -135,7 +135,7 @@ class Largest(TorchDispatchMode):
 
 @pytest.mark.parametrize("attention", names("attention"))
 def test_memory_is_linear_in_rows_and_linear_in_keys(attention):
-    tables = {"Disentangled": {"span": 4, "reach": None}, "Shaw": {"max_distance": 4}}  # constant in length
+    tables = {"Disentangled": {"span": 4, "max_distance": None}, "Shaw": {"max_distance": 4}}  # constant in length
     sizes = tables.get(attention, {})
     part = spread(registry.get("attention", attention)(8, 2, **sizes))
     width = 8 if attention == "Additive" else 1

@@ -126,8 +126,6 @@ def test_context_is_the_weighted_mean_of_the_states(double):
     y = torch.randn(2, 1, 8)
     with record_weights(net.decoder) as weights:
         got, carried = net.decoder(y, net.decoder.begin(memory))
-    with pytest.warns(DeprecationWarning, match="'seen' of Decoder is now called 'alignment'"):
-        assert net.decoder.seen is net.decoder.alignment
     a = weights["alignment"][:, 0, 0]
     close(a.sum(1), torch.ones(2))
     assert (a[valid] > 0).all()

@@ -64,8 +64,6 @@ def test_a_call_of_another_kind_is_measured_anew():
         for T in (6, 7, 8, 12):
             Auto()(*call(T), pattern)
     assert len(Auto.fastest_backends) == 6  # three patterns; up to 8, and up to 16 tokens
-    with pytest.warns(DeprecationWarning, match="'chosen' of Auto is now called 'fastest_backends'"):
-        assert Auto.chosen is Auto.fastest_backends
 
 
 def test_measuring_leaves_no_gradient_and_no_random_number_behind():

@@ -186,6 +186,7 @@ class Learned(Position):
         def take(first: int, source: int, count: int) -> None:
             rows[first : first + count] = torch.arange(source, source + count)
 
+        take(0, 0, min(self.first - ours.special, start.first - theirs.special))  # rows that are never read
         leading = min(ours.special - ours.registers, theirs.special - theirs.registers)
         take(self.first - ours.special, start.first - theirs.special, leading)
         take(self.first - ours.registers, start.first - theirs.registers, min(ours.registers, theirs.registers))
@@ -386,7 +387,9 @@ class T5(Position):
         """For each bucket the row of ``start``'s table (axes, buckets, heads) that stood for its nearest distance."""
         gaps = torch.arange(-self.max_distance, self.max_distance + 1)
         gaps = gaps[gaps.abs().argsort(descending=True)]  # the nearest is written last
-        rows = torch.full((self.num_buckets,), -1)
+        rows = torch.arange(self.num_buckets)  # buckets that no distance has are never read, and stay
+        if self.num_buckets != start.num_buckets:
+            rows.fill_(-1)
         theirs = start.bucket(gaps).where(gaps <= 0, -1) if start.sided else start.bucket(gaps)
         for bucket, row in zip(self.bucket(gaps).tolist(), theirs.tolist(), strict=True):
             rows[bucket] = row

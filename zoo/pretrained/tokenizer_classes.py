@@ -217,6 +217,7 @@ class _Builder:
                 )
             tokens_of_keys += [self._added(key, token) if isinstance(token, dict) else token for token in tokens]
         others = {key for key in self.settings if key.endswith("_token")} - {f"{role}_token" for role in ROLES}
+        others -= {"add_bos_token", "add_eos_token"}  # flags
         return [*tokens_of_keys, *(token for key in sorted(others) if (token := self._token(key)) is not None)]
 
     def _add_tokens(self, inner: Tokenizer, name: str, roles: Mapping[str, str | AddedToken]) -> None:
