@@ -9,7 +9,6 @@ import torch
 from sacrebleu.metrics import TER
 
 from tests.tasks.training import train
-from zoo.data.pairs import ParallelFiles
 from zoo.tasks.classification import Classification
 from zoo.tasks.transcription import Transcription
 from zoo.tasks.translation import Translation, sacrebleu_score
@@ -142,18 +141,6 @@ def test_signatures_name_the_choices():
     signatures = Translation(8, 8, bleu_tokenize="zh", **SIZES).metric_signatures
     assert signatures["bleu"].startswith("nrefs:1|case:mixed|eff:no|tok:zh|smooth:exp|version:")
     assert signatures["chrf"].startswith("nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:")
-
-
-@pytest.mark.parametrize(
-    ("option", "target", "tokenizer"),
-    [("auto", "zh", "zh"), ("auto", "zh_Hant", "zh"), ("auto", "ja", "char"), ("auto", "ko", "char"),
-     ("auto", "de", "13a"), ("intl", "zh", "intl")],
-)  # fmt: skip
-def test_bleu_cuts_texts_as_the_target_language_needs_it(option, target, tokenizer, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    task = Translation(8, 8, bleu_tokenize=option, **SIZES)
-    task.take_data(ParallelFiles("corpus", "en", target))
-    assert f"|tok:{tokenizer}|" in task.metric_signatures["bleu"]
 
 
 def test_another_metric_of_decoded_texts_is_reported(tmp_path, monkeypatch):

@@ -118,7 +118,6 @@ class ZooCLI(LightningCLI):
         self.datamodule = self.data
         self.model = self.config_init["model"]
         task_data_match.check_batch(self.model, self.data)
-        self.model.take_data(self.data)
         with blame_options():
             self.transfer = prepare_finetuning(self.plan, self.model, self.data)
         if self.plan.config.get("compile"):

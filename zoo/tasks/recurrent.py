@@ -1,12 +1,14 @@
 """Translation by recurrent networks."""
 
+from typing import Literal
+
 import torch
 from torch.optim import AdamW
 
 from zoo.models.recurrent import RecurrentSeq2Seq
 from zoo.tasks.schedule import InverseSqrt
 from zoo.tasks.task import OptimizerFactory, ScheduleFactory, required_size
-from zoo.tasks.translation import BleuTokenizer, TranslationTask
+from zoo.tasks.translation import TranslationTask
 
 
 class RNNSeq2Seq(TranslationTask):
@@ -23,7 +25,7 @@ class RNNSeq2Seq(TranslationTask):
         target_vocab_size: int | None = None,
         max_length: int | None = None,
         label_smoothing: float = 0.1,
-        bleu_tokenize: BleuTokenizer = "auto",
+        bleu_tokenize: Literal["13a", "zh", "char", "intl", "none"] = "13a",
         lr: float = 1e-3,
         optimizer: OptimizerFactory = AdamW,
         schedule: ScheduleFactory = InverseSqrt,
@@ -35,8 +37,7 @@ class RNNSeq2Seq(TranslationTask):
             target_vocab_size: number of target tokens; what the data has unless given.
             max_length: longest source or target; what the data has unless given.
             label_smoothing: share of the target spread over all tokens.
-            bleu_tokenize: how SacreBLEU cuts text into words; auto chooses by the target language of the data: zh,
-                ja-mecab and ko-mecab (char where MeCab is not installed), and 13a for all others.
+            bleu_tokenize: how SacreBLEU cuts text into words; zh for Chinese.
             lr: learning rate at its peak.
             optimizer: the optimiser; matrices decay, gains and biases never.
             schedule: how the learning rate moves.

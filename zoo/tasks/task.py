@@ -85,9 +85,6 @@ class Task(LightningModule):
     def take_start(self) -> None:
         """Called when ``net`` has the weights of ``tune.start``, before adapters are added and tensors are frozen."""
 
-    def take_data(self, data: Any) -> None:
-        """Called with the data of a run when the task has been built."""
-
     def sample(self, rows: int) -> Any:
         """A random batch such as its data gives, for checks. Raises NotImplementedError where a task has none."""
         raise NotImplementedError

