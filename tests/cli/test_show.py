@@ -259,13 +259,13 @@ def test_a_summary_has_at_most_90_characters_and_says_where_it_is_cut(length, mo
     assert brief.rstrip("…") == text[: len(brief) - (length > 90)]
 
 
-@pytest.mark.parametrize("plain", ["", "1"])
+@pytest.mark.parametrize("no_color", ["", "1"])
 @pytest.mark.parametrize("columns", ["5", "40", "200"])
-def test_no_column_vanishes_on_a_narrow_terminal(monkeypatch, capsys, plain, columns):
+def test_no_column_vanishes_on_a_narrow_terminal(monkeypatch, capsys, no_color, columns):
     from zoo.cli import tables
 
     monkeypatch.setenv("COLUMNS", columns)
-    monkeypatch.setenv("NO_COLOR", plain)
+    monkeypatch.setenv("NO_COLOR", no_color)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     tables.table(["option", "type", "what it is"], [["--model.position.init_args.theta", "float", "the base"]])
     output = capsys.readouterr().out

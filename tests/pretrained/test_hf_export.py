@@ -134,7 +134,9 @@ def test_timm_loads_an_export_by_its_folder_and_by_its_file(sizes, tmp_path):
     peers.timm.models.load_checkpoint(two, str(tmp_path / "theirs" / "model.safetensors"))
     assert gap(two(images), ours.net(images)) <= 1e-5
     net = imported(tmp_path / "theirs", tmp_path / "back")
-    assert json.loads((tmp_path / "back" / "images.json").read_text()) == content
+    side = options["image_size"]
+    way = {"library": "timm", "resize": [side, side], "interpolation": "bilinear", "crop": [side, side]}
+    assert json.loads((tmp_path / "back" / "images.json").read_text()) == {**content, "prepare": way}
     assert net.model["init_args"]["ffn"] == ours.place.config["model"]["init_args"]["ffn"]
 
 

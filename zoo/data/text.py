@@ -288,13 +288,13 @@ class TextFiles(TextData):
         files = {split: text_files(path) for split, path in self.paths.items() if path is not None}
         path = self.paths["train"]
         if isinstance(path, str) and (folder := Path(path).expanduser()).is_dir():
-            named = {file.name.lower().partition(".")[0]: file.name for file in files["train"] if file.parent == folder}
-            held_out = [named[word] for word in (*VAL_NAMES, "test") if word in named]
-            if "train" in named and held_out:
+            names = {file.name.lower().partition(".")[0]: file.name for file in files["train"] if file.parent == folder}
+            held_out = [names[word] for word in (*VAL_NAMES, "test") if word in names]
+            if "train" in names and held_out:
                 raise UsageError(
-                    f"the folder {path} has files that are named as splits, {named['train']} and "
+                    f"the folder {path} has files that are named as splits, {names['train']} and "
                     f"{', '.join(held_out)}, and all of them would train.\nName the training file: "
-                    f"--data.path {folder / named['train']}, and the others with data.val_path and data.test_path"
+                    f"--data.path {folder / names['train']}, and the others with data.val_path and data.test_path"
                 )
         return files
 

@@ -126,8 +126,8 @@ class TrainedClassification(Trained):
         if way == "crop" and self.channels == 3:
             return FilePixels(1, self.size, lambda _: image, None).fetch(np.array([0]))  # the same code as in training
         try:
-            shown = upright(image) if self.channels == 4 else opaque(upright(image))
-            array = np.array(shown.convert(self.mode))
+            converted = upright(image) if self.channels == 4 else opaque(upright(image))
+            array = np.array(converted.convert(self.mode))
         except UNREADABLE as error:
             raise UsageError(f"{name} cannot be read as an image: {error}") from error
         pixels = torch.from_numpy(array.reshape(*array.shape[:2], -1).transpose(2, 0, 1).copy())[None]
