@@ -608,6 +608,7 @@ def outcome(run: Path) -> dict[str, Any]:
     cost = ledger["cost"]
     ledger["cost"] = {name: value if name in ("parameters", "flops_per_token") else value is None
                       for name, value in cost.items()}  # fmt: skip
+    ledger = {name: value for name, value in ledger.items() if name not in ("validation_seconds", "digest")}
     result["ledger"] = ledger
     result["finished"] = json.loads((run / "finished.json").read_text())
     events = {name: value for name, value in toys.all_scalars(run).items() if not name.startswith("DeviceStats")}

@@ -61,7 +61,8 @@ def outcome(run: Path) -> dict[str, str]:
         for part in ("state_dict", "optimizer_states", "lr_schedulers", "ranks", "best", "measured", "global_step"):
             result[f"{name}.{part}"] = digest(content[part])
     ledger = json.loads((run / "ledger.json").read_text())
-    del ledger["cost"]
+    for name in ("cost", "validation_seconds", "digest"):  # times, and the digest of a record that has them
+        ledger.pop(name, None)
     ledger["config"] = {
         key: value for key, value in (ledger.get("config") or {}).items() if not key.startswith(PASSIVE_SETTINGS)
     }

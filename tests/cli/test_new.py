@@ -64,7 +64,8 @@ def test_a_template_keeps_the_contract_of_its_kind(packages, kind, long):
     failed = [f"{outcome.name}: {outcome.sentence}" for outcome in outcomes if outcome.status not in ("ok", "skipped")]
     assert failed == []
     skipped = {outcome.name: outcome.sentence for outcome in outcomes if outcome.status == "skipped"}
-    assert not set(skipped) & DECLARED, skipped
+    optional = {"reference"} if kind not in ("norm", "ffn") else set()  # which other kinds may give besides
+    assert not set(skipped) & (DECLARED - optional), skipped
 
 
 @pytest.mark.parametrize("kind", registry.KINDS)

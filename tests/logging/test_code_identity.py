@@ -105,6 +105,7 @@ def test_what_a_part_is_made_of_counts_wherever_it_stands(tmp_path, monkeypatch,
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
+    source_identity.cache_clear()
     before = source_identity("own")["source"]
     source_identity.cache_clear()
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

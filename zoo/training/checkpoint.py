@@ -13,6 +13,7 @@ import io
 import os
 import sys
 import time
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,7 +98,9 @@ class CheckpointSaver(Checkpoint):
             trainer.strategy.checkpoint_io = self.io
         if trainer.is_global_zero and not self.disabled:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self.inode = self.folder.stat().st_ino
+            handle = os.open(self.folder, os.O_RDONLY)  # as long as it is open, no new folder gets this one's number
+            weakref.finalize(self, os.close, handle)
+            self.inode = os.fstat(handle).st_ino
             for folder in (self.folder, self.folder.parent, self.folder / checkpoint_manifest.FOLDER):
                 atomic_files.remove_drafts(folder)
 

@@ -73,9 +73,10 @@ class AverageOfOwnCount(EMA):
 
     count = 0
 
-    def average(self, averaged, current, updates):
+    def on_train_batch_end(self, *arguments):
         self.count += 1
-        return averaged.lerp(current, 1 / self.count**0.5)
+        self.decay = 1 - 1 / self.count**0.5
+        super().on_train_batch_end(*arguments)
 
 
 @planted(plain_state="instead of")
