@@ -179,3 +179,18 @@ def test_a_language_is_chosen_by_its_token(tmp_path, monkeypatch, capsys, model)
     assert main(["translate", str(run), "--to", "it", "--max-length", "4"]) == 0
     several.set_language("it")
     assert capsys.readouterr().out.rstrip("\n") == several.translate("5 hours", max_length=4)[0].text.replace("\n", " ")
+
+
+def test_a_translation_that_is_cut_off_is_told_unless_its_length_was_asked_for(model, caplog, monkeypatch):
+    from zoo.inference import translation
+
+    pairs = model("pairs")
+    monkeypatch.setattr(translation, "FACTOR", 0)
+    monkeypatch.setattr(translation, "MORE", 1)
+    translations = pairs.translate(["3 hours", "5 hours"])
+    assert not any(one.ended for one in translations)
+    assert "line 1: the translation did not end" in caplog.text or "line 2: the translation did not end" in caplog.text
+    assert "2 of 2 translations were cut off" in caplog.text
+    caplog.clear()
+    assert not pairs.translate("3 hours", max_length=1)[0].ended
+    assert not caplog.text

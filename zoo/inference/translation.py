@@ -157,19 +157,18 @@ class TrainedTranslation(Trained):
             for rows in buckets(order, [len(sources[row]) for row in order], batch_tokens // search.beams):
                 for row, best in zip(rows, self._translate([sources[row] for row in rows], search), strict=True):
                     results[row] = best
-                    if not best[0].ended:
-                        self._tell_of_cut(row + first, endless, search)
+                    if search.bounded_by_source and not best[0].ended:  # at a length that nobody asked for
+                        self._tell_of_cut(row + first, endless)
                         endless += 1
                 tell(len(rows))
             yield from results
 
-    def _tell_of_cut(self, line: int, before: int, search: GenerationConfig) -> None:
+    def _tell_of_cut(self, line: int, before: int) -> None:
         """Warn of the first translation that did not end."""
         if not before:
-            why = f"{FACTOR} times its source's tokens + {MORE}" if search.bounded_by_source else "max_length"
             log.warning(
-                "line %d: the translation did not end and is cut off at %s. The model takes up to --max-length %d",
-                line, why, self.net.max_length,
+                "line %d: the translation did not end and is cut off at %d times its source's tokens + %d, or at the "
+                "model's longest. Allow up to --max-length %d", line, FACTOR, MORE, self.net.max_length,
             )  # fmt: skip
 
     def _sources(self, texts: list[str], first: int, too_long: TooLong) -> dict[int, list[int]]:
