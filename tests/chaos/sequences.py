@@ -477,7 +477,7 @@ class Site:
             words = self.words(sequence, "fit", runs, processes)
             code = self.live(words, processes, log, Disturbance(None, note), self.home, 0)
             errors = [line for line in log.read_text().splitlines() if line.startswith("error: ")]
-            if code == 2 and sequence.extra[1] and sequence.extra[1].lower() in errors[-1].lower():
+            if code == 2 and sequence.extra[1] and sequence.extra[1].lower() in errors[-1].lower().replace("_", "-"):
                 assert not any(folder.rglob("*.ckpt")), "refused after training had begun"
                 self.references[key] = errors[-1]
                 return errors[-1]
