@@ -226,8 +226,8 @@ class Carriers:
         return NAMES
 
     def compare(self):
-        for number, text in enumerate("".join(HOSTILE[start::6]) for start in range(6)):  # a variant costs charts
-            for seed in (1, 2):
+        for number, text in enumerate("".join(WORDS[start::6]) for start in range(6)):  # a variant costs charts
+            for seed in (1, 2, 3, 4):  # fewer decide nothing, and less is written
                 folder = self.home / f"runs/v{number}/s{seed}"
                 folder.mkdir(parents=True)
                 content = ledger(f"v{number}", seed, choices={"position": text, text: number})
@@ -240,7 +240,7 @@ class Carriers:
             assert file.suffix == ".json" or MARKS[0] in text
             assert not RAW.search(text), file
             assert file.suffix != ".html" or "<own" not in text
-        return HOSTILE
+        return WORDS  # half a character is refused in a ledger
 
     def explain(self):
         """Names of recipes, values and options of one, and what a model predicts."""

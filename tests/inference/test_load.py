@@ -203,7 +203,7 @@ def test_a_checkpoint_is_damaged_or_holds_code(copied, capsys):
     assert "harm" not in capsys.readouterr().out
     for path in (run / "checkpoints").glob("*.ckpt"):
         path.write_bytes(path.read_bytes()[:300])
-    with pytest.raises(CheckpointError, match="not a whole checkpoint of tensors and plain values: .*zip archive"):
+    with pytest.raises(CheckpointError, match=r"not a whole checkpoint of tensors and plain values: .*zip archive"):
         zoo.load(run)
     for path in (run / "checkpoints").glob("*.ckpt"):
         torch.save([1], path)
