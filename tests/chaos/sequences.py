@@ -96,8 +96,8 @@ PRECISIONS = ("32-true", "64-true", "16-true", "bf16-true", "bf16-mixed", "16-mi
 TASKS = ("lm", "lm", "translation", "vit", "vit")
 FLAVOURS_DRAWN = tuple(name for name in FLAVOURS for _ in range(1 if name == "workers" else 2))
 # of callbacks: measured by a clock, said at the end, or a path
-UNEQUAL = ("seconds", "rates", "window", "peak", "finished", "dirpath", "best_model_path", "last_model_path",
-           "kth_best_model_path", "best_k_models")  # fmt: skip
+UNEQUAL = ("seconds", "validation_seconds", "rates", "window", "peak", "finished", "dirpath", "best_model_path",
+           "last_model_path", "kth_best_model_path", "best_k_models")  # fmt: skip
 CLOCKS = ("cost/tokens_per_s", "cost/peak_memory_mb")  # scalars that a clock, or the machine, measures
 
 
