@@ -550,9 +550,10 @@ class Site:
         if sequence.shorter and sequence.ending != "patience":
             result, expectation = without_validations(result), without_validations(expectation)
         elif sequence.shorter:  # the best may be of the shorter run, whose configuration it holds
-            result, expectation = (
-                {**content, "best": content["best"]["state_dict"]} for content in (result, expectation)
-            )
+            for content in (result, expectation):
+                content["best"] = content["best"]["state_dict"]
+                for record in (content["ledger"], content["last"]["callbacks"]["Ledger"]):
+                    del record["resumed"]  # where the patience was changed
         if sequence.elastic:
             result, expectation = comparable(result), comparable(expectation)
         return ends, wrong + differences(result, expectation, TOLERANCE if sequence.elastic else 0.0)
