@@ -550,6 +550,7 @@ class Site:
         if sequence.shorter and sequence.ending != "patience":
             result, expectation = without_validations(result), without_validations(expectation)
         elif sequence.shorter:  # the best may be of the shorter run, whose configuration it holds
+            result, expectation = copy.deepcopy(result), copy.deepcopy(expectation)
             for content in (result, expectation):
                 content["best"] = content["best"]["state_dict"]
                 for record in (content["ledger"], content["last"]["callbacks"]["Ledger"]):

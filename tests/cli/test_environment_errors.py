@@ -93,8 +93,12 @@ def test_threads_that_cannot_be_had(capsys):
 def test_a_loading_process_that_is_killed(capsys):
     batches = iter(DataLoader(torch.arange(64), num_workers=1))  # type: ignore[arg-type]
     next(batches)
-    os.kill(batches._workers[0].pid, signal.SIGKILL)  # type: ignore[attr-defined]
-    assert report_error(caught(lambda: list(batches))) == 1
+
+    def end_the_worker():
+        os.kill(batches._workers[0].pid, signal.SIGKILL)  # type: ignore[attr-defined]
+        list(batches)
+
+    assert report_error(caught(end_the_worker)) == 1
     message = capsys.readouterr().err
     assert "a loading process was ended from outside (signal: Killed)" in message
     assert "Traceback" not in message

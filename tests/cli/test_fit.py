@@ -201,6 +201,32 @@ def test_evaluate_and_resume(zoo, work):
     assert err == "error: cannot resume: model.dim is 16 in the checkpoint and 32 in your config.\n"
 
 
+USED_IN_TRAINING = ("EarlyStopping", "ModelCheckpoint", "ModelSummary", "TQDMProgressBar", "Timer")
+
+
+def test_callbacks_of_training_are_no_hindrance_when_the_run_is_tested(work, cache):
+    listed = [
+        {"class_path": f"lightning.pytorch.callbacks.{name}"}
+        | ({"init_args": {"monitor": "val/loss"}} if name in ("EarlyStopping", "ModelCheckpoint") else {})
+        for name in USED_IN_TRAINING
+    ]
+    trainer = {"callbacks": listed, "enable_progress_bar": True}
+    Path("callbacks.yaml").write_text(yaml.safe_dump({"trainer": trainer}))
+    for words in (["fit", "lm-toy.yaml", "-c", "callbacks.yaml", "--name", "a"],
+                  *([command, "runs/lm-toy/a/s1"] for command in ("validate", "test"))):  # fmt: skip
+        done = forks.run([sys.executable, "-m", "zoo", *words], text=True, timeout=240)
+        assert done.returncode == 0, (words, done.stderr)
+
+
+def test_a_callback_of_lightning_that_cannot_work_is_the_users_business(zoo, work):
+    early = {"class_path": "lightning.pytorch.callbacks.EarlyStopping",
+             "init_args": {"monitor": "val/loss", "check_on_train_epoch_end": True}}  # fmt: skip
+    Path("callbacks.yaml").write_text(yaml.safe_dump({"trainer": {"callbacks": [early]}}))
+    code, _, err = zoo("fit", "lm-toy", "-c", "callbacks.yaml")
+    assert (code, "Traceback" in err) == (2, False)
+    assert "metric `val/loss` which is not available" in err
+
+
 def test_a_run_whose_best_is_older_than_an_accepted_change_is_used(work, cache):
     def zoo(*words):
         done = forks.run([sys.executable, "-m", "zoo", *words], text=True, timeout=240)

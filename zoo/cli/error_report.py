@@ -92,21 +92,21 @@ def blame_options() -> Iterator[None]:
 def trainer_error(error: BaseException, options: Iterable[str] | None = None) -> UsageError | None:
     """A UsageError where Lightning itself refuses how the Trainer was set up; None for everything else.
 
-    Only what Lightning raises on purpose counts and, where ``options`` are given, only a message that names one;
-    without them the Trainer was being built, which raises RuntimeError too: two callbacks cannot share their state.
+    Only what Lightning raises on purpose counts and, where ``options`` are given, only what one of its callbacks
+    raises or a message that names an option; without them the Trainer was being built.
     """
     error = root_cause(error)
     frames = traceback.extract_tb(error.__traceback__)
-    kinds = (*TRAINER_ERRORS, *_misconfigured(), *((RuntimeError,) if options is None else ()))
+    kinds: tuple[type[Exception], ...] = (*TRAINER_ERRORS, *_misconfigured(), RuntimeError)
     if isinstance(error, ZooError) or not frames or not isinstance(error, kinds):
         return None
     pieces = Path(frames[-1].filename).parts
     on_purpose = {"lightning", "pytorch_lightning"} & {*pieces} and (frames[-1].line or "").startswith("raise")
     message = " ".join(str(error).split())
-    names_option = (
-        options is None or isinstance(error, ModuleNotFoundError) or bool({*re.findall(r"\w+", message)} & {*options})
-    )
-    return UsageError(f"the trainer cannot run like this: {message}") if on_purpose and names_option else None
+    of_set_up = options is None or isinstance(error, ModuleNotFoundError) or "callbacks" in pieces
+    if on_purpose and (of_set_up or {*re.findall(r"\w+", message)} & {*(options or ())}):
+        return UsageError(f"the trainer cannot run like this: {message}")
+    return None
 
 
 def _misconfigured() -> tuple[type[Exception], ...]:

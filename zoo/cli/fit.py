@@ -146,14 +146,11 @@ class ZooCLI(LightningCLI):
         trainer_config = self.plan.config["trainer"]
         if self.command == "fit":
             extras = make_logger_and_callbacks(self.model, self.data, self.run_folder, self.plan, self.facts)
-            callbacks = [item for item in extras.pop("callbacks", []) if is_enabled(item, trainer_config)]
-            bars = any(isinstance(item, ProgressBar) for item in callbacks) or configures_bar(trainer_config)
-            extras = {**({} if bars else {"enable_progress_bar": False}), **extras}
         else:
-            extras = {"logger": False, "enable_checkpointing": False}
-            callbacks = [item for item in progress_bar.on_terminal() if is_enabled(item, trainer_config)]
-            if not callbacks:
-                extras["enable_progress_bar"] = False  # in a pipe a bar is noise among the results
+            extras = {"logger": False, "callbacks": progress_bar.on_terminal()}
+        callbacks = [item for item in extras.pop("callbacks", []) if is_enabled(item, trainer_config)]
+        if not any(isinstance(item, ProgressBar) for item in callbacks) and not configures_bar(trainer_config):
+            extras["enable_progress_bar"] = False  # in a pipe a bar is noise among the results
         self.trainer_defaults["callbacks"] = [*callbacks, Provenance(part_versions.packages_used(self.plan.config))]
         with blame_options():
             extras = {key: extras[key] for key in extras if key not in trainer_config}
@@ -170,7 +167,7 @@ class ZooCLI(LightningCLI):
                 raise
         distributed.set_rank(trainer.global_rank)
         if self.command == "fit":
-            setup.refuse_unsupported(trainer)
+            setup.prepare_extensions(trainer)
         distributed.watch_process(trainer)
         return trainer
 
