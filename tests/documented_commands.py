@@ -35,15 +35,15 @@ def find_problem(command: str) -> str:
 
 def check_zoo(words: list[str]) -> None:
     """Raise an error for a command of zoo that cannot be run."""
-    from zoo.cli import commands
+    from zoo.cli import find_command
 
     name, *arguments = words
-    if name not in commands.COMMANDS:
+    if name not in find_command.all_commands():
         raise LookupError(f"no command {name}")
     if name in ("fit", "validate", "test", "predict"):
         check_recipe(arguments)
         return
-    parsed = commands.parse(name, arguments)
+    parsed = find_command.parse(find_command.find_command(name), arguments)
     for checked, check in CHECKS.items():
         if name in checked.split():
             check(parsed)

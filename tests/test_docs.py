@@ -15,8 +15,8 @@ from zoo import registry
 from zoo.cli import main
 from zoo.compare import variants
 from zoo.config import fit_options, run_config
-from zoo.conformance import SUBJECTS
 from zoo.conformance.__main__ import table
+from zoo.conformance.contract import SUBJECTS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

@@ -135,9 +135,8 @@ class Guard:
 class Output:
     """The two streams of one command, their log, and what could not be written."""
 
-    def __init__(self, only_prints: bool) -> None:
-        """``only_prints``: whether the command ends when the reader of its standard output has ended."""
-        self.only_prints = only_prints
+    def __init__(self) -> None:
+        self.only_prints = False  # whether the command ends when the reader of its standard output has ended
         self.guards: list[Guard] = []
         self.log: TextIO | None = None
         self.unlogged: list[str] = []
@@ -203,11 +202,11 @@ current: Output | None = None  # that of the command which runs
 
 
 @contextlib.contextmanager
-def guard_streams(only_prints: bool, restore: bool = True) -> Iterator[Output]:
+def guard_streams(restore: bool = True) -> Iterator[Output]:
     """Guard standard output and standard error while a command runs, and from then on unless ``restore``."""
     global current
     open_missing()
-    before, streams, output = current, (sys.stdout, sys.stderr), Output(only_prints)
+    before, streams, output = current, (sys.stdout, sys.stderr), Output()
     output.guards = [Guard(streams[0], "standard output", output), Guard(streams[1], "standard error", output)]
     for stream in streams:
         if isinstance(stream, io.TextIOWrapper):

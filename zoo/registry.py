@@ -23,7 +23,8 @@ from zoo.plugins.discovery import GROUP, ZOO, Entry, Flaw, Package, discover, no
 from zoo.plugins.safe_import import describe_import_error, import_object
 
 STACK_KINDS = ("position", "backend", "attention", "norm", "ffn", "block")  # what a stack is built from
-KINDS = (*STACK_KINDS, "task", "data", "optimizer", "schedule", "init", "callback")
+APPLICATION_KINDS = ("command",)  # which no configuration of a model names
+KINDS = (*STACK_KINDS, "task", "data", "optimizer", "schedule", "init", "callback", *APPLICATION_KINDS)
 # bases of other libraries, which cannot say their kind themselves
 FOREIGN_BASES = {
     "torch.optim.optimizer.Optimizer": "optimizer", "lightning.pytorch.callbacks.callback.Callback": "callback",

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from tests import forks
 from zoo import registry
-from zoo.cli import check, check_process, check_worker, commands
+from zoo.cli import check, check_process, check_worker
+from zoo.cli.find_command import find_command, parse
 from zoo.errors import PartError, PluginError, UsageError
 
 HERE = Path(__file__).parent
@@ -267,7 +268,7 @@ def test_options_are_typed_like_those_of_fit(mine):
     from zoo.parts.ffn import MLP, MoE
 
     def typed_options(part, kind, *words):
-        return check_worker.parse_part_options(part, kind, commands.parse("check", [kind, *words]).settings)
+        return check_worker.parse_part_options(part, kind, parse(find_command("check"), [kind, *words]).settings)
 
     assert typed_options(Mine, "norm", "--eps", "1e-3", "--sizes", "[1, 2]") == {"eps": 1e-3, "sizes": (1, 2)}
     assert typed_options(Mine, "norm", "--model.norm.eps=2", "--norm.mode", "die") == {"eps": 2.0, "mode": "die"}

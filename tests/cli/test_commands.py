@@ -1,20 +1,15 @@
-"""The table of commands: every entry has a module, help with examples that work, and a place in the overview."""
+"""The commands: every one has help with examples that work, and a place in the overview."""
 
-import importlib
 import shlex
 
 import pytest
 
 from zoo import recipe_files
-from zoo.cli import commands, help, main
+from zoo.cli import help, main
+from zoo.cli.find_command import all_commands, find_command, parse
+from zoo.command_line import ABOUT, HEADINGS
 
-NAMES = list(commands.COMMANDS)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_an_entry_names_a_function(name):
-    module, _, function = commands.COMMANDS[name].module.partition(":")
-    assert callable(getattr(importlib.import_module(f"zoo.cli.{module}"), function or "run"))
+NAMES = list(all_commands())
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -22,7 +17,7 @@ def test_help_shows_usage_options_and_examples(name, capsys):
     assert main([name, "--help"]) == 0
     text = capsys.readouterr().out
     assert text.startswith(f"usage: zoo {name}")
-    for option in commands.COMMANDS[name].all_options:
+    for option in all_commands()[name].all_options:
         assert f"--{option.name}" in text or not option.heading
         assert option.help or not option.heading
     assert len(text.splitlines()) <= 62
@@ -34,13 +29,13 @@ def test_help_shows_usage_options_and_examples(name, capsys):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_examples_are_valid_command_lines(name):
-    command = commands.COMMANDS[name]
+    command = all_commands()[name]
     assert 1 <= len(command.examples) <= 3
     for example in command.examples:
         words = shlex.split(example.removeprefix("source <(").removesuffix(")"))
         words = words[: next((place for place, word in enumerate(words) if word in ("<", ">")), len(words))]
         assert words[words.index("zoo") + 1] in (name, "compare")
-        options = commands.parse(words[words.index("zoo") + 1], words[words.index("zoo") + 2 :])
+        options = parse(find_command(words[words.index("zoo") + 1]), words[words.index("zoo") + 2 :])
         for argument, word in zip(command.arguments, options.words, strict=False):
             if argument.completes == "recipe" and word.startswith(("lm-", "vit-", "translation-")):
                 assert recipe_files.packaged_recipe(word), word
@@ -51,7 +46,7 @@ def test_the_overview_names_compare_first_and_every_command():
     commands_in_order = [line.split()[0] for line in text.splitlines() if line.startswith("  ")]
     assert commands_in_order[0] == "compare"
     assert set(NAMES) <= set(commands_in_order)
-    assert all(command.group in commands.GROUPS for command in commands.COMMANDS.values())
+    assert all(command.group in (*HEADINGS, ABOUT) for command in all_commands().values())
 
 
 def test_version_and_help_are_commands(capsys):

@@ -5,7 +5,8 @@ import subprocess
 
 import pytest
 
-from zoo.cli import commands, completion, main
+from zoo.cli import completion, main
+from zoo.cli.find_command import all_commands
 
 # the words on the command line, and some of what must be offered and must not be
 CASES = [
@@ -83,7 +84,7 @@ def test_bash_completes_after_an_equals_sign(tmp_path):
 def test_a_script_names_every_command_and_option(shell_name, capsys):
     assert main(["completion", shell_name]) == 0
     text = capsys.readouterr().out
-    for command in commands.COMMANDS.values():
+    for command in all_commands().values():
         assert command.name in text
         for option in command.all_options:
             if option.heading:

@@ -10,6 +10,7 @@ import pytest
 import zoo.cli
 from tests import forks
 from zoo import console
+from zoo.cli.find_command import all_commands
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -54,7 +55,7 @@ def test_a_pipe_that_breaks_between_processes_is_an_error(monkeypatch, capfd):
     assert "BrokenPipeError" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("command", list(zoo.cli.COMMANDS))
+@pytest.mark.parametrize("command", list(all_commands()))
 def test_only_commands_that_print_end_with_their_reader(command, monkeypatch):
     """Each command prints two lines for nobody, and has something to do after them."""
     reader, writer = os.pipe()
@@ -71,7 +72,7 @@ def test_only_commands_that_print_end_with_their_reader(command, monkeypatch):
     with os.fdopen(writer, "w") as out:
         monkeypatch.setattr(sys, "stdout", out)
         code = zoo.cli.main([command])
-    ends = zoo.cli.COMMANDS[command].only_prints
+    ends = all_commands()[command].only_prints
     assert (code, worked) == ((0, []) if ends else (3, [command]))
     assert command not in ("fit", "compare", "check", "predict", "export", "import", "new") or not ends
 

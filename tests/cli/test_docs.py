@@ -9,7 +9,7 @@ import pytest
 from cli_parts import package
 
 from zoo import registry
-from zoo.cli import check, commands, docs
+from zoo.cli import check, docs
 from zoo.config import fit_options, run_config
 
 BODY = '''\
@@ -142,10 +142,6 @@ def test_the_contract_is_run_where_it_is_wanted(zoo, tmp_path, monkeypatch):
     assert re.search(r"`zoo check norm RMSNorm`: \d+ checks passed", text)
     assert "- attention: trains with" in text
     assert re.search(r"\| parameters \| [\d,]+ \| [\d,]+ \|", text)
-
-
-def test_the_table_of_commands_has_it():
-    assert commands.COMMANDS["docs"].module == "docs"
 
 
 def test_a_file_in_the_place_of_the_folder_is_refused_before_the_pages_are_made(zoo, tmp_path, monkeypatch):

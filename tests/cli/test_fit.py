@@ -205,12 +205,12 @@ USED_IN_TRAINING = ("EarlyStopping", "ModelCheckpoint", "ModelSummary", "TQDMPro
 
 
 def test_callbacks_of_training_are_no_hindrance_when_the_run_is_tested(work, cache):
-    listed = [
+    items = [
         {"class_path": f"lightning.pytorch.callbacks.{name}"}
         | ({"init_args": {"monitor": "val/loss"}} if name in ("EarlyStopping", "ModelCheckpoint") else {})
         for name in USED_IN_TRAINING
     ]
-    trainer = {"callbacks": listed, "enable_progress_bar": True}
+    trainer = {"callbacks": items, "enable_progress_bar": True}
     Path("callbacks.yaml").write_text(yaml.safe_dump({"trainer": trainer}))
     for words in (["fit", "lm-toy.yaml", "-c", "callbacks.yaml", "--name", "a"],
                   *([command, "runs/lm-toy/a/s1"] for command in ("validate", "test"))):  # fmt: skip

@@ -6,15 +6,17 @@ from pathlib import Path
 import pytest
 
 from tests.rows import try_each
-from zoo.cli import commands, main
-from zoo.config.option_parser import PATHS, Option, ParsedOptions
+from zoo.cli import main
+from zoo.cli.find_command import all_commands, find_command
+from zoo.cli.find_command import parse as parse_command
+from zoo.command_line import PATHS, Option, ParsedOptions
 from zoo.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
 SHELLS = {"completion": ["bash"]}
-CASES = [(command, option) for command in commands.COMMANDS.values() for option in command.all_options]
+CASES = [(command, option) for command in all_commands().values() for option in command.all_options]
 NAME = "{0.name}-{1.name}".format
-FLAGS = [one for one in CASES if one[1].type is bool and one[1] is not commands.COMMANDS["fit"].all_options[-1]]
+FLAGS = [one for one in CASES if one[1].type is bool and one[1] is not all_commands()["fit"].all_options[-1]]
 VALUED = [one for one in CASES if one[1].type is not bool]
 TYPED = [one for one in VALUED if not one[1].key and (one[1].type is not str or one[1].choices)]
 
@@ -25,7 +27,7 @@ def words_of(command):
 
 
 def parse(command, *argv) -> ParsedOptions:
-    return commands.parse(command.name, [*words_of(command), *argv])
+    return parse_command(command, [*words_of(command), *argv])
 
 
 def refusal(command, *argv) -> str:
@@ -79,7 +81,7 @@ def test_a_path_may_begin_with_the_home_folder(command, option, monkeypatch):
 
 def test_words_may_begin_with_the_home_folder(monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
-    assert commands.parse("import", ["~/in", "~"]).words == ["/home/me/in", "/home/me"]
+    assert parse_command(find_command("import"), ["~/in", "~"]).words == ["/home/me/in", "/home/me"]
 
 
 @try_each(FLAGS, NAME)
@@ -91,7 +93,7 @@ def test_a_flag_can_be_turned_off(command, option):
     }.items():  # fmt: skip
         assert stored(parse(command, *argv), option) is value
     words = words_of(command)  # which a flag does not take for its value
-    assert commands.parse(command.name, [f"--{name}", *words]).words == words
+    assert parse_command(command, [f"--{name}", *words]).words == words
     assert f"'--{name}' takes true, false or no value, got 'maybe'." in refusal(command, f"--{name}=maybe")
 
 
@@ -143,13 +145,13 @@ def test_the_last_of_several_values_counts_unless_all_do(command, option):
     assert value == (expected if option.repeats else expected[-1])
 
 
-@pytest.mark.parametrize("command", commands.COMMANDS.values(), ids=lambda command: command.name)
+@pytest.mark.parametrize("command", all_commands().values(), ids=lambda command: command.name)
 def test_words(command):
     assert parse(command, "--", *[]).words == words_of(command)
     required = words_of(command)
     if required:
         with pytest.raises(UsageError, match=f"zoo {command.name} needs {command.arguments[len(required) - 1].name}: "):
-            commands.parse(command.name, required[:-1])
+            parse_command(command, required[:-1])
     if not any(argument.repeats for argument in command.arguments):
         surplus = ["odd"] * (len(command.arguments) - len(required) + 1)
         assert "'odd' is one word too many" in refusal(command, *surplus)
@@ -159,17 +161,17 @@ def test_words(command):
 
 
 def test_values_may_begin_with_one_dash():
-    options = parse(commands.COMMANDS["fit"], "--model.lr", "-1e-3", "--name", "-x", "--trainer.devices", "-1")
+    options = parse(all_commands()["fit"], "--model.lr", "-1e-3", "--name", "-x", "--trainer.devices", "-1")
     assert [value for _, value, _ in options.settings] == ["-1e-3", "-1"]
     assert options.get("name") == "-x"
-    assert parse(commands.COMMANDS["generate"], "--prompt=--odd", "--stop", "-- two").values == {
+    assert parse(all_commands()["generate"], "--prompt=--odd", "--stop", "-- two").values == {
         "prompt": ["--odd"], "stop": ["-- two"],
     }  # fmt: skip
 
 
 def test_settings_keep_their_order_and_their_text():
     argv = ["--model.lr=1", "--seed", "3", "--model.lr", "2", "--compile", "--model.tie", "--no-compile", "-cx.yaml"]
-    options = parse(commands.COMMANDS["fit"], *argv)
+    options = parse(all_commands()["fit"], *argv)
     assert options.settings == [
         ("model.lr", "1", "--model.lr=1"), ("seed_everything", "3", "--seed 3"), ("model.lr", "2", "--model.lr 2"),
         ("compile", True, "--compile"), ("model.tie", True, "--model.tie"), ("compile", False, "--no-compile"),
@@ -177,10 +179,10 @@ def test_settings_keep_their_order_and_their_text():
     assert options.get("config") == ["x.yaml"]
 
 
-@pytest.mark.parametrize("command", commands.COMMANDS)
+@pytest.mark.parametrize("command", all_commands())
 def test_a_wrong_option_ends_in_code_2_before_anything_is_done(command, capsys, monkeypatch):
-    monkeypatch.setattr("importlib.import_module", lambda name: pytest.fail(f"{name} was imported"))
-    argv = [command, *words_of(commands.COMMANDS[command])]
+    monkeypatch.setattr("zoo.command_line.call_by_name", lambda name, *_: pytest.fail(f"{name} was called"))
+    argv = [command, *words_of(all_commands()[command])]
     wrong = ["--timeout=x"] if command == "check" else ["--no-such-option"]
     assert main([*argv, *wrong]) == 2
     out, err = capsys.readouterr()
@@ -199,7 +201,9 @@ def test_json_can_be_turned_off(capsys):
 # the code
 
 WORD_LISTS = {"argv", "words", "rest", "args", "tokens", "extras", "waiting", "line"}
-READERS = sorted([*(ROOT / "zoo/cli").rglob("*.py"), *(ROOT / "zoo/config").rglob("*.py")])
+READERS = sorted(
+    [ROOT / "zoo/command_line.py", *(ROOT / "zoo/cli").rglob("*.py"), *(ROOT / "zoo/config").rglob("*.py")]
+)
 
 
 def test_no_other_module_reads_a_command_line_word_by_word():
@@ -218,12 +222,12 @@ def test_no_other_module_reads_a_command_line_word_by_word():
             reads = any(mark in text for mark in ("startswith('-", "== '-", ".pop(0", "next("))
             if names & WORD_LISTS and reads:
                 loops.setdefault(path.relative_to(ROOT).as_posix(), []).append(node.lineno)
-    assert list(loops) == ["zoo/config/option_parser.py"], loops
+    assert list(loops) == ["zoo/command_line.py"], loops
 
 
 def test_argparse_is_used_in_one_module():
     users = [path.name for path in READERS if "argparse.ArgumentParser" in path.read_text()]
-    assert users == ["option_parser.py"]
+    assert users == ["command_line.py"]
 
 
 NAMES_AND_PATHS = [one for one in VALUED if one[1].type is str and not one[1].key

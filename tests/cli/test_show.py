@@ -12,6 +12,7 @@ import pytest
 
 from zoo import recipe_files, registry
 from zoo.cli import help, main, show, tensorboard
+from zoo.cli.find_command import find_command
 from zoo.plugins.description import describe, describe_class
 
 RECIPE = """\
@@ -69,8 +70,8 @@ def test_a_wrong_part_is_told_before_torch_is_imported(tmp_path):
 
 
 def test_help_is_short():
-    assert len(help.command_help("fit").splitlines()) <= 60
-    assert max(map(len, help.command_help("fit").splitlines())) <= 110
+    assert len(help.command_help(find_command("fit")).splitlines()) <= 60
+    assert max(map(len, help.command_help(find_command("fit")).splitlines())) <= 110
     assert len(help.overview().splitlines()) <= 60
 
 

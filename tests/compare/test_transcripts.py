@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from zoo.cli import commands, compare, compare_run, main
+from zoo.cli import compare, compare_run, find_command, main
 from zoo.compare import run_records
 
 PAGE = (Path(__file__).parents[2] / "docs" / "compare.md").read_text()
@@ -31,7 +31,7 @@ def shape(text):
 
 @pytest.mark.parametrize("words", [words for words, _ in COMMANDS], ids=lambda words: " ".join(words)[:60])
 def test_the_commands_of_the_page_are_understood(words):
-    options = commands.parse("compare", words)
+    options = find_command.parse(find_command.find_command("compare"), words)
     if "--attribute" not in words and "--emit" not in words:
         assert compare.read_comparison(options).vary
 

@@ -3,8 +3,9 @@
 import pytest
 
 from zoo import recipe_files
-from zoo.cli import commands, compare, help
+from zoo.cli import compare, find_command, help
 from zoo.compare import run_records, variants
+from zoo.compare.commands import COMPARE_OPTIONS
 from zoo.compare.variants import (
     Choice,
     Factor,
@@ -125,7 +126,7 @@ def test_the_baseline_names_varied_options_by_any_end_of_their_names():
 
 
 def parse_request(*argv):
-    return compare.read_comparison(commands.parse("compare", argv))
+    return compare.read_comparison(find_command.parse(find_command.find_command("compare"), argv))
 
 
 def test_a_file_says_what_a_command_line_says(tmp_path):
@@ -196,7 +197,7 @@ def test_a_packaged_comparison_is_short_explained_and_well_formed(one):
     assert recipe_files.packaged_recipe(result.recipe)
     assert result.name == one.name
     assert yaml_source.read_yaml(one.path).as_data()["vary"]
-    assert one.name in help.command_help("compare")
+    assert one.name in help.command_help(find_command.find_command("compare"))
     assert all(one.name != recipe.name for recipe in recipe_files.recipes())
 
 
@@ -246,7 +247,7 @@ def test_help_lists_options_and_is_fast_to_read(capsys):
 
     assert main(["compare", "--help"]) == 0
     output = capsys.readouterr().out
-    assert all(f"--{option.name}" in output for option in commands.COMPARE_OPTIONS)
+    assert all(f"--{option.name}" in output for option in COMPARE_OPTIONS)
     assert len(output.splitlines()) <= 60
     assert max(map(len, output.splitlines())) <= 120
 

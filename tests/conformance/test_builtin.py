@@ -13,8 +13,9 @@ from shared_data import SharedData, few_samples
 
 from tests import forks
 from zoo import registry
-from zoo.conformance import SUBJECTS, checks
+from zoo.conformance import checks
 from zoo.conformance.common import import_in_fresh_processes, ready_for
+from zoo.conformance.contract import SUBJECTS
 from zoo.conformance.subject import DataSubject
 
 PARTS = [

@@ -17,7 +17,7 @@ EVERY_CHECK = 3  # of which a part meets one, and other parts others
 PARTS = [*published.PUBLISHED, *recent.RECENT]
 
 
-def left_out(part):
+def without_import(part):
     """The import of a part whose module has parts of all kinds, and so imports what tasks need."""
     return ("clean_import",) if part in recent.RECENT else ()
 
@@ -26,13 +26,15 @@ SAMPLED = [
     pytest.param(check, id=f"{part.__name__}-{check}")
     for number, part in enumerate(PARTS)
     for place, check in enumerate(sampled_checks(part, number))
-    if check.name not in ("compiles", *left_out(part)) and is_for(check, number) and (place + number) % EVERY_CHECK == 0
+    if check.name not in ("compiles", *without_import(part))
+    and is_for(check, number)
+    and (place + number) % EVERY_CHECK == 0
 ]
 WHOLE = [
     pytest.param(check, id=f"{part.__name__}-{check}")
     for part in PARTS
     for check in checks(part)
-    if check.name not in left_out(part)
+    if check.name not in without_import(part)
 ]
 
 

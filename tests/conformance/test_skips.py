@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from zoo import registry
-from zoo.conformance import SUBJECTS, checks
+from zoo.conformance import checks
 from zoo.conformance.check import WITHOUT_PART
+from zoo.conformance.contract import SUBJECTS
 from zoo.errors import UsageError
 from zoo.parts.norm import RMSNorm
 from zoo.tasks.lm import CausalLM

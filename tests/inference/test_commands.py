@@ -15,7 +15,7 @@ from PIL import Image
 
 from tests import forks
 from zoo.cli import main
-from zoo.cli.commands import parse
+from zoo.cli.find_command import find_command, parse
 from zoo.config import precision
 from zoo.errors import UsageError
 from zoo.inference.load import load
@@ -222,12 +222,12 @@ def test_a_line_that_is_not_utf8_is_named(runs, capsys, monkeypatch):
 )
 def test_wrong_options_are_answered(words, message):
     with pytest.raises(UsageError) as caught:
-        parse("generate", words)
+        parse(find_command("generate"), words)
     assert message in str(caught.value)
 
 
 def test_options_keep_zoos_grammar():
-    options = parse("classify", ["r", "--top=4", "--text", "a", "--text", "-b", "--json", "--", "--odd"])
+    options = parse(find_command("classify"), ["r", "--top=4", "--text", "a", "--text", "-b", "--json", "--", "--odd"])
     assert options.words == ["r", "--odd"]
     assert options.values == {"top": 4, "text": ["a", "-b"], "json": True}
 

@@ -10,8 +10,8 @@ from tests.chaos import toys
 from tests.covering import choices_in_turn
 from zoo import registry
 from zoo.cli import fit, main, tensorboard
-from zoo.cli.commands import COMMANDS
 from zoo.cli.doctor import warn_of_unknown_plugins
+from zoo.cli.find_command import all_commands
 from zoo.config import data_sizes, fit_options, run_config
 from zoo.errors import UsageError
 from zoo.inference.find_run import find_model
@@ -129,12 +129,12 @@ def test_another_root_is_another_run_and_a_resume_from_it_is_refused():
 
 # options of other commands, and guesses
 
-TRAINS = [name for name, command in COMMANDS.items() if command.module == "train"]
-OF_FIT = {option.name for name in TRAINS for option in COMMANDS[name].all_options}
+TRAINS = [name for name, command in all_commands().items() if command.trains]
+OF_FIT = {option.name for name in TRAINS for option in all_commands()[name].all_options}
 LAST = {option.key.rpartition(".")[2] for option in fit_options.SETTINGS if "." in option.key}
 FOREIGN = [
     (name, option.name)
-    for name, command in COMMANDS.items()
+    for name, command in all_commands().items()
     for option in command.options
     if option.name not in {*OF_FIT, *LAST, *fit_options.SECTIONS}
 ]

@@ -8,15 +8,15 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from zoo import recipe_files, registry
-from zoo.cli import commands, tables
+from zoo.cli import tables
 from zoo.cli.badge import badge
 from zoo.cli.check_process import Child, Job, UnknownCheckError
-from zoo.config.option_parser import ParsedOptions
+from zoo.command_line import ParsedOptions
 from zoo.errors import PartError, PluginError, UsageError, ZooError
 from zoo.io import atomic_files
 from zoo.plugins import discovery, publishing
@@ -123,13 +123,14 @@ def check_recipe(options: ParsedOptions) -> int:
     Raises what `zoo fit` would raise.
     """
     from zoo.cli import doctor, warning_filters
+    from zoo.command_line import json_option, parse
     from zoo.config import fit_options, run_config
-    from zoo.config.option_parser import parse
 
-    # the words after a recipe are options of zoo fit, whose table says which of them take a value
-    json_option = tuple(option for option in commands.COMMANDS["check"].options if option.name == "json")
-    spec = replace(commands.COMMANDS["fit"], name="check", options=(*fit_options.OPTIONS, *json_option))
-    command = fit_options.from_parsed(parse(spec, options.argv))
+    # the words after a recipe are options of zoo fit, which say which of them take a value
+    fit_command = fit_options.FitCommand()
+    fit_command.name = options.command
+    fit_command.options = (*fit_options.OPTIONS, json_option())
+    command = fit_options.from_parsed(parse(fit_command, options.argv))
     command.subcommand = "fit"
     command.options.append(FAST_DEV_RUN)
     draft = run_config.read_draft(command)

@@ -11,11 +11,11 @@ from typing import Any
 
 from zoo import recipe_files
 from zoo.cli.compare_fits import fit_words
+from zoo.command_line import ParsedOptions
 from zoo.compare import variants
 from zoo.compare.plan import Comparison, take_shard
 from zoo.config import yaml_source
 from zoo.config.fit_options import SECTIONS
-from zoo.config.option_parser import ParsedOptions
 from zoo.config.output_paths import check_output_path
 from zoo.errors import UsageError
 from zoo.registry import suggest

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from zoo.cli.commands import DECIDED_BY_COMPARISON
+from zoo.command_line import ParsedOptions
 from zoo.compare import run_records
+from zoo.compare.commands import DECIDED_BY_COMPARISON
 from zoo.compare.plan import Point
 from zoo.config import fit_options, run_config, yaml_source
-from zoo.config.option_parser import ParsedOptions
 from zoo.config.passive_settings import CALLBACKS, acting_callbacks, is_passive
 from zoo.errors import UsageError
 from zoo.inference.find_run import CONFIG
@@ -32,7 +32,7 @@ def fit_words(options: ParsedOptions) -> list[str]:
     return words + (["--debug"] if options.get("debug") else [])
 
 
-def draft(words: Sequence[str]) -> tuple[fit_options.Command, run_config.Draft]:
+def draft(words: Sequence[str]) -> tuple[fit_options.FitOptions, run_config.Draft]:
     """A command of `zoo fit` as far as it needs no torch. Raises UsageError for names of parts that do not exist."""
     command = fit_options.parse("fit", list(words))
     return command, run_config.read_draft(command)

@@ -10,12 +10,12 @@ from pathlib import Path
 from zoo import console, recipe_files, registry
 from zoo.cli import compare_run
 from zoo.cli.tables import is_terminal
+from zoo.command_line import ParsedOptions
 from zoo.compare import comparison_folder, looks, outcome, scoreboard, scoreboard_folder, variants
 from zoo.compare.plan import Arm, Comparison
 from zoo.compare.scoreboard import Scoreboard, Task
 from zoo.compare.scoreboard_folder import Member
 from zoo.compare.variants import Choice
-from zoo.config.option_parser import ParsedOptions
 from zoo.errors import UsageError
 from zoo.registry import suggest
 

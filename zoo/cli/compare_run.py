@@ -19,6 +19,7 @@ from filelock import FileLock
 
 from zoo import console
 from zoo.cli.tables import is_terminal
+from zoo.command_line import ParsedOptions
 from zoo.compare import (
     comparison_folder,
     device_shares,
@@ -37,7 +38,6 @@ from zoo.compare.number_format import format_duration
 from zoo.compare.plan import Arm, Comparison, Step
 from zoo.compare.prepare_runs import PreparedRuns
 from zoo.compare.validation_counts import check_validations
-from zoo.config.option_parser import ParsedOptions
 from zoo.errors import StorageError, UsageError, ZooError
 from zoo.registry import suggest
 

@@ -6,10 +6,9 @@ import shlex
 from collections.abc import Callable, Iterator
 
 from zoo import recipe_files, registry
-from zoo.cli import commands
-from zoo.config.option_parser import Argument, CommandSpec, Option, ParsedOptions
+from zoo.cli.find_command import all_commands, command_names
+from zoo.command_line import Argument, Command, Option, ParsedOptions, call_by_name
 from zoo.errors import UsageError
-from zoo.lessons.source import lesson_names
 
 
 def run(options: ParsedOptions) -> int:
@@ -21,7 +20,7 @@ def run(options: ParsedOptions) -> int:
     return 0
 
 
-def option_strings(command: CommandSpec) -> list[str]:
+def option_strings(command: Command) -> list[str]:
     """The options that are offered: the documented spelling of each, and its short one."""
     offered = [option for option in command.all_options if option.heading or option.key]
     return [string for option in offered for string in (f"--{option.name}", option.short) if string]
@@ -42,14 +41,13 @@ def argument_words(argument: Argument) -> list[str]:
         "comparison": [*recipes, *(comparison.name for comparison in recipe_files.comparisons())],
         "kind": list(registry.KINDS),
         "part": [part.name.lower() for kind in registry.KINDS for part in registry.parts(kind)],
-        "command": list(commands.COMMANDS),
+        "command": command_names(),
         "shell": list(SCRIPTS),
-        "lesson": lesson_names(),
     }
-    return words.get(argument.completes, [])
+    return call_by_name(argument.completes) if ":" in argument.completes else words.get(argument.completes, [])
 
 
-def command_words(command: CommandSpec) -> list[str]:
+def command_words(command: Command) -> list[str]:
     """The words that are offered for all arguments of a command; a recipe too where a kind may be one."""
     words = [word for argument in command.arguments for word in argument_words(argument)]
     if command.name == "show":
@@ -61,7 +59,7 @@ def command_words(command: CommandSpec) -> list[str]:
 
 def _value_cases() -> Iterator[tuple[str, Option, list[str]]]:
     """For every option that takes a value: patterns of ``command:option``, the option, and the values."""
-    for command in commands.COMMANDS.values():
+    for command in all_commands().values():
         for option in command.all_options:
             values = option_values(option)
             if values is not None and (option.heading or option.key):
@@ -84,14 +82,14 @@ def bash() -> str:
         '    if [ "$word" = "=" ]; then word=""  # bash splits --option=value at the sign',
         '    elif [ "$previous" = "=" ]; then previous="${COMP_WORDS[COMP_CWORD-2]}"; fi',
         '    if [ "$COMP_CWORD" -eq 1 ]; then',
-        f'        COMPREPLY=($(compgen -W {_quoted([*commands.COMMANDS, "--help", "--version"])} -- "$word")); return',
+        f'        COMPREPLY=($(compgen -W {_quoted([*command_names(), "--help", "--version"])} -- "$word")); return',
         "    fi",
         '    case "$command:$previous" in',
     ]
     for pattern, _, values in _value_cases():
         lines.append(f'        {pattern}) COMPREPLY=($(compgen -W {_quoted(values)} -- "$word")); return ;;')
     lines += ["    esac", '    case "$command" in']
-    for command in commands.COMMANDS.values():
+    for command in all_commands().values():
         strings, words = option_strings(command), command_words(command)
         lines.append(f'        {command.name}) case "$word" in')
         lines.append(f"            -*) offered={_quoted(strings)} ;; *) offered={_quoted(words)} ;; esac ;;")
@@ -101,7 +99,7 @@ def bash() -> str:
 
 def zsh() -> str:
     """A function for zsh's `compdef`, which shows what each command and option is for."""
-    described = [f"{name}:{_zsh(command.summary)}" for name, command in commands.COMMANDS.items()]
+    described = [f"{name}:{_zsh(command.summary)}" for name, command in all_commands().items()]
     lines = [
         "#compdef zoo",
         "# completion of zoo for zsh: source <(zoo completion zsh), after compinit",
@@ -119,7 +117,7 @@ def zsh() -> str:
         body = f"compadd -- {' '.join(map(shlex.quote, values))}" if values else "_files"
         lines.append(f"        {pattern}) {body}; return ;;")
     lines += ["    esac", '    case "$command" in']
-    for command in commands.COMMANDS.values():
+    for command in all_commands().values():
         options = {option.name: option.help or option.kind for option in command.all_options}
         strings = [f"{one}:{_zsh(options.get(one[2:], 'short form'))}" for one in option_strings(command)]
         lines.append(f"        {command.name}) if [[ ${{words[CURRENT]}} == -* ]]; then")
@@ -134,7 +132,7 @@ def fish() -> str:
         "# completion of zoo for fish: zoo completion fish > ~/.config/fish/completions/zoo.fish",
         "complete -c zoo -e",
     ]
-    for command in commands.COMMANDS.values():
+    for command in all_commands().values():
         about = _fish(command.summary)
         lines.append(f"complete -c zoo -n __fish_use_subcommand -f -a {command.name} -d {about}")
         inside = f"-n '__fish_seen_subcommand_from {command.name}'"

@@ -17,7 +17,7 @@ from zoo.cli.check import Report, examine
 from zoo.cli.check_process import Job
 from zoo.cli.new import recipes_of_kind, with_article
 from zoo.cli.show import option_section
-from zoo.config.option_parser import ParsedOptions
+from zoo.command_line import ParsedOptions
 from zoo.errors import UsageError, ZooError
 from zoo.io import atomic_files
 from zoo.plugins import description, diagnosis, discovery

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from zoo import registry
 from zoo.cli import tables
-from zoo.config.option_parser import ParsedOptions
+from zoo.command_line import ParsedOptions
 from zoo.console import printable
 from zoo.errors import UsageError
 from zoo.io import atomic_files

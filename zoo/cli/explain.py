@@ -9,7 +9,7 @@ from typing import Any
 
 from zoo import registry
 from zoo.cli import doctor, tables, warning_filters
-from zoo.config.option_parser import ParsedOptions
+from zoo.command_line import ParsedOptions
 from zoo.console import printable
 from zoo.errors import UsageError
 from zoo.io import atomic_files

@@ -5,9 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 
-from zoo.cli import commands
-from zoo.config.option_parser import CommandSpec, Option, ParsedOptions
-from zoo.errors import UsageError
+from zoo.cli.find_command import all_commands, find_command
+from zoo.command_line import ABOUT, HEADINGS, Command, Option, ParsedOptions, call_by_name
 
 WIDTH = 108
 OVERVIEW = """\
@@ -31,12 +30,7 @@ def run(options: ParsedOptions) -> int:
     if not options.words:
         print(overview())
         return 0
-    name = options.words[0]
-    if name not in commands.COMMANDS:
-        from zoo import registry
-
-        raise UsageError(f"unknown command {name!r}.{registry.suggest(name, commands.COMMANDS)} See: zoo --help")
-    print(command_help(name))
+    print(command_help(find_command(options.words[0])))
     return 0
 
 
@@ -50,22 +44,28 @@ def version(options: ParsedOptions) -> int:
 
 def overview() -> str:
     """The help of `zoo`: every command with its summary, under the heading of its group."""
+    commands = all_commands().values()
     lines = [OVERVIEW]
-    for group, note in commands.GROUPS.items():
-        lines += ["", f"{group:<32}{note}".rstrip()]
-        for command in commands.COMMANDS.values():
-            if command.group == group:
-                lines += _entry(f"{command.name} {_words(command)}", command.summary)
+    further = [command.group for command in commands if command.group != ABOUT]
+    for heading in dict.fromkeys([*HEADINGS, *further, ABOUT]):
+        lines += ["", f"{heading:<32}{HEADINGS.get(heading, '')}".rstrip()]
+        for command in commands:
+            if command.group == heading:
+                lines += _entry(f"{command.name} {_words(command)}", _phrase(command.summary))
     return "\n".join([*lines, ENVIRONMENT])
 
 
-def command_help(name: str) -> str:
+def _phrase(sentence: str) -> str:
+    """A sentence as it stands in a table: without a capital and a full stop."""
+    return sentence[:1].lower() + sentence[1:].removesuffix(".")
+
+
+def command_help(command: Command) -> str:
     """The help of one command: usage, description, arguments, options under their headings, and examples."""
-    command = commands.COMMANDS[name]
+    name = command.name
     usages = command.usages or (f"{_words(command)} [options]".lstrip(),)
     lines = [f"usage: zoo {name} {usages[0]}", *(f"       zoo {name} {usage}" for usage in usages[1:])]
-    summary = command.summary[0].upper() + command.summary[1:]
-    lines += [*textwrap.wrap(summary if summary.endswith("?") else f"{summary}.", WIDTH)]
+    lines += textwrap.wrap(command.summary, WIDTH)
     lines += command.description.splitlines()
     lines += [""] if command.arguments else []
     for argument in command.arguments:
@@ -78,14 +78,11 @@ def command_help(name: str) -> str:
                 lines += _entry(_flags(option), _about(option))
     lines += ["", "Examples", *(f"  {example}" for example in command.examples)]
     if command.notes:
-        from importlib import import_module
-
-        module, _, function = command.notes.partition(":")
-        lines += getattr(import_module(f"zoo.cli.{module}"), function)()
+        lines += call_by_name(command.notes)
     return "\n".join(lines)
 
 
-def _words(command: CommandSpec) -> str:
+def _words(command: Command) -> str:
     """The words of a command as a usage line shows them."""
     names = (f"{argument.name}{' ...' if argument.repeats else ''}" for argument in command.arguments)
     pairs = zip(names, command.arguments, strict=True)
@@ -129,10 +126,3 @@ def _names(kind: str) -> str:
 def part_names() -> Iterable[str]:
     """The note about the options of parts in the help of fit."""
     return ["", "A part's own options: --model.position.base 500000; zoo show position rope lists them."]
-
-
-def comparison_names() -> Iterable[str]:
-    """The packaged comparisons."""
-    from zoo import recipe_files
-
-    return ["", "Packaged comparisons", *(f"  {one.name:<29} {one.summary}" for one in recipe_files.comparisons())]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zoo.config.option_parser import ParsedOptions
+from zoo.command_line import ParsedOptions
 from zoo.errors import UsageError
 from zoo.io import atomic_files
 
@@ -51,7 +51,7 @@ def _changed(source: Checkpoint, options: ParsedOptions) -> Mapping[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "recipe.yaml")
         atomic_files.write_text(path, _recipe(source, source.model, None))
-        command = fit_options.Command("fit", str(path), options=options.settings)
+        command = fit_options.FitOptions("fit", str(path), options=options.settings)
         return complete_options(run_config.make_plan(command, run_config.read_draft(command)).config["model"])
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo import console
-from zoo.config.option_parser import ParsedOptions
+from zoo.command_line import ParsedOptions
 from zoo.console import printable
 from zoo.errors import UsageError
 from zoo.inference.find_run import CONFIG, FINISHED

@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from zoo import console
-from zoo.config.option_parser import ParsedOptions
+from zoo.command_line import ParsedOptions
 from zoo.errors import UsageError
 from zoo.lessons.source import Lesson, get_lesson, lessons, parse_inputs
 

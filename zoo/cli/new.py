@@ -20,7 +20,7 @@ from typing import Any
 from zoo import __version__, recipe_files, registry
 from zoo.cli.badge import badge
 from zoo.cli.show import check_kind
-from zoo.config.option_parser import ParsedOptions
+from zoo.command_line import ParsedOptions
 from zoo.errors import UsageError
 from zoo.io import atomic_files
 from zoo.plugins import interfaces, publishing
@@ -33,6 +33,7 @@ FIT = {
     "task": "zoo fit lm-tiny --model {Class} --model.dim 64 --model.depth 2 --model.heads 4",
     "data": "zoo fit vit-glyphs --data {Class}",
     "callback": "zoo fit lm-tiny --trainer.callbacks {Class}",
+    "command": "zoo {class} --help",
 }
 FIT_PART = "zoo fit lm-tiny --model.{kind} {Class}"
 STACK_ARGUMENTS = {
@@ -91,7 +92,8 @@ def files(kind: str, name: str, package_name: str) -> dict[str, str]:
     module = package_name.replace("-", "_")
     note = f" after those that zoo gives ({STACK_ARGUMENTS[kind]})" if kind in STACK_ARGUMENTS else ""
     values = {
-        "Class": name, "kind": kind, "a_kind": with_article(kind), "distribution": package_name, "module": module,
+        "Class": name, "class": name.lower(),
+        "kind": kind, "a_kind": with_article(kind), "distribution": package_name, "module": module,
         "keyword": publishing.KEYWORD, "interface": f"v{interfaces.current(kind)}",
         "requires": f"{registry.BUILTIN}{oldest_requirement(__version__)}",
         "fit": recipes_of_kind(kind, name), "given": note,
@@ -138,7 +140,7 @@ def add_part(kind: str, name: str, folder: Path) -> int:
     try:
         log = changelog.read_text(encoding="utf-8") if changelog.exists() else ""
         new_log = re.sub(r"^(## Unreleased\n+)", rf"\g<1>- {kind} `{name}`\n", log, count=1, flags=re.MULTILINE)
-        atomic_files.write_text(target, fill_template(f"{kind}.py", {"Class": name}))
+        atomic_files.write_text(target, fill_template(f"{kind}.py", {"Class": name, "class": name.lower()}))
         atomic_files.write_text(file, new_text)
         if new_log != log:
             atomic_files.write_text(changelog, new_log)
@@ -228,7 +230,7 @@ def fill_template(template: str, values: dict[str, str]) -> str:
 
 def recipes_of_kind(kind: str, name: str) -> str:
     """The command that trains with a part."""
-    return FIT.get(kind, FIT_PART).replace("{kind}", kind).replace("{Class}", name)
+    return FIT.get(kind, FIT_PART).replace("{kind}", kind).replace("{Class}", name).replace("{class}", name.lower())
 
 
 def kebab(name: str) -> str:

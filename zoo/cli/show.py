@@ -8,14 +8,15 @@ from pathlib import Path
 
 from zoo import recipe_files, registry
 from zoo.cli import tables
+from zoo.command_line import ParsedOptions
 from zoo.config.layers import MISSING, Node, where
-from zoo.config.option_parser import ParsedOptions
 from zoo.errors import UsageError
 from zoo.plugins import diagnosis, interfaces
 from zoo.plugins.description import Option, cache_lookups, describe
 from zoo.registry import Part
 from zoo.system.garbage_collection import pause_collection
 
+USES = {"command": "zoo {command} --help"}
 # the type of an option that takes a part
 PART = re.compile(r"Callable\[.*\b(Position|Backend|Attention|Norm|FFN|Block|Init)\]|\b(Optimizer|Schedule)Factory")
 
@@ -76,8 +77,9 @@ def show(options: ParsedOptions) -> int:
     for line in _problems(part):
         print(line)
     section = option_section(kind)
-    print(f"\nUse it: --{section} {part.name}")
-    if about.options:
+    use = USES.get(kind, "--{section} {name}").format(section=section, name=part.name, command=part.name.lower())
+    print(f"\nUse it: {use}")
+    if about.options and kind not in registry.APPLICATION_KINDS:
         print("Options:")
         tables.table(["option", "type", "default", "what it is"], [_row(section, option) for option in about.options])
     return 0

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
-from zoo.config.option_parser import ParsedOptions
+from zoo.command_line import ParsedOptions
 from zoo.errors import UsageError
 from zoo.io import atomic_files
 from zoo.plugins.discovery import tolerate_damaged_metadata

@@ -6,9 +6,9 @@ import sys
 from typing import TYPE_CHECKING
 
 from zoo.cli import doctor, warning_filters
+from zoo.command_line import ParsedOptions
 from zoo.config import fit_options, run_config, run_folder
-from zoo.config.fit_options import Command
-from zoo.config.option_parser import ParsedOptions
+from zoo.config.fit_options import FitOptions
 from zoo.config.run_config import Draft
 from zoo.system import garbage_collection, malloc
 
@@ -45,7 +45,7 @@ def run(options: ParsedOptions) -> int:
         return fit.run_plan(config_plan, schema)
 
 
-def print_options(command: Command, draft: Draft, schema: Schema) -> None:
+def print_options(command: FitOptions, draft: Draft, schema: Schema) -> None:
     """Print every option of the trainer, and of the model and data that a recipe or the options choose."""
     from zoo.config.signatures import parameters
 
@@ -59,7 +59,7 @@ def print_options(command: Command, draft: Draft, schema: Schema) -> None:
         print("Name a recipe to see the options of its model and data: zoo fit RECIPE --help-all")
 
 
-def _sections(command: Command, draft: Draft, schema: Schema) -> list[tuple[str, type]]:
+def _sections(command: FitOptions, draft: Draft, schema: Schema) -> list[tuple[str, type]]:
     if not draft.layers:
         return [("trainer", schema.trainer)]
     classes = run_config.make_plan(command, draft, schema).resolved.classes

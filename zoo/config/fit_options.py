@@ -5,15 +5,14 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from zoo.config.option_parser import Argument, CommandSpec, Option, ParsedOptions
-from zoo.config.option_parser import parse as parse_options
+from zoo.command_line import TRAIN, Argument, Command, Option, ParsedOptions
+from zoo.command_line import parse as parse_options
 
 SECTIONS = ("model", "data", "trainer", "tune")
 OPEN_OPTIONS = tuple(pattern for section in SECTIONS for pattern in (section, f"{section}.*"))
 POLICIES = ("stop", "skip", "rewind")  # what to do about a loss or a gradient that is not finite
-# what `Command.flags` may hold
+# what `FitOptions.flags` may hold
 FLAGS = ("trust", "overwrite", "resume", "requeue", "accept-changes", "debug", "print_config", "help-all")
 RECIPE = Argument("RECIPE", "a name from `zoo recipes`, a YAML file or a run's folder", False, completes="recipe")
 
@@ -39,6 +38,17 @@ RUNS = Option("runs", "where runs go: DIR/<recipe>/<the differences>/s<seed>", m
               heading=RUN)  # fmt: skip
 COMPILE = Option("compile", "have torch.compile make one program of the loss and its gradients", bool, key="compile",
                  heading=RUN)  # fmt: skip
+MODEL_RUN = Argument(
+    "RUN", "a run's folder, a checkpoint file, an export, or a recipe's name: its newest finished run under --runs",
+    completes="recipe",
+)  # fmt: skip
+# where a model is read from, and where it computes
+WHERE = (
+    Option("device", "cpu, cuda, …; chosen by zoo unless named", metavar="NAME", default="auto"),
+    Option("runs", "where runs are", metavar="DIR", default="runs"),
+    Option("allow-import", ALLOW_IMPORT.help, metavar="PKG.MOD", repeats=True),
+    Option("trust", "let the model name any module", bool),
+)
 # what a comparison of runs shares with one run
 SETTINGS = (
     _setting("model", "the task", MODEL, kind="task"),
@@ -94,7 +104,7 @@ OPTIONS = (
 
 
 @dataclass
-class Command:
+class FitOptions:
     """A parsed command line of fit, validate, test or predict."""
 
     subcommand: str
@@ -115,21 +125,31 @@ class Command:
         return "debug" in self.flags
 
 
-def spec(name: str, **fields: Any) -> CommandSpec:
-    """A command with a recipe and the options of a run; ``fields`` are further ones of its description."""
+class FitCommand(Command):
+    """A command with a recipe and the options of a run."""
+
+    kind = "command"
+    group = TRAIN
+    runs = "zoo.cli.train:run"
+    arguments = (RECIPE,)
+    options = OPTIONS
+    open_options = OPEN_OPTIONS
     surplus = "one recipe at a time; add files with -c FILE"
-    return CommandSpec(name, arguments=(RECIPE,), options=OPTIONS, open_options=OPEN_OPTIONS, surplus=surplus, **fields)
+    notes = "zoo.cli.help:part_names"
+    trains = True
 
 
-def parse(subcommand: str, argv: Sequence[str]) -> Command:
+def parse(subcommand: str, argv: Sequence[str]) -> FitOptions:
     """Read everything after the subcommand. Raises UsageError for an option that it does not have."""
-    return from_parsed(parse_options(spec(subcommand), argv))
+    command = FitCommand()
+    command.name = subcommand
+    return from_parsed(parse_options(command, argv))
 
 
-def from_parsed(parsed: ParsedOptions) -> Command:
+def from_parsed(parsed: ParsedOptions) -> FitOptions:
     """The command of parsed options."""
     flags = {name for name in FLAGS if parsed.get(name.replace("-", "_"))}
-    return Command(
+    return FitOptions(
         parsed.command,
         recipe=parsed.words[0] if parsed.words else None,
         configs=list(parsed.get("config")),

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 SEED = 1
 TORCH_OPTIMIZERS = frozenset(map(str.lower, OPTIMIZERS))
-KINDS_OF_PARTS = tuple(kind for kind in registry.KINDS if kind not in ("task", "data", "callback"))
+KINDS_OF_PARTS = tuple(
+    kind for kind in registry.KINDS if kind not in ("task", "data", "callback", *registry.APPLICATION_KINDS)
+)
 
 
 @dataclass
@@ -43,7 +45,7 @@ class Draft:
     records: list[part_versions.Record] = field(default_factory=list)  # parts of the run that is resumed
 
 
-def read_draft(command: fit_options.Command) -> Draft:
+def read_draft(command: fit_options.FitOptions) -> Draft:
     """Read every layer and check what can be checked without importing torch. Raises UsageError or PartError."""
     names = [name for name in [command.recipe, *command.configs] if name]
     for name in names:
@@ -57,7 +59,7 @@ def read_draft(command: fit_options.Command) -> Draft:
     return result
 
 
-def earlier_parts(command: fit_options.Command, recipe: Path | None) -> list[part_versions.Record]:
+def earlier_parts(command: fit_options.FitOptions, recipe: Path | None) -> list[part_versions.Record]:
     """The recorded parts of the run that the command names, or with --resume of all runs that it may mean."""
     if recipe is not None and recipe.name == run_folder.CONFIG:
         return part_versions.read_records(recipe.parent)
@@ -112,7 +114,7 @@ def _check_name(kind: str, node: Node, records: list[part_versions.Record]) -> N
 class Plan:
     """Everything that a run needs: its configuration with origins, and its folder."""
 
-    command: fit_options.Command
+    command: fit_options.FitOptions
     resolved: Resolved
     run: run_folder.Run
     source: Path | None = None
@@ -158,7 +160,7 @@ def schema() -> Schema:
     return Schema(Task, Data, Trainer, extra)
 
 
-def make_plan(command: fit_options.Command, config_draft: Draft, against: Schema | None = None) -> Plan:
+def make_plan(command: fit_options.FitOptions, config_draft: Draft, against: Schema | None = None) -> Plan:
     """Resolve a draft against the classes of ``against``. Raises UsageError for an invalid configuration."""
     from zoo.config.class_names import ClassFinder
     from zoo.config.resolve import Resolved, resolve
@@ -194,7 +196,7 @@ def make_plan(command: fit_options.Command, config_draft: Draft, against: Schema
     return Plan(command, full, run_folder.Run(Path(command.runs), recipe, variant, seed), config_draft.recipe)
 
 
-def run_to_resume(command: fit_options.Command, source: Path | None, recipe: str, seed: int) -> str | None:
+def run_to_resume(command: fit_options.FitOptions, source: Path | None, recipe: str, seed: int) -> str | None:
     """The variant of the run whose configuration the command names, where --resume means this very run."""
     if source is None or source.name != run_folder.CONFIG or "resume" not in command.flags:
         return None
@@ -203,7 +205,7 @@ def run_to_resume(command: fit_options.Command, source: Path | None, recipe: str
     return own.variant if own.folder.resolve() == home else None
 
 
-def task_options(command: fit_options.Command, config_draft: Draft, against: Schema) -> frozenset[str]:
+def task_options(command: fit_options.FitOptions, config_draft: Draft, against: Schema) -> frozenset[str]:
     """The names of the options of the task that a draft chooses, the last of several. Raises UsageError for none."""
     from zoo.config.class_names import ClassFinder
     from zoo.config.signatures import Slot, parameters

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-from zoo.conformance import SUBJECTS
+from zoo.conformance.contract import SUBJECTS
 
 
 def table(kind: str) -> str:

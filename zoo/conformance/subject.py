@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from zoo.command_line import Command
 from zoo.conformance.options import candidates, option_text
 from zoo.errors import UsageError
 from zoo.models.initialization import initialize
@@ -385,6 +386,16 @@ class CallbackSubject(Unstacked):
 
     def build(self) -> Callback:
         """A new callback."""
+        return self.factory()
+
+
+class CommandSubject(Unstacked):
+    """A command of ``zoo``."""
+
+    kind = "command"
+
+    def build(self) -> Command:
+        """The command."""
         return self.factory()
 
 

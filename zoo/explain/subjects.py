@@ -15,7 +15,7 @@ import torch
 from zoo import recipe_files, registry
 from zoo.compare.measure_model import CostMeter
 from zoo.config import data_sizes, run_config, yaml_source
-from zoo.config.fit_options import Command
+from zoo.config.fit_options import FitOptions
 from zoo.config.layers import MISSING, Node
 from zoo.data.data import Data
 from zoo.errors import StorageError, UsageError, ZooError
@@ -78,7 +78,7 @@ def find_subject(words: Sequence[str], settings: Sequence[Any] = (), where: Mapp
 
 def recipe_subject(name: str, settings: Sequence[Any], allow: Sequence[str] = ()) -> Subject:
     """A recipe with options of the command line. Raises UsageError for parts that cannot be combined."""
-    command = Command("fit", recipe=name, options=list(settings), allow=list(allow))
+    command = FitOptions("fit", recipe=name, options=list(settings), allow=list(allow))
     plan = run_config.make_plan(command, run_config.read_draft(command), run_config.schema())
     config, cls = plan.config, plan.resolved.classes["model"]
     options, notes = dict(config["model"]["init_args"]), list(plan.resolved.notes)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import importlib
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from zoo.errors import UsageError
@@ -83,31 +83,65 @@ class Argument:
     help: str = ""
     required: bool = True
     repeats: bool = False
-    completes: str = ""  # what a shell offers: recipe, comparison, kind, part, command, shell, lesson; else files
+    # what a shell offers: recipe, comparison, kind, part, command, shell, or a function package.module:function that
+    # returns words; else files
+    completes: str = ""
 
 
 HELP = Option("help", "show this help", bool, short="-h")
+COMPARE, TRAIN, USE, LOOK, LEARN, OWN, ABOUT = (
+    "Compare", "Train and evaluate", "Use what was trained", "Look around (fast: imports no torch)", "Learn",
+    "Your own parts", "Help",
+)  # fmt: skip
+HEADINGS = {  # of commands in `zoo --help`, in their order, with a note
+    COMPARE: "", TRAIN: "", USE: "RUN: a run's folder, a checkpoint, an export, or a recipe: its newest run",
+    LOOK: "", LEARN: "", OWN: "",
+}  # fmt: skip
 DEBUG = Option("debug", "show warnings, and the traceback of an error", bool)
+FORCE = Option("force", "write although the target exists", bool)
 
 
-@dataclass(frozen=True)
-class CommandSpec:
-    """One command: what its module, its arguments and its options are, and how its help describes it."""
+def json_option(help: str = "one JSON document") -> Option:
+    """The option ``--json`` of a command, for programs that read what it prints."""
+    return Option("json", help, bool)
 
-    name: str
-    summary: str = ""
-    group: str = ""
-    module: str = ""  # of zoo.cli, with its function where that is not `run`: show:list_parts
+
+class Command:
+    """A command of ``zoo``, named after its class in lower case: its arguments, its options, and what runs it.
+
+    A package registers it by an entry point in the group ``zoo.command``. Help, completion and the check of what was
+    typed read the attributes; modules that are heavy, such as torch, are imported by ``run``. The first sentence of the
+    docstring is its line in ``zoo --help``.
+    """
+
+    kind = "command"
+    group = "Of further packages"  # heading in `zoo --help`
+    runs = ""  # package.module:function, called with ParsedOptions where `run` is not overridden
     arguments: tuple[Argument, ...] = ()
     options: tuple[Option, ...] = ()
     open_options: tuple[str, ...] = ()  # patterns of undeclared options: model.*
     examples: tuple[str, ...] = ()
     usages: tuple[str, ...] = ()  # where one line of arguments is not enough
-    description: str = ""
-    notes: str = ""  # a function of zoo.cli that returns further lines of help: help:part_names
-    surplus: str = ""  # what to do instead of giving one word too many
-    only_prints: bool = False  # ends when the reader of its output has ended
-    needs_folder: bool = True  # a working folder that exists
+    description = ""
+    notes = ""  # package.module:function that returns further lines of help
+    surplus = ""  # what to do instead of giving one word too many
+    only_prints = False  # ends when the reader of its output has ended
+    needs_folder = True  # a working folder that exists
+    trains = False  # a signal stops it at the end of a batch, after which it saves
+    name = ""  # set for each class
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.name = cls.__name__.lower()
+
+    def run(self, options: ParsedOptions) -> int:
+        """Do it; the exit code."""
+        return int(call_by_name(self.runs, options))
+
+    @property
+    def summary(self) -> str:
+        """The first sentence of the docstring."""
+        return " ".join((type(self).__doc__ or "").partition("\n\n")[0].split())
 
     @property
     def all_options(self) -> tuple[Option, ...]:
@@ -117,6 +151,12 @@ class CommandSpec:
     def accepts(self, name: str) -> bool:
         """Whether an option that is not declared may be given."""
         return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.open_options)
+
+
+def call_by_name(target: str, *arguments: Any) -> Any:
+    """What the function ``package.module:function`` returns."""
+    module, _, function = target.partition(":")
+    return getattr(importlib.import_module(module), function)(*arguments)
 
 
 @dataclass
@@ -153,18 +193,18 @@ class _Collect(argparse.Action):
         namespace.collected.append((self.dest, option_string, self.const if self.nargs == 0 else values))
 
 
-def parse(spec: CommandSpec, argv: Sequence[str], elsewhere: Mapping[str, str] = MappingProxyType({})) -> ParsedOptions:
+def parse(command: Command, argv: Sequence[str], elsewhere: Callable[[str], str] = lambda option: "") -> ParsedOptions:
     """Read what follows a command's name. Raises UsageError, which names the option and where help is.
 
-    ``elsewhere`` names the commands that have an option, by its name, for the message about one that this has not.
+    ``elsewhere`` names the commands that have an option, for the message about one that this has not.
 
     With ``--help`` the words are not checked.
     """
     parser = _Parser(add_help=False, allow_abbrev=False, exit_on_error=False)
     namespace = argparse.Namespace(collected=[])
-    declared = {option.destination: option for option in spec.all_options}
-    spellings = _register(parser, spec, argv)
-    result = ParsedOptions(spec.name, argv=list(argv))
+    declared = {option.destination: option for option in command.all_options}
+    spellings = _register(parser, command, argv)
+    result = ParsedOptions(command.name, argv=list(argv))
     result.defaults = {name: _default(option) for name, option in declared.items() if not option.key}
     try:
         if any(word.endswith("=--") for word in argv):  # argparse of Python 3.11 fails at it
@@ -178,22 +218,22 @@ def parse(spec: CommandSpec, argv: Sequence[str], elsewhere: Mapping[str, str] =
         if result.values.get("help"):
             return result
         if unknown:
-            raise UsageError(_unknown_option(spec, unknown[0].partition("=")[0], elsewhere))
-        _check_words(spec, result.words)
+            raise UsageError(_unknown_option(command, unknown[0].partition("=")[0], elsewhere))
+        _check_words(command, result.words)
     except argparse.ArgumentError as error:
         spelling = str(error.argument_name).partition("/")[0]
         raise UsageError(
-            f"{_misused(spelling, spellings[spelling], str(error))} See: zoo {spec.name} --help"
+            f"{_misused(spelling, spellings[spelling], str(error))} See: zoo {command.name} --help"
         ) from error
     except UsageError as error:
-        raise UsageError(f"{error} See: zoo {spec.name} --help") from None
+        raise UsageError(f"{error} See: zoo {command.name} --help") from None
     return result
 
 
-def _register(parser: argparse.ArgumentParser, spec: CommandSpec, argv: Sequence[str]) -> dict[str, Option]:
+def _register(parser: argparse.ArgumentParser, command: Command, argv: Sequence[str]) -> dict[str, Option]:
     """Declare a command's options to argparse, and those of the configuration that a command line names."""
     spellings: dict[str, Option] = {}
-    for option in spec.all_options:
+    for option in command.all_options:
         if option.key and option.type is not bool:
             for string in option.strings:
                 parser.add_argument(string, dest=option.key, nargs="?", const=True, action=_Collect)
@@ -208,7 +248,7 @@ def _register(parser: argparse.ArgumentParser, spec: CommandSpec, argv: Sequence
             parser.add_argument(*option.strings, dest=option.destination, action=_Collect)
         spellings.update(dict.fromkeys(option.strings, option))
     for string in dict.fromkeys(word.partition("=")[0] for word in argv if word.startswith("--")):
-        if string != "--" and string not in spellings and spec.accepts(string[2:]):
+        if string != "--" and string not in spellings and command.accepts(string[2:]):
             parser.add_argument(string, dest=string[2:], nargs="?", const=True, action=_Collect)
     # a word with one dash that is no option is a value, such as -1e-3 or -b; argparse alone knows plain numbers
     parser._negative_number_matcher = re.compile("-[^-]")
@@ -262,31 +302,31 @@ def _misused(spelling: str, option: Option, message: str) -> str:
     return f"{spelling!r} needs {option.requirement}.{dashes}"
 
 
-def _unknown_option(spec: CommandSpec, spelling: str, elsewhere: Mapping[str, str]) -> str:
+def _unknown_option(command: Command, spelling: str, elsewhere: Callable[[str], str]) -> str:
     """The sentence about an option that a command does not have, with the one that was probably meant."""
     import difflib
 
-    names = [option.strings[0] for option in spec.all_options if option.heading or option.key]
+    names = [option.strings[0] for option in command.all_options if option.heading or option.key]
     ends = {name.lstrip("-").rpartition(".")[2]: name for name in names}  # people write --lr for --model.lr
     last = spelling.lstrip("-").rpartition(".")[2].lower()
     begins = [name for name in names if name.startswith(spelling.lower()) and len(spelling) > len("--")]
     near = difflib.get_close_matches(last, ends, 1, cutoff=0.5)
     likely = [ends[last]] if last in ends else begins[:3] or [ends[one] for one in near]
-    if last not in ends and (commands := elsewhere.get(spelling.lstrip("-"))):
-        return f"zoo {spec.name} has no option {spelling!r}: it belongs to {commands}."
+    if last not in ends and (commands := elsewhere(spelling.lstrip("-"))):
+        return f"zoo {command.name} has no option {spelling!r}: it belongs to {commands}."
     hint = f" Did you mean {_alternatives([repr(name) for name in likely])}?" if likely else ""
-    return f"zoo {spec.name} has no option {spelling!r}.{hint}"
+    return f"zoo {command.name} has no option {spelling!r}.{hint}"
 
 
-def _check_words(spec: CommandSpec, words: Sequence[str]) -> None:
+def _check_words(command: Command, words: Sequence[str]) -> None:
     """Raise UsageError for too few or too many words."""
-    required = [argument for argument in spec.arguments if argument.required]
+    required = [argument for argument in command.arguments if argument.required]
     if len(words) < len(required):
         lacking = required[len(words)]
-        raise UsageError(f"zoo {spec.name} needs {lacking.name}: {lacking.help}.")
-    most = math.inf if any(argument.repeats for argument in spec.arguments) else len(spec.arguments)
+        raise UsageError(f"zoo {command.name} needs {lacking.name}: {lacking.help}.")
+    most = math.inf if any(argument.repeats for argument in command.arguments) else len(command.arguments)
     if len(words) > most:
-        reason = spec.surplus or ("" if most else f"zoo {spec.name} takes no words")
+        reason = command.surplus or ("" if most else f"zoo {command.name} takes no words")
         raise UsageError(f"{words[int(most)]!r} is one word too many{f': {reason}' if reason else ''}.")
 
 

@@ -1,0 +1,143 @@
+"""The commands of comparisons, as data. Needs no torch."""
+
+from __future__ import annotations
+
+from zoo.command_line import COMPARE, Argument, Command, Option
+from zoo.config import fit_options
+from zoo.config.fit_options import ALLOW_IMPORT, COMPILE, CONFIG, OPEN_OPTIONS, RUNS, SETTINGS, TRUST
+
+
+def _for_runs(name: str, help: str, **fields: object) -> Option:
+    return Option(name, help, **{"heading": "How it runs", **fields})  # type: ignore[arg-type]
+
+
+FIXED, EQUAL, ANSWER = "What is compared", "What is held equal (the recipe's steps, unless a budget is named)", "Answer"
+COMPARE_OPTIONS = (
+    Option("vary", "an option of zoo fit and its values; again for a grid", metavar="OPTION=VALUE,VALUE",
+           repeats=True, heading=FIXED),
+    Option("seeds", "5: seeds 1 to 5; or 1,2,7", metavar="N", heading=FIXED),
+    Option("until", "run seed after seed until every variant is decided, at most --seeds (30)", choices=("decided",),
+           heading=FIXED),
+    Option("looks", "5,10: look after these numbers of seeds, named before the first look", metavar="N,N",
+           heading=FIXED),
+    Option("baseline", "what the others are compared with; the recipe itself unless named", metavar="OPTION=VALUE",
+           heading=FIXED),
+    Option("design", "each option alone, or all combinations (default for few)",
+           choices=("one-at-a-time", "grid"), heading=FIXED),
+    Option("attribute", "of two recipes: how much each option that they differ in contributes", bool, heading=FIXED),
+    Option("scale", "dim=64,96,128: several sizes, of which the largest is predicted",
+           metavar="OPTION=VALUE,VALUE", repeats=True, heading=FIXED),
+    Option("budget", "tokens=2M, flops=1e15 (3 forwards a step), time=10m; with --scale: flops", metavar="KIND=SIZE",
+           heading=EQUAL),
+    Option("match", "params or flops: solve for the model.hidden that gives the baseline's",
+           metavar="WHAT", heading=EQUAL),
+    Option("tune", "model.lr=1e-3,3e-3: choose for each variant, on --tune-seeds N (2) apart",
+           metavar="OPTION=VALUE,VALUE", heading=EQUAL),
+    Option("tune-seeds", "seeds of --tune, for each value and variant (2)", int, metavar="N", above=0, most=100,
+           heading=""),
+    _for_runs("jobs", "runs at once, each in its own process with its share of cores and GPUs", type=int, metavar="N",
+              default=1, above=0, most=1024),
+    _for_runs("shard", "only every Nth seed, from the Ith, with all its variants: for a SLURM array", metavar="I/N"),
+    _for_runs("emit", "write files of jobs for slurm, k8s or sh, one for each seed or --shards N", metavar="KIND",
+              choices=("slurm", "k8s", "sh")),
+    Option("shards", "the number of jobs of --emit; one for each seed unless named", int, metavar="N", above=0,
+           most=1000, heading=""),
+    _for_runs("resources", "of each of these jobs: gpus=1,cpus=8,memory=16G,time=04:00:00, …", metavar="NAME=VALUE"),
+    _for_runs("dry-run", "show the runs, their state and an estimate of the time, and stop", type=bool),
+    _for_runs("runs", RUNS.help, metavar="DIR", default="runs"),
+    *(_for_runs(one.name, one.help, type=one.type, metavar=one.metavar, repeats=one.repeats, short=one.short,
+                key=one.key) for one in (CONFIG, ALLOW_IMPORT, TRUST)),
+    Option(COMPILE.name, COMPILE.help, COMPILE.type, heading=""),  # as any other option of zoo fit
+    Option("goal", "the figure that decides; the task's first unless named", metavar="NAME", heading=ANSWER),
+    Option("at", "last (the default), last:3 (mean of three), test (untouched split), best",
+           metavar="WHEN", heading=ANSWER),
+    Option("margin", "a variant within it, in the unit of the figure, is as good as the baseline", float,
+           metavar="SIZE", above=0, heading=ANSWER),
+    Option("test", "t, moderated (similar variances) or permutation", metavar="NAME", default="t",
+           choices=("t", "moderated", "permutation"), heading=ANSWER),
+    Option("series", "an error budget for all comparisons that name this file, of --tries N variants (100)",
+           metavar="FILE", heading=ANSWER),
+    Option("tries", "variants that a new series may try (100)", int, metavar="N", above=0, most=1_000_000, heading=""),
+    Option("exit-code", "10 better, 11 worse, 12 as good, 13 undecided, 14 not comparable", bool, heading=ANSWER),
+    Option("probe", "length=1,2,4,8: the loss of language models on texts so many times longer", metavar="WHAT",
+           heading=ANSWER),
+    Option("json", "one JSON document", bool, heading=ANSWER),
+    Option("out", "where the report goes", metavar="DIR", heading=ANSWER),
+)  # fmt: skip
+# options of one run, which a comparison decides itself, and what to write instead
+DECIDED_BY_COMPARISON = {
+    "seed": "--seeds", "name": "nothing: variants are named after what differs",
+    "overwrite": "nothing: remove a run's folder to run it again", "resume": "nothing: runs go on by themselves",
+    "requeue": "nothing: runs go on by themselves", "accept-changes": "nothing: every run has its own folder",
+    "save-every": "nothing: runs go on by themselves", "on-nonfinite": "nothing: a run that fails is reported",
+    "ckpt_path": "nothing: every run starts from its seed", "print_config": "--dry-run",
+    "help-all": "zoo fit --help-all",
+}  # fmt: skip
+REFUSED = tuple(
+    Option(one.name, "", one.type, aliases=one.aliases, choices=one.choices, heading="")
+    for one in fit_options.OPTIONS
+    if one.name in DECIDED_BY_COMPARISON
+)
+HIDDEN_SETTINGS = tuple(
+    Option(one.name, one.help, key=one.key, kind=one.kind, heading="") for one in SETTINGS if one.name != "model.dim"
+)
+
+
+class Compare(Command):
+    """Learn whether a swap helped: variants with several seeds, one answer."""
+
+    group = COMPARE
+    runs = "zoo.cli.compare:run"
+    arguments = (
+        Argument(
+            "RECIPE",
+            "recipes, a comparison's file or name, or folders of finished runs",
+            repeats=True,
+            completes="comparison",
+        ),
+    )
+    options = (
+        *COMPARE_OPTIONS,
+        Option(
+            "model.dim",
+            "any other option of zoo fit, as --compile, for every run",
+            metavar="64, …",
+            key="model.dim",
+            heading=FIXED,
+        ),
+        *HIDDEN_SETTINGS,
+        *REFUSED,
+    )
+    open_options = OPEN_OPTIONS
+    usages = (
+        "RECIPE --vary OPTION=VALUE,VALUE ... [options]     run what is missing, then compare",
+        "RECIPE RECIPE ... --vary OPTION=VALUE,VALUE        the same in each, and one scoreboard over all",
+        "FOLDER ... [--baseline V] [--goal G] [--json]      read finished runs, fast",
+    )
+    examples = (
+        "zoo compare lm-tiny --vary model.position=rope,alibi --seeds 5",
+        "zoo compare lm-tiny translation-tiny vit-tiny --vary model.norm=layernorm,rmsnorm",
+        'zoo compare lm-tiny --vary "model.position=none,{class_path: RoPE, init_args: {base: 500}}" --jobs 2',
+    )
+    description = "The same command again goes on where it stopped; finished runs are never repeated."
+    notes = "zoo.compare.commands:comparison_names"
+
+
+class Tensorboard(Command):
+    """Compare the runs of a folder in a browser."""
+
+    group = COMPARE
+    runs = "zoo.cli.tensorboard:run"
+    arguments = (Argument("DIR", "a folder of runs (runs)", False),)
+    options = (
+        Option("port", "where it listens; the first free one from 6006 on", int, metavar="PORT", above=0, most=65535),
+    )
+    examples = ("zoo tensorboard", "zoo tensorboard runs/lm-tiny --port 6010")
+    description = "Start TensorBoard on this machine's own address, and print a link that compares."
+
+
+def comparison_names() -> list[str]:
+    """The packaged comparisons, as lines of help."""
+    from zoo import recipe_files
+
+    return ["", "Packaged comparisons", *(f"  {one.name:<29} {one.summary}" for one in recipe_files.comparisons())]
