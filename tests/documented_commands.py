@@ -94,7 +94,7 @@ def check_conformance(parsed) -> None:
 
 def check_lesson(parsed) -> None:
     """A lesson and its inputs."""
-    from zoo.lessons import source
+    from zoo_learn import source
 
     source.parse_inputs(source.get_lesson(parsed.words[0]), parsed.get("set"))
 

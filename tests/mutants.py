@@ -552,7 +552,7 @@ MUTANTS = [
             "remainder = (target + 0 * draft)",
             "models/test_speculation.py",
         ),
-        # explain, lessons
+        # explain
         ("explain/trace.py", "return self.read + self.write", "return self.read", "explain/test_trace.py"),
         ("explain/costs.py", "            end = start + 1", "            end = start + 2", "explain/test_costs.py"),
         (
@@ -574,7 +574,6 @@ MUTANTS = [
             "result = stored",
             "explain/test_activations.py",
         ),
-        ("lessons/page.py", "abs(one - other) <= self.tolerance", "abs(one - other) >= 0", "lessons/test_pages.py"),
         # plugins, pretrained
         ("plugins/diagnosis.py", "if applies and not", "if not applies and not", "test_registry.py"),
         (

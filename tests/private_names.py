@@ -115,21 +115,12 @@ def defined_in_zoo():
     return names - {name for base in foreign_bases() for name in private_names(base)}
 
 
-LESSONS = "zoo.lessons.pages."  # importing a lesson runs it, which takes seconds
-
-
 def classes(path):
     """The classes of a module, with their syntax."""
     nodes = [node for node in syntax(path).body if isinstance(node, ast.ClassDef)]
     if not nodes:
         return
     name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-    if name.startswith(LESSONS):
-        imports = [node for node in syntax(path).body if isinstance(node, ast.Import | ast.ImportFrom)]
-        names = {"__name__": name}
-        exec(compile(ast.Module([*imports, *nodes], []), str(path), "exec"), names)
-        yield from ((names[node.name], node) for node in nodes)
-        return
     module = importlib.import_module(name)
     yield from ((getattr(module, node.name), node) for node in nodes)
 

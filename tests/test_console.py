@@ -13,6 +13,7 @@ from cli_parts import package
 import zoo.cli
 from tests.compare.fabricate import ledger
 from zoo import console, recipe_files
+from zoo.cli.find_command import all_commands
 from zoo.inference.classification import Guess
 from zoo.inference.find_run import ModelLocation
 from zoo.inference.labelling import TaggedText
@@ -115,12 +116,6 @@ class Carriers:
         for text in NAMES:
             self.zoo("cp", str(self.home / "r.yaml"), str(self.home / f"{text}.yaml"))
         return NAMES
-
-    def lesson(self):
-        for text in NAMES:
-            self.zoo("lesson", "cat", "--set", f"x{text}=1")
-            self.zoo("lesson", "cat", f"--set=cat={text}")
-        return self.each("lesson")
 
     def tensorboard(self):
         return self.each("tensorboard")
@@ -322,7 +317,7 @@ class Carriers:
         return NAMES
 
 
-COMMANDS = list(zoo.cli.COMMANDS)
+COMMANDS = list(all_commands())
 
 
 class Terminal(io.TextIOWrapper):

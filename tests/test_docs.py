@@ -181,7 +181,6 @@ def validate(commands: list[str], folder: Path) -> str:
         ("zoo compare lm-tiny --seeds 3", "nothing is varied"),
         ("zoo compare lm-tiny --vary model.position=rope,alibbi --seeds 3", "alibbi"),
         ("zoo check backend tiled --only no_such_check", "no_such_check"),
-        ("zoo lesson kat", "kat"),
         ("zoo chat dialogue-tinny", "dialogue-tinny"),
         ("zoo generate lm-tiny --lenght 4", "lenght"),
         ("python -m bench attentoin", "refused"),

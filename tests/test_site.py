@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from zoo_learn import source
 
 from docs.site import build, hooks, lessons, links, part_figures, parts, pictures, sources
 from zoo import registry
 from zoo.cli.check import Report
 from zoo.errors import UsageError
-from zoo.lessons import source
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "docs" / "gallery").glob("*.py"))

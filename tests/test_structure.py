@@ -24,7 +24,7 @@ DECLARED = [
 ]
 
 # What the modules of a layer may import: parts of zoo, and packages beside the standard library (None: any).
-APPLICATIONS = ("compare", "conformance", "explain", "lessons", "pretrained")  # on the core, entered by their commands
+APPLICATIONS = ("compare", "conformance", "explain", "pretrained")  # on the core, entered by their commands
 PLUGINS = ("errors", "io", "plugins", "registry")
 MAY_IMPORT = {
     "errors": ((), ()),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from zoo.errors import UsageError
 from zoo.io import atomic_files
-from zoo.registry import BUILTIN, recipe_folders, suggest
+from zoo.registry import BUILTIN, RECIPES, not_installed, recipe_folders, suggest
 
 SUFFIXES = (".yaml", ".yml")
 COMPARE = "compare"  # the folder of comparisons, which `zoo compare NAME` runs
@@ -106,6 +106,8 @@ def find_recipe(name: str) -> Path:
         return path
     if path.is_dir():
         raise UsageError(f"{name!r} is a folder without a config.yaml: neither a recipe nor a run.")
+    if package := not_installed(RECIPES, name):
+        raise UsageError(f"no recipe or file {name!r}.{package}")
     here = sorted(one.name for one in Path(".").glob("*.y*ml")) if path.suffix in (".yaml", ".yml") else []
     hint = suggest(name, here or [recipe.name for recipe in recipes()])
     raise UsageError(f"no recipe or file {name!r}.{hint} See them all: zoo recipes")

@@ -12,6 +12,7 @@ import importlib.util
 import itertools
 import os
 import re
+import shlex
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -273,7 +274,7 @@ def find(kind: str, name: str) -> Part:
         raise PartError(f"unknown {kind} {name!r}: {DISABLE_VARIABLE} disables {off[0].origin}, which has it.")
     names = list(dict.fromkeys(part.name for part in parts(kind)))
     unread = [flaw for flaw in metadata_flaws() if re.search(rf"\b{re.escape(name)}\b", flaw.reason, re.IGNORECASE)]
-    hint = f"\n{unread[0].package.origin} is damaged: {unread[0].reason}" if unread else _not_installed(kind, name)
+    hint = f"\n{unread[0].package.origin} is damaged: {unread[0].reason}" if unread else not_installed(kind, name)
     raise PartError(f"unknown {kind} {name!r}.{suggest(name, names)} Available: {', '.join(names)}{hint}")
 
 
@@ -289,16 +290,24 @@ def get(kind: str, name: str) -> type:
     return find(kind, name).load()
 
 
-def _not_installed(kind: str, name: str) -> str:
-    """A hint at a package below the current folder that has the part but is not installed; empty without one."""
-    for path in itertools.islice(Path().glob("*/pyproject.toml"), 200):
+def not_installed(kind: str, name: str) -> str:
+    """A hint at a package that has a part or a recipe and is not installed; empty without one.
+
+    Packages are looked for below the current folder, and beside zoo where it runs from a checkout.
+    """
+    beside = Path(__file__).parents[1] / "plugins"
+    for path in itertools.chain(
+        itertools.islice(Path().glob("*/pyproject.toml"), 200), beside.glob("*/pyproject.toml")
+    ):
         try:
             points = tomllib.loads(path.read_text("utf-8"))["project"]["entry-points"][GROUP + kind]
-            names = [str(point).lower() for point in points]
-        except (OSError, ValueError, KeyError, TypeError):
+            folders = [path.parent / "src" / str(value).replace(".", "/") for value in points.values()]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue
-        if name.lower() in names:
-            return f"\n{path.parent}/ has it and is not installed: pip install -e {path.parent}"
+        has_recipe = kind == RECIPES and any((folder / f"{name}.yaml").is_file() for folder in folders)
+        if has_recipe or name.lower() in (str(point).lower() for point in points):
+            place = os.path.relpath(path.parent) if path.is_relative_to(Path.cwd()) else path.parent
+            return f"\n{place} has it and is not installed: pip install -e {shlex.quote(str(place))}"
     return ""
 
 

@@ -45,7 +45,7 @@ def study(options: Options) -> list[Table]:
 
 def run_lessons(seed: int) -> dict[str, Mapping[str, Any]]:
     """The named tables and bars of the lessons with a seed, by name."""
-    from zoo.lessons import page, source
+    from zoo_learn import page, source
 
     results: dict[str, Mapping[str, Any]] = {}
     for name, names in LESSONS.items():

@@ -7,17 +7,19 @@ import re
 from pathlib import Path
 from typing import Any
 
+from zoo_learn import source
+from zoo_learn.events import Event, flatten
+from zoo_learn.render import BETWEEN_CHINESE, MEASURED, TIMED, in_language, numbers, render, word
+
 from docs.site.sources import toctree
-from zoo.lessons import source
-from zoo.lessons.events import Event, flatten
-from zoo.lessons.render import BETWEEN_CHINESE, MEASURED, TIMED, in_language, numbers, render, word
 
 TITLES = {"en": "Lessons", "zh": "课程"}
 INTRODUCTIONS = {
     "en": "A short course on Transformers whose numbers were computed when this page was made. `zoo lesson NAME` runs "
-    "a lesson, with other inputs if you like, and checks answers: [all options](../../docs/lessons.md).",
+    "a lesson, with other inputs if you like, and checks answers: [all options](../../plugins/zoo-learn/README.md).",
     "zh": "一门关于 Transformer 的短课，页面上的数字都是生成页面时计算出来的。"
-    "`zoo lesson NAME --lang zh` 可以运行一课，修改输入，并检查练习的答案：[所有选项](../../docs/lessons.md)。",
+    "`zoo lesson NAME --lang zh` 可以运行一课，修改输入，并检查练习的答案："
+    "[所有选项](../../plugins/zoo-learn/README.md)。",
 }
 CODE = {"en": "Code", "zh": "代码"}
 RESULT, STATEMENT = "result", "statement"  # neighbours of a form are shown together
@@ -46,7 +48,7 @@ def write_pages(folder: Path, execute: bool = True) -> None:
 
 def run(lesson: source.Lesson) -> list[Event]:
     """All events of a lesson with its default inputs, its code among them."""
-    from zoo.lessons.page import run_lesson
+    from zoo_learn.page import run_lesson
 
     return run_lesson(lesson, source.parse_inputs(lesson, []), code=True).events
 

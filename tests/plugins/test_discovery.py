@@ -232,3 +232,25 @@ def test_disabled_packages_are_not_found(work):
         rows = json.loads(child(work, "list", "norm", "--json", ZOO_DISABLE_PLUGINS=words).stdout)
         assert {row["problem"] for row in rows} == {None, "disabled by ZOO_DISABLE_PLUGINS"}
         assert [row["name"] for row in rows if row["problem"] is None] == ["LayerNorm", "RMSNorm"]
+
+
+@pytest.mark.parametrize(
+    ("words", "package"),
+    [
+        (["lesson"], "zoo-learn"),
+        (["fit", "history-2-ngram"], "zoo-classic"),
+        (["fit", "lm-tiny", "--model.norm", "dyt"], "zoo-hello"),
+        (["check", "norm", "dyt"], "zoo-hello"),
+        (["show", "block", "reversible"], "zoo-efficient"),
+        (["cp", "swin-glyphs", "my.yaml"], "zoo-vision"),
+    ],
+)
+def test_what_a_package_of_the_checkout_has_is_answered_with_the_line_that_installs_it(
+    zoo, words, package, tmp_path, monkeypatch
+):
+    for place in (tmp_path, ROOT):
+        monkeypatch.chdir(place)
+        code, out, err = zoo(*words)
+        assert (code, out) == (2, "")
+        folder = ROOT / "plugins" / package if place == tmp_path else Path("plugins") / package
+        assert f"{folder} has it and is not installed: pip install -e {folder}" in err

@@ -11,7 +11,7 @@ from tests.plugins.home import PACKAGES, ROOT
 from zoo import registry
 
 # the suite of `zoo new` is the contract, of which the default run does a few checks
-QUICK = ("zoo-hello",)
+QUICK = ("zoo-hello", "zoo-learn")
 NAMES = ["zoo-own-norm", *(package.name for package in PACKAGES)]
 PYTEST = "pytest -q -p no:cacheprovider -p no:xdist -o addopts= tests"
 
@@ -20,7 +20,7 @@ PYTEST = "pytest -q -p no:cacheprovider -p no:xdist -o addopts= tests"
     "name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.campaign]) for name in NAMES]
 )
 def test_its_own_tests_pass(home, name):
-    done = home.fork(PYTEST, home.folder / name)
+    done = home.run(f"python -m {PYTEST}", home.folder / name)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert " passed" in done.stdout
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zoo.command_line import ABOUT, FORCE, LEARN, LOOK, USE, Argument, Command, Option, json_option
+from zoo.command_line import ABOUT, FORCE, LOOK, USE, Argument, Command, Option, json_option
 from zoo.config.fit_options import MODEL_RUN, WHERE, FitCommand
 
 SPLIT = Option("split-special-tokens", "special tokens in a text are plain text, also with a published tokenizer", bool)
@@ -312,33 +312,6 @@ class Doctor(Command):
     examples = ("zoo doctor", "zoo doctor --json", "zoo doctor --kernels")
     needs_folder = False
     description = "What a report of a problem should hold. Exit code 2 where something is wrong."
-
-
-class Lesson(Command):
-    """A course on Transformers that computes what it says; without NAME, its lessons."""
-
-    group = LEARN
-    runs = "zoo.cli.lesson:run"
-    arguments = (Argument("NAME", "a lesson", False, completes="zoo.lessons.source:lesson_names"),)
-    options = (
-        Option("lang", "en or zh", choices=("en", "zh"), default="en"),
-        Option("set", "change an input of the lesson, any number of times", metavar="NAME=VALUE", repeats=True),
-        Option("exercise", "this exercise alone", int, metavar="N", above=0),
-        Option("answer", "check an answer; a wrong one gets a hint and exit code 1", metavar="TEXT"),
-        Option("code", "show the code of each step too", bool),
-        json_option(),
-    )
-    examples = (
-        "zoo lesson cat --lang zh",
-        "zoo lesson cat --set cat=1,2,3,4",
-        "zoo lesson cat --exercise 1 --answer 3.58",
-    )
-    description = (
-        "Printed numbers of course notes stand beside the computed ones, with a reason where they differ.\n"
-        "≈ marks what is measured or trained, ~ a time."
-    )
-    only_prints = True
-    needs_folder = False
 
 
 class Help(Command):

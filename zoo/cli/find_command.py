@@ -26,6 +26,8 @@ def find_command(name: str) -> Command:
     if name != name.lower() or not registry.parts_called(KIND, name):
         if (name in _own() and not registry.parts(KIND)) or (registry.refresh() and registry.parts_called(KIND, name)):
             return _own().get(name) or _load(name)
+        if package := registry.not_installed(KIND, name):
+            raise UsageError(f"unknown command {name!r}.{package}")
         hint = " Options come after the command." if name.startswith("-") else registry.suggest(name, command_names())
         raise UsageError(f"unknown command {name!r}.{hint} See: zoo --help")
     return _load(name)

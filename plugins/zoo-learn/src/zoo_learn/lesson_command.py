@@ -8,7 +8,7 @@ from typing import Any
 from zoo import console
 from zoo.command_line import ParsedOptions
 from zoo.errors import UsageError
-from zoo.lessons.source import Lesson, get_lesson, lessons, parse_inputs
+from zoo_learn.source import Lesson, get_lesson, lessons, parse_inputs
 
 LIST_TITLE = {"en": "Lessons: zoo lesson NAME [--lang zh]", "zh": "课程: zoo lesson NAME --lang zh"}
 INPUTS_TITLE = {
@@ -65,7 +65,7 @@ def _list(language: str, as_json: bool) -> int:
 
 def _read(lesson: Lesson, inputs: dict[str, Any], language: str, code: bool, as_json: bool) -> int:
     """Run a page and print what it reports, as it reports it."""
-    from zoo.lessons import page, render
+    from zoo_learn import page, render
 
     if as_json:
         result = page.run_lesson(lesson, inputs, code=code)
@@ -88,8 +88,8 @@ def _check_answer(
     lesson: Lesson, inputs: dict[str, Any], number: int, answer: str | None, language: str, as_json: bool
 ) -> int:
     """Compare an answer with the computed one: exit code 0 where it is right, 1 with a hint where it is not."""
-    from zoo.lessons import page
-    from zoo.lessons.render import in_language, wrap
+    from zoo_learn import page
+    from zoo_learn.render import in_language, wrap
 
     exercise = page.run_lesson(lesson, inputs, slow=False).exercises[number - 1]
     question, hint = in_language(exercise.question, language), in_language(exercise.hint, language)

@@ -1,10 +1,10 @@
-"""Compares the text of a lesson with its golden file, and writes those files: python -m tests.lessons.golden_text."""
+"""Compares the text of a lesson with its golden file, and writes those files: python -m golden_text."""
 
 import re
 from pathlib import Path
 
-from zoo.lessons import page, render, source
-from zoo.lessons.events import Event
+from zoo_learn import page, render, source
+from zoo_learn.events import Event
 
 FOLDER = Path(__file__).parent / "golden"
 MARKED = re.compile(rf"\s*([{render.MEASURED}{render.TIMED}])(-?[\d,]+(?:\.\d+)?(?:e[+-]?\d+)?)")

@@ -6,9 +6,9 @@ import subprocess
 import sys
 
 import pytest
+from zoo_learn import page, source
 
 from zoo.cli import main
-from zoo.lessons import page, source
 
 RIGHT = {
     "recurrence": ["4", "3", "50"],

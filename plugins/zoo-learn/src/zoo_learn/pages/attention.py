@@ -7,8 +7,8 @@ from pydoc_data.topics import topics
 
 import torch
 import torch.nn.functional as F
+from zoo_learn.page import open_page
 
-from zoo.lessons.page import open_page
 from zoo.models import LanguageModel
 from zoo.parts.attention import Additive, Gaussian
 from zoo.parts.backend import Naive

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from zoo.lessons.source import LANGUAGES, Text
+from zoo_learn.source import LANGUAGES, Text
 
 Pair = tuple[str, str]  # a text in English and in Chinese
 

@@ -1,6 +1,6 @@
 """The pages of lessons: scripts in percent format, their cells, and the inputs that a reader may change.
 
-A page is one Python file of ``zoo/lessons/pages``. A line ``# %%`` begins a cell of code, ``# %% tags=["slow"]`` one
+A page is one Python file of ``pages``. A line ``# %%`` begins a cell of code, ``# %% tags=["slow"]`` one
 that measures or trains, and ``# %% [markdown] lang="en"`` a text. Each text stands in every language in front of the
 code that it is about. The first cell assigns the literal ``LESSON``: title, summary, inputs and the number of
 exercises, so that lessons are listed and inputs are checked without running a page. Needs no torch.

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from zoo.errors import UsageError
-from zoo.lessons.events import Event, Pair, as_lists, both, flatten
-from zoo.lessons.render import render
-from zoo.lessons.source import LANGUAGES, Lesson, Text, parse_value
+from zoo_learn.events import Event, Pair, as_lists, both, flatten
+from zoo_learn.render import render
+from zoo_learn.source import LANGUAGES, Lesson, Text, parse_value
 
 _active: list[Page] = []
 

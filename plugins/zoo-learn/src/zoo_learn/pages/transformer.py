@@ -6,8 +6,8 @@ import math
 import torch
 import torch.nn.functional as F
 from torch import nn
+from zoo_learn.page import open_page
 
-from zoo.lessons.page import open_page
 from zoo.models.stack import Stack
 from zoo.parts.attention import MultiHead
 from zoo.parts.backend import Naive

@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
+from zoo_learn.page import open_page
 
 from zoo.explain.trace import trace
-from zoo.lessons.page import open_page
 from zoo.models import LanguageModel, Seq2Seq
 from zoo.models.recurrent import Encoder
 from zoo.models.stack import Stack

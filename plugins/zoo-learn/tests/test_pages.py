@@ -7,11 +7,11 @@ import re
 from decimal import Decimal
 from pathlib import Path
 
+import golden_text
 import pytest
+from zoo_learn import page, render, source
 
 from bench.studies.claims import LESSONS
-from tests.lessons import golden_text
-from zoo.lessons import page, render, source
 
 ROWS = json.loads((Path(__file__).parent / "worked_examples.json").read_text())
 NAMES = list(source.lessons())
@@ -20,7 +20,7 @@ CHINESE = re.compile("[\u4e00-\u9fff]")
 WRONG = ["W3", "W4", "W10", "W12", "W21", "W22", "W26", "W28", "W31", "W34", "W36", "W39", "W40", "W41", "W42"]
 
 
-# lessons that train for seconds: the default run trains for STEPS steps, so that their code runs, a campaign to the end
+# lessons that train for seconds: most tests train for STEPS steps, so that their code runs
 TRAINED = ("attention", "ladder")
 STEPS = 2
 LOOP = re.compile(r"^( *for _ in range\()\d+", re.M)
@@ -85,7 +85,7 @@ def test_wrong_rows_and_no_others_are_marked_wrong():
     ("name", "whole"),
     [
         *((name, name not in TRAINED) for name in NAMES),
-        *(pytest.param(name, True, marks=pytest.mark.campaign) for name in TRAINED),
+        *((name, True) for name in TRAINED),
     ],
 )
 def test_a_lesson_says_what_it_said(name, whole, language):
@@ -205,7 +205,6 @@ def test_the_prediction_of_a_kernel_follows_from_the_numbers_on_the_page():
     assert prediction == pytest.approx(numbers["prediction: the sum of weights times values"])
 
 
-@pytest.mark.campaign
 def test_what_is_said_of_the_ladder_is_what_its_bars_show():
     """Counts of more letters are better, and networks of a few seconds come near the best count."""
     events = run("ladder", whole=True).events
@@ -215,7 +214,6 @@ def test_what_is_said_of_the_ladder_is_what_its_bars_show():
         assert abs(bars[name] - bars["3-gram"]) < 0.3
 
 
-@pytest.mark.campaign
 def test_a_larger_model_has_a_lower_loss():
     (bars,) = [event for event in run("attention", whole=True).events if event.kind == "bars" and event.measured]
     bits = list(bars.fields["values"].values())

@@ -10,8 +10,8 @@ from pydoc_data.topics import topics
 import torch
 import torch.nn.functional as F
 from torch import nn
+from zoo_learn.page import open_page
 
-from zoo.lessons.page import open_page
 from zoo.models import LanguageModel
 from zoo.models.recurrent import Encoder
 from zoo.parts.attention import MultiHead

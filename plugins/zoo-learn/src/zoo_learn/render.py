@@ -8,8 +8,8 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
-from zoo.lessons.events import Event, flatten
-from zoo.lessons.source import LANGUAGES, Text
+from zoo_learn.events import Event, flatten
+from zoo_learn.source import LANGUAGES, Text
 
 WIDTH = 100
 BAR = 40  # characters of the longest bar
