@@ -57,7 +57,7 @@ def check_recipe(words: list[str]) -> None:
 
 def check_explained(parsed) -> None:
     """Recipes, or parts, with options."""
-    from zoo.cli.explain import split_words
+    from zoo.explain.explain_command import split_words
 
     first, second = split_words(parsed.words)
     if len(first) == 2:

@@ -68,20 +68,20 @@ MUTANTS = [
             "cli/test_fit_summary_lines.py",
         ),
         (
-            "cli/new.py",
+            "conformance/new_command.py",
             "{release if early else",
             "{release if not early else",
             "cli/test_new.py::test_names_and_versions",
         ),
         (
-            "cli/new.py",
+            "conformance/new_command.py",
             "module in sys.stdlib_module_names or keyword",
             "keyword",
             "cli/test_new.py::test_what_is_refused",
         ),
         ("cli/environment_errors.py", r'if "\0" in ~', r'if "\1" in ~', "cli/test_environment_errors.py"),
         (
-            "cli/tensorboard.py",
+            "compare/tensorboard_command.py",
             '("127.0.0.1", port)) != 0',
             '("127.0.0.1", port)) == 0',
             "logging/test_tensorboard.py",
@@ -100,7 +100,12 @@ MUTANTS = [
             "pretrained/test_importer.py",
         ),
         ("cli/show.py", 'text[:89] + "…"', 'text[:88] + "…"', "cli/test_show.py"),
-        ("cli/matrix.py", 'if ~.status == "trains":', 'if ~.status != "trains":', "conformance/test_combinations.py"),
+        (
+            "conformance/matrix_command.py",
+            'if ~.status == "trains":',
+            'if ~.status != "trains":',
+            "conformance/test_combinations.py",
+        ),
         # compare
         ("compare/statistics.py", "t_critical(alpha, n - 1)", "t_critical(alpha, n)", "compare/test_statistics.py"),
         (

@@ -239,7 +239,7 @@ class Carriers:
 
     def explain(self):
         """Names of recipes, values and options of one, and what a model predicts."""
-        from zoo.cli import explain
+        from zoo.explain import explain_command
         from zoo.explain.inside import Guess as Prediction
         from zoo.explain.inside import Inside
 
@@ -250,7 +250,7 @@ class Carriers:
         )
         guesses = [[Prediction(text, 0.5)] for text in HOSTILE]
         inside = Inside(HOSTILE, [], HOSTILE, [guesses], notes=HOSTILE)
-        self.monkeypatch.setattr(explain, "_look_inside", lambda options, subject: inside)
+        self.monkeypatch.setattr(explain_command, "_look_inside", lambda options, subject: inside)
         page = self.home / "page.html"
         for more in ([], ["--json"], ["--html", str(page)]):
             self.zoo("explain", str(self.home / "r.yaml"), *more)
@@ -262,7 +262,7 @@ class Carriers:
 
     def probe(self):
         """Names of recipes and of what is measured."""
-        from zoo.cli import probe
+        from zoo.explain import probe_command
         from zoo.explain.probe import GradientNorm, LayerRank, Scorecard
 
         self.each("probe")
@@ -273,20 +273,20 @@ class Carriers:
         ranks = [LayerRank(text, 1.0, 2) for text in HOSTILE]
         gradients = [GradientNorm(text, 1.0, 2) for text in HOSTILE]
         card = Scorecard(HOSTILE[0], HOSTILE[1], HOSTILE[2], ranks=ranks, gradients=gradients, notes=HOSTILE)
-        self.monkeypatch.setattr(probe, "_probe", lambda *_: card)
+        self.monkeypatch.setattr(probe_command, "_probe", lambda *_: card)
         for more in ([], ["--json"]):
             self.zoo("probe", str(self.home / "r.yaml"), *more)
         return HOSTILE
 
     def check(self):
-        from zoo.cli import check
+        from zoo.conformance import check_command
 
         def examine(job, timeout):
-            report = check.Report("norm", HOSTILE[0], HOSTILE[1], names=tuple(HOSTILE))
+            report = check_command.Report("norm", HOSTILE[0], HOSTILE[1], names=tuple(HOSTILE))
             for text in HOSTILE:
                 yield report.add(0.0, text, "FAIL", f"says {text}", 0.1)
 
-        self.monkeypatch.setattr(check, "examine", examine)
+        self.monkeypatch.setattr(check_command, "examine", examine)
         self.zoo("check", "norm", "RMSNorm")
         self.zoo("check", "norm", "RMSNorm", "--json")
         return HOSTILE

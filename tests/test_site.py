@@ -11,7 +11,7 @@ from zoo_learn import source
 
 from docs.site import build, hooks, lessons, links, part_figures, parts, pictures, sources
 from zoo import registry
-from zoo.cli.check import Report
+from zoo.conformance.check_command import Report
 from zoo.errors import UsageError
 
 ROOT = Path(__file__).parents[1]

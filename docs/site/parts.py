@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from docs.site import part_figures
-from docs.site.sources import toctree
+from docs_command.site import part_figures
+from docs_command.site.sources import toctree
+
 from zoo import registry
-from zoo.cli import docs
+from zoo.conformance import docs_command
 from zoo.plugins.description import cache_lookups
 from zoo.registry import Part
 
@@ -31,13 +32,13 @@ def write_pages(folder: Path, lengths: bool = True, check: bool = False) -> None
         lengths: what a part costs by the length of a text.
         check: run the contract of each part, and put its result on its page.
     """
-    parts = docs.selected_parts([])
-    reports = {part: docs.contract(part, CHECK_SECONDS, False) for part in parts} if check else {}
-    paths = docs.page_paths(parts)
+    parts = docs_command.selected_parts([])
+    reports = {part: docs_command.contract(part, CHECK_SECONDS, False) for part in parts} if check else {}
+    paths = docs_command.page_paths(parts)
     stored = part_figures.read()
     with cache_lookups():
         pages = {
-            paths[part]: docs.page(part, reports.get(part))
+            paths[part]: docs_command.page(part, reports.get(part))
             + figures_section(part, stored)
             + scorecard_section(part, stored)
             + (cost_section(part) if lengths else "")
@@ -45,7 +46,7 @@ def write_pages(folder: Path, lengths: bool = True, check: bool = False) -> None
         }
     entries = [f"{part.kind} {part.name} <{path}>" for part, path in paths.items()]
     pages[SCORECARDS] = scorecards_page(paths, stored)
-    pages[docs.INDEX] = docs.index_page(paths, reports) + toctree("", [SCORECARDS, *entries])
+    pages[docs_command.INDEX] = docs_command.index_page(paths, reports) + toctree("", [SCORECARDS, *entries])
     for path, text in pages.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text, encoding="utf-8")
@@ -148,10 +149,10 @@ def scorecards_page(paths: Mapping[Part, str], stored: Mapping[str, Any]) -> str
     about = stored.get("about", {})
     sizes = "; ".join(f"`{name} {' '.join(words)}`" for name, words in part_figures.TASKS.items())
     lines = [
-        docs.SIGN, "# Scorecards of all parts", "",
+        docs_command.SIGN, "# Scorecards of all parts", "",
         "Each part in place of the recipe's own one: the validation loss after a short training on three tasks, and "
         "what `zoo probe` measures. One command makes the table, and goes on where it stopped:", "",
-        "```bash", "python -m docs.site.part_figures", "```", "",
+        "```bash", "python -m docs_command.site.part_figures", "```", "",
         f"- Tasks: smaller models ({sizes}), {part_figures.STEPS} steps; mean ± standard deviation over "
         f"{part_figures.SEEDS} seeds of the loss in nats per token or image.",
         f"- Scorecard: `zoo probe lm-tiny --steps {part_figures.PROBE_STEPS}` with the part, one seed: right answers "

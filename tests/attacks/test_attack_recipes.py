@@ -19,7 +19,7 @@ TARGETS = [
     "lightning.pytorch.cli.LightningCLI", "lightning.pytorch.cli.os.system", "lightning.pytorch.trainer.trainer.Trainer",
     "lightning.pytorch.profilers.XLAProfiler", "lightning.pytorch.strategies.DeepSpeedStrategy",
     "pytorch_lightning.callbacks.LambdaCallback", "jsonargparse.set_parsing_settings", "zoo.cli.main",
-    "zoo.__main__.main", "zoo.plugins.safe_import.import_object", "zoo.cli.tensorboard.subprocess.Popen", "zoo.inference.load.load",
+    "zoo.__main__.main", "zoo.plugins.safe_import.import_object", "zoo.compare.tensorboard_command.subprocess.Popen", "zoo.inference.load.load",
     "evilmodule.Payload", "evilmodule.call", "evilmodule",
 ]  # fmt: skip
 OPTIONS = '{args: [touch, canary], command: touch canary, source: canary, code: \'open("canary","w")\'}'

@@ -1,4 +1,7 @@
-"""A part for `zoo check` that misbehaves in every way, without torch: `run` stands in for zoo.cli.check_worker.run."""
+"""A part for `zoo check` that misbehaves in every way, without torch.
+
+`run` stands in for zoo.conformance.check_worker.run.
+"""
 
 import os
 import subprocess
@@ -6,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from zoo.cli.check_process import UnknownCheckError
+from zoo.conformance.check_process import UnknownCheckError
 
 
 def fine():

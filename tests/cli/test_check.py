@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from tests import forks
 from zoo import registry
-from zoo.cli import check, check_process, check_worker
 from zoo.cli.find_command import find_command, parse
+from zoo.conformance import check_command, check_process, check_worker
 from zoo.errors import PartError, PluginError, UsageError
 
 HERE = Path(__file__).parent
@@ -55,7 +55,8 @@ class Other:
 def acted(forked_children, monkeypatch, tmp_path):
     """Children that play the checks of cli_checks.py instead of importing torch."""
     code = (
-        f"import sys; sys.path[:] = {[str(HERE), *sys.path]!r}; import cli_checks; from zoo.cli import check_worker; "
+        f"import sys; sys.path[:] = {[str(HERE), *sys.path]!r}; import cli_checks; "
+        "from zoo.conformance import check_worker; "
     )
     monkeypatch.setattr(
         check_process,
@@ -112,7 +113,7 @@ def test_skips_are_in_the_last_line_and_fail_where_that_is_wanted(acted, zoo):
 
 
 def test_reasons_are_counted_and_the_rare_ones_left_out():
-    report = check.Report("norm", "Mine", "here", ())
+    report = check_command.Report("norm", "Mine", "here", ())
     for number, reason in enumerate(["a", "b", "a", "c", "d\nmore", "a", "e"]):
         report.add(0.0, f"check{number}", "skipped", reason, 0.0)
     assert report.skips() == "a (3); b; c; 2 for other reasons"
@@ -170,7 +171,7 @@ def test_other_processes_take_no_time_of_a_check(limit, share, used, waits):
 def test_the_child_ends_when_the_command_is_killed(acted, tmp_path):
     """The command's own process is the one that dies here, so it is run in another."""
     code = f"{check_process.program()[-1].partition(';')[0]}; sys.path[:] = {[str(HERE), *sys.path]!r}; " + (
-        "from zoo.cli import check_process\n"
+        "from zoo.conformance import check_process\n"
         f"check_process.program = lambda: {check_process.program()!r}\n"
         "child = check_process.Child(check_process.Job('', 'x.Bad', [], ['sleeps_forever']))\n"
         "print(child.process.pid, flush=True)\n"
@@ -410,7 +411,7 @@ def test_all_parts_of_a_package_are_checked(two_parts, acted, zoo, tmp_path, mon
     def refuse(job, timeout):
         raise UsageError("it needs a path")
 
-    monkeypatch.setattr(check, "examine", refuse)
+    monkeypatch.setattr(check_command, "examine", refuse)
     code, out, _ = zoo("check", "zoo-two", "--badge", "all.svg")
     assert (code, out.count("not checked: ")) == (0, 2)
     assert "0 parts of zoo-two passed, 2 not checked" in (tmp_path / "all.svg").read_text()

@@ -11,8 +11,9 @@ import urllib.request
 
 import pytest
 
-from zoo.cli import check_process, import_probe
-from zoo.cli.tensorboard import _free_port
+from zoo.cli import import_probe
+from zoo.compare.tensorboard_command import _free_port
+from zoo.conformance import check_process
 
 ENDS = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL]
 CODES = {signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGHUP: -signal.SIGHUP, signal.SIGKILL: -signal.SIGKILL}

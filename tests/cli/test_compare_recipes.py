@@ -10,7 +10,8 @@ import pytest
 
 from tests.cli.test_compare_run import FakeFits, FakeMeter
 from tests.compare.fabricate import lay, ledger
-from zoo.cli import compare_recipes, compare_run, main
+from zoo.cli import main
+from zoo.compare import run_comparison, several_recipes
 from zoo.compare.plan import Point
 
 EFFECTS = {"lm-tiny": -0.1, "vit-tiny": -0.08}
@@ -52,8 +53,10 @@ def compare(monkeypatch, tmp_path, capsys):
         return []
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(compare_run, "execute", execute)
-    monkeypatch.setattr(compare_run, "open_comparison", lambda options, words: (Fits(options.get("runs")), FakeMeter()))
+    monkeypatch.setattr(run_comparison, "execute", execute)
+    monkeypatch.setattr(
+        run_comparison, "open_comparison", lambda options, words: (Fits(options.get("runs")), FakeMeter())
+    )
 
     def call(*words, code=0, reports=False):
         started.clear()
@@ -61,7 +64,7 @@ def compare(monkeypatch, tmp_path, capsys):
             if not reports:
                 patch.setattr("zoo.compare.report.write_report", lambda *arguments: [])
                 patch.setattr("zoo.compare.tensorboard_summary.write_summary", lambda *arguments: [])
-                patch.setattr(compare_recipes, "write_reports", lambda *arguments: None)
+                patch.setattr(several_recipes, "write_reports", lambda *arguments: None)
             result = main(["compare", *words])
         out, err = capsys.readouterr()
         assert result == code, out + err

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from tests.cli.test_compare_scale import write_run
-from zoo.cli import compare_run, main
-from zoo.compare import device_shares
+from zoo.cli import main
+from zoo.compare import device_shares, run_comparison
 from zoo.compare.plan import Point
 
 Cost = namedtuple("Cost", "parameters flops")
@@ -89,9 +89,9 @@ def compare(monkeypatch, tmp_path, capsys):
         return []
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(compare_run, "execute", execute)
-    monkeypatch.setattr(compare_run, "open_comparison", lambda options, words: (Fits(options.get("runs")), Meter()))
-    monkeypatch.setattr(compare_run, "write_report", lambda *arguments: None)
+    monkeypatch.setattr(run_comparison, "execute", execute)
+    monkeypatch.setattr(run_comparison, "open_comparison", lambda options, words: (Fits(options.get("runs")), Meter()))
+    monkeypatch.setattr(run_comparison, "write_report", lambda *arguments: None)
 
     def call(*words):
         started.clear()

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from filelock import FileLock, Timeout
 
-from zoo.cli import compare_run, main
-from zoo.compare import journal
+from zoo.cli import main
+from zoo.compare import journal, run_comparison
 from zoo.compare.plan import Point
 
 
@@ -89,11 +89,11 @@ def compare(monkeypatch, tmp_path, capsys):
         return []
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(compare_run, "execute", execute)
+    monkeypatch.setattr(run_comparison, "execute", execute)
     monkeypatch.setattr(
-        compare_run, "open_comparison", lambda options, words: (FakeFits(options.get("runs")), FakeMeter())
+        run_comparison, "open_comparison", lambda options, words: (FakeFits(options.get("runs")), FakeMeter())
     )
-    monkeypatch.setattr(compare_run, "write_report", lambda *arguments: None)
+    monkeypatch.setattr(run_comparison, "write_report", lambda *arguments: None)
 
     def call(*words):
         started.clear()
@@ -251,11 +251,11 @@ def test_an_unknown_goal_is_refused_before_anything_runs(compare):
 
 def test_a_file_of_a_comparison_is_changed_by_one_process_at_a_time(tmp_path):
     path = tmp_path / "new" / "looks.json"
-    with compare_run.hold_lock(path), pytest.raises(Timeout):
+    with run_comparison.hold_lock(path), pytest.raises(Timeout):
         FileLock(path.with_name(".looks.json.lock"), timeout=0).acquire()
-    with compare_run.hold_lock(path):
+    with run_comparison.hold_lock(path):
         pass
-    with compare_run.hold_lock(Path("/proc/none/looks.json")):  # a folder that cannot be written
+    with run_comparison.hold_lock(Path("/proc/none/looks.json")):  # a folder that cannot be written
         pass
 
 

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from zoo.cli import compare_run, main
-from zoo.compare import scale_runs
+from zoo.cli import main
+from zoo.compare import run_comparison, scale_runs
 from zoo.compare.plan import Point
 from zoo.errors import UsageError
 
@@ -95,11 +95,11 @@ def compare(monkeypatch, tmp_path, capsys):
         return []
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(compare_run, "execute", execute)
+    monkeypatch.setattr(run_comparison, "execute", execute)
     monkeypatch.setattr(
-        compare_run, "open_comparison", lambda options, words: (FakeFits(options.get("runs")), FakeMeter())
+        run_comparison, "open_comparison", lambda options, words: (FakeFits(options.get("runs")), FakeMeter())
     )
-    monkeypatch.setattr(compare_run, "write_report", lambda *arguments: None)
+    monkeypatch.setattr(run_comparison, "write_report", lambda *arguments: None)
 
     def call(*words):
         started.clear()

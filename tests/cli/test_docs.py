@@ -9,8 +9,8 @@ import pytest
 from cli_parts import package
 
 from zoo import registry
-from zoo.cli import check, docs
 from zoo.config import fit_options, run_config
+from zoo.conformance import check_command, docs_command
 
 BODY = '''\
 from zoo.parts.norm import Norm
@@ -116,26 +116,26 @@ def test_what_is_refused(gentle, zoo, tmp_path):
 
 
 def test_the_contract_stands_on_the_page():
-    report = check.Report("norm", "RMSNorm", "zoo", ("shapes", "dtypes"))
+    report = check_command.Report("norm", "RMSNorm", "zoo", ("shapes", "dtypes"))
     report.add(0.0, "shapes", "ok", "", 0.1).add(0.0, "dtypes", "FAIL", "it is\nfloat16 | 32", 0.1)
     results = [("norm", "A", "trains", ""), ("ffn", "B", "refused", "no."), ("ffn", "C", "refused", "no.")]
     report.facts = {
         "cost": {"parameters": [12345, 12000], "flops": [2e6, 1e6]},
         "combinations": [dict(zip(("kind", "name", "status", "sentence"), row, strict=True)) for row in results],
     }
-    text = docs.page(registry.find("norm", "rmsnorm"), report)
+    text = docs_command.page(registry.find("norm", "rmsnorm"), report)
     assert "`zoo check norm RMSNorm`: 1 of 2 checks failed." in text
     assert "| dtypes | FAIL | it is float16 \\| 32 |" in text
     assert "| parameters | 12,345 | 12,000 |\n| forward FLOPs per token | 2,000,000 | 1,000,000 |" in text
     assert "- norm: trains with A\n- ffn: is refused with B, C: no." in text
-    assert "cannot be checked" in docs.index_page({registry.find("norm", "rmsnorm"): "x.md"}, {
+    assert "cannot be checked" in docs_command.index_page({registry.find("norm", "rmsnorm"): "x.md"}, {
         registry.find("norm", "rmsnorm"): "it has no weights"})  # fmt: skip
 
 
 @pytest.mark.campaign
 def test_the_contract_is_run_where_it_is_wanted(zoo, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(docs, "selected_parts", lambda packages: [registry.find("norm", "rmsnorm")])
+    monkeypatch.setattr(docs_command, "selected_parts", lambda packages: [registry.find("norm", "rmsnorm")])
     code, out, _ = zoo("docs", "pages", "--check")
     assert (code, "norm 'RMSNorm' of zoo-transformers" in out) == (0, True)
     text = Path("pages/norm/rmsnorm.md").read_text()
@@ -146,7 +146,7 @@ def test_the_contract_is_run_where_it_is_wanted(zoo, tmp_path, monkeypatch):
 
 def test_a_file_in_the_place_of_the_folder_is_refused_before_the_pages_are_made(zoo, tmp_path, monkeypatch):
     (tmp_path / "pages").write_text("mine\n")
-    monkeypatch.setattr(docs, "page", lambda *_: pytest.fail("a page was made"))
+    monkeypatch.setattr(docs_command, "page", lambda *_: pytest.fail("a page was made"))
     code, out, err = zoo("docs", str(tmp_path / "pages"))
     assert (code, out) == (2, "")
     assert f"cannot write into {tmp_path / 'pages'}: Not a directory" in err

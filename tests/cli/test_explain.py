@@ -8,8 +8,8 @@ import pytest
 
 from tests.explain.conftest import ceilings, recipes  # noqa: F401 (fixtures)
 from zoo.cli import main
-from zoo.cli.explain import split_words
 from zoo.errors import UsageError
+from zoo.explain.explain_command import split_words
 
 
 def zoo(capsys, *words, code=0):

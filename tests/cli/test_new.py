@@ -16,7 +16,7 @@ import yaml
 from tests import forks
 from tests.conformance.sampled import COSTLY, sampled_checks
 from zoo import recipe_files, registry
-from zoo.cli import new
+from zoo.conformance import new_command
 from zoo.conformance.common import import_in_fresh_processes, ready_for
 from zoo.plugins import interfaces
 
@@ -34,7 +34,7 @@ def packages(tmp_path_factory):
     """The package of every kind, with its sources where they can be imported."""
     home = tmp_path_factory.mktemp("new")
     for kind in registry.KINDS:
-        assert new.package(kind, full_name(kind), str(home / kind)) == 0
+        assert new_command.package(kind, full_name(kind), str(home / kind)) == 0
     paths = [str(home / kind / "src") for kind in registry.KINDS]
     sys.path += paths
     importlib.invalidate_caches()
@@ -209,11 +209,11 @@ def test_what_is_refused(zoo, tmp_path, monkeypatch, words):
 
 def test_names_and_versions():
     names = ("MyNorm", "DyT", "HTTPNorm", "Norm2D", "T5", "MyT5Bias", "ZooNorm")
-    assert [new.distribution_name(name) for name in names] == [
+    assert [new_command.distribution_name(name) for name in names] == [
         "zoo-my-norm", "zoo-dy-t", "zoo-http-norm", "zoo-norm2-d", "zoo-t5", "zoo-my-t5-bias", "zoo-norm",
     ]  # fmt: skip
     versions = ("0.1.0", "0.12.3", "1.4.2", "0.2.0.dev3", "0.1.0+local.x")
-    assert [new.oldest_requirement(version) for version in versions] == [
+    assert [new_command.oldest_requirement(version) for version in versions] == [
         ">=0.1", ">=0.12", ">=1.4", ">=0.2.0.dev3", ">=0.1",
     ]  # fmt: skip
 
@@ -356,7 +356,7 @@ def test_the_wheel_contains_the_templates():
         "recipe.yaml.template",
         "LICENSE",
     ]
-    assert sorted(path.name for path in new.TEMPLATES.iterdir()) == sorted(names)
-    paths = [str(new.TEMPLATES / name) for name in names]
+    assert sorted(path.name for path in new_command.TEMPLATES.iterdir()) == sorted(names)
+    paths = [str(new_command.TEMPLATES / name) for name in names]
     ignored = subprocess.run(["git", "check-ignore", *paths], cwd=ROOT, capture_output=True, text=True)
     assert ignored.stdout == ""

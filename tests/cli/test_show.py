@@ -11,8 +11,9 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from zoo import recipe_files, registry
-from zoo.cli import help, main, show, tensorboard
+from zoo.cli import help, main, show
 from zoo.cli.find_command import find_command
+from zoo.compare import tensorboard_command
 from zoo.plugins.description import describe, describe_class
 
 RECIPE = """\
@@ -207,7 +208,7 @@ def test_doctor(zoo):
 
 
 def test_the_tensorboard_link():
-    address = urlsplit(tensorboard.link(port=6007))
+    address = urlsplit(tensorboard_command.link(port=6007))
     query = parse_qs(address.query)
     assert address.netloc == "127.0.0.1:6007"
     assert json.loads(query["pinnedCards"][0])[0] == {"plugin": "scalars", "tag": "val/loss"}
@@ -217,7 +218,7 @@ def test_the_tensorboard_link():
 
 
 def test_tensorboard_binds_to_this_machine_only(tmp_path, zoo):
-    words = tensorboard.arguments(tmp_path, 6010)
+    words = tensorboard_command.arguments(tmp_path, 6010)
     assert words[words.index("--host") + 1] == "127.0.0.1"
     assert zoo("tensorboard", str(tmp_path / "none"))[0] == 2
     assert "'--port' must be a whole number" in zoo("tensorboard", "--port", "x")[2]

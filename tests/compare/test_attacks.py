@@ -18,8 +18,8 @@ from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.weightstats import DescrStatsW
 
 from bench.verdicts import FIXED, PATIENCE, follow_advice
-from zoo.cli import compare_fits, compare_run, main
-from zoo.compare import figures_on_test_split, journal, prose, report, run_records
+from zoo.cli import main
+from zoo.compare import figures_on_test_split, fit_commands, journal, prose, report, run_comparison, run_records
 from zoo.compare.looks import FIRST, load_looks
 from zoo.compare.paired_tests import PairedTestPlan, compare_samples, judge_all
 from zoo.compare.plan import verify_runs
@@ -172,7 +172,7 @@ def in_process(bench, monkeypatch):
                 assert main(["fit", *job.words]) == 0
 
     monkeypatch.setattr(report, "draw_charts", lambda answer: [])
-    monkeypatch.setattr(compare_run, "execute", lambda jobs, options: execute(jobs, options) or [])
+    monkeypatch.setattr(run_comparison, "execute", lambda jobs, options: execute(jobs, options) or [])
     return bench
 
 
@@ -322,8 +322,8 @@ def test_a_validation_of_fewer_batches_is_not_comparable(bench):
 def test_a_run_with_other_callbacks_is_not_taken_for_a_plain_one(bench):
     bench.fit(7, "--trainer.callbacks=EMA", "--name=default", "--runs=averaged")
     folder = bench.folder / "averaged" / "toy" / "default" / "s7"
-    fits = compare_fits.ZooFit("averaged")
-    arm = compare_run.Arm((), ("./toy.yaml",), fits.point(("./toy.yaml",)))
+    fits = fit_commands.ZooFit("averaged")
+    arm = run_comparison.Arm((), ("./toy.yaml",), fits.point(("./toy.yaml",)))
     assert "trainer.callbacks was" in fits.changes(arm.point, folder)[0]
     with pytest.raises(UsageError, match=r"another configuration: trainer\.callbacks was .*EMA"):
         verify_runs([arm], [7], fits)

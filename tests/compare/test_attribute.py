@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.compare.fake_zoo import Costs, Fits
-from zoo.cli import compare_fits
-from zoo.compare import attribute
+from zoo.compare import attribute, fit_commands
 from zoo.compare.attribute import (
     Difference,
     build_hybrids,
@@ -32,7 +31,7 @@ from zoo.training.setup import display_value
 
 @pytest.fixture(scope="module")
 def fits(tmp_path_factory):
-    return compare_fits.ZooFit(str(tmp_path_factory.mktemp("runs")))
+    return fit_commands.ZooFit(str(tmp_path_factory.mktemp("runs")))
 
 
 def point(fits, name, *options):

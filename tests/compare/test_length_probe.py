@@ -12,8 +12,8 @@ from scipy import stats
 from torch import nn
 
 from tests.tasks.training import text_file
-from zoo.cli import compare_run, main
-from zoo.compare import length_probe, run_records
+from zoo.cli import main
+from zoo.compare import length_probe, run_comparison, run_records
 from zoo.compare.length_probe import (
     Loss,
     differences_legend,
@@ -244,7 +244,7 @@ def test_a_comparison_prints_and_saves_differences_by_length(folders, tmp_path, 
                 assert main(["fit", *job.words, "--trainer.enable_progress_bar=false"]) == 0
         return []
 
-    monkeypatch.setattr(compare_run, "execute", execute)
+    monkeypatch.setattr(run_comparison, "execute", execute)
     words = ["compare", "./toy.yaml", "--vary", "model.position=alibi,learned,none", "--baseline=position=alibi"]
     assert main([*words, "--seeds=4", "--probe=length=1,2"]) == 0
     text = capsys.readouterr().out

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.compare.fake_zoo import Costs, Fits
-from zoo.cli import compare, find_command
-from zoo.compare import scale_runs
+from zoo.cli import find_command
+from zoo.compare import command, scale_runs
 from zoo.compare.plan import Arm, Comparison, Point
 from zoo.compare.prepare_runs import PreparedRuns
 from zoo.compare.variants import parse_factors
@@ -99,11 +99,11 @@ def test_a_file_says_sizes_as_a_command_line_does(tmp_path):
         "recipe: lm-tiny\nvary: {model.norm: [rmsnorm, layernorm]}\n"
         "scale: {dim: [64, 96, 128], trainer.max_steps: [10, 20, 30]}\ntune_seeds: 3\n"
     )
-    comparison = compare.read_comparison(find_command.parse(find_command.find_command("compare"), [str(path)]))
+    comparison = command.read_comparison(find_command.parse(find_command.find_command("compare"), [str(path)]))
     assert comparison.scale == ("dim=64,96,128", "trainer.max_steps=10,20,30")
     assert comparison.tune_seeds == 3
     words = ["lm-tiny", "--vary", "model.norm=a,b", "--scale", "dim=1,2,3", "--scale", "heads=1,2,3"]
-    assert compare.read_comparison(find_command.parse(find_command.find_command("compare"), words)).scale == (
+    assert command.read_comparison(find_command.parse(find_command.find_command("compare"), words)).scale == (
         "dim=1,2,3",
         "heads=1,2,3",
     )

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from zoo.cli import compare, compare_run, find_command, main
-from zoo.compare import run_records
+from zoo.cli import find_command, main
+from zoo.compare import command, run_comparison, run_records
 
 PAGE = (Path(__file__).parents[2] / "docs" / "compare.md").read_text()
 BLOCKS = re.findall(r"```console\n\$ zoo compare (.*?[^\\])\n(.*?)```", PAGE, re.DOTALL)
@@ -33,7 +33,7 @@ def shape(text):
 def test_the_commands_of_the_page_are_understood(words):
     options = find_command.parse(find_command.find_command("compare"), words)
     if "--attribute" not in words and "--emit" not in words:
-        assert compare.read_comparison(options).vary
+        assert command.read_comparison(options).vary
 
 
 def test_transcripts_are_found():
@@ -51,7 +51,7 @@ def test_a_short_transcript_is_what_the_command_prints(words, transcript, tmp_pa
                 assert main(["fit", *job.words, "--trainer.enable_progress_bar=false"]) == 0
         return []
 
-    monkeypatch.setattr(compare_run, "execute", execute)
+    monkeypatch.setattr(run_comparison, "execute", execute)
     assert main(["compare", *words, "--data.batch_size", "2", "--data.max_length", "16"]) == 0
     printed = capsys.readouterr().out
     assert shape(transcript) in shape(printed), shape(printed)

@@ -3,8 +3,8 @@
 import pytest
 
 from zoo import recipe_files
-from zoo.cli import compare, find_command, help
-from zoo.compare import run_records, variants
+from zoo.cli import find_command, help
+from zoo.compare import command, run_records, variants
 from zoo.compare.commands import COMPARE_OPTIONS
 from zoo.compare.variants import (
     Choice,
@@ -126,7 +126,7 @@ def test_the_baseline_names_varied_options_by_any_end_of_their_names():
 
 
 def parse_request(*argv):
-    return compare.read_comparison(find_command.parse(find_command.find_command("compare"), argv))
+    return command.read_comparison(find_command.parse(find_command.find_command("compare"), argv))
 
 
 def test_a_file_says_what_a_command_line_says(tmp_path):

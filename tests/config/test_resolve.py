@@ -245,7 +245,7 @@ def test_foreign_class_paths_are_not_imported(resolve, monkeypatch, path, option
 
 
 @pytest.mark.parametrize(
-    "path", ["zoo.cli.tensorboard.subprocess.Popen", "cli_toys.Path", "torch.os.system", "a..b", "."]
+    "path", ["zoo.compare.tensorboard_command.subprocess.Popen", "cli_toys.Path", "torch.os.system", "a..b", "."]
 )
 def test_foreign_classes_behind_allowed_modules(resolve, path):
     assert path in error(resolve, BASE, options=f"--model.norm {path}")

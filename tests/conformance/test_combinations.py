@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from zoo import registry
-from zoo.cli import main, matrix
-from zoo.conformance import combinations
+from zoo.cli import main
+from zoo.conformance import combinations, matrix_command
 from zoo.conformance.combinations import COMPUTING, MIXING, Verdict, attempt, cells, layer_cells, tasks
 from zoo.errors import UsageError
 from zoo.parts.ffn import FFN
@@ -32,7 +32,7 @@ def test_the_page_of_our_own_parts_is_what_happens(alone, monkeypatch, every):
     numbers, train = itertools.count(), combinations.fault
     monkeypatch.setattr(combinations, "fault", lambda task: "" if next(numbers) % every else train(task))
     page = PAGE.read_text(encoding="utf-8")
-    computed = matrix.matrix_page(cells(MIXING), cells(COMPUTING), layer_cells(), Path("docs/matrix.md"))
+    computed = matrix_command.matrix_page(cells(MIXING), cells(COMPUTING), layer_cells(), Path("docs/matrix.md"))
     command = re.match(r"<!-- written by: (.*) -->\n", page)[1]
     assert computed == page, f"a combination has changed. Look at the difference, and if it is meant: {command}"
     assert "BROKEN" not in page

@@ -9,9 +9,10 @@ from jsonargparse import Namespace
 from tests.chaos import toys
 from tests.covering import choices_in_turn
 from zoo import registry
-from zoo.cli import fit, main, tensorboard
+from zoo.cli import fit, main
 from zoo.cli.doctor import warn_of_unknown_plugins
 from zoo.cli.find_command import all_commands
+from zoo.compare import tensorboard_command
 from zoo.config import data_sizes, fit_options, run_config
 from zoo.errors import UsageError
 from zoo.inference.find_run import find_model
@@ -225,7 +226,7 @@ def test_a_plugin_that_is_switched_off_and_not_installed_is_named(words, unknown
 
 @pytest.mark.parametrize("name", [None, "notes.txt", "a/b/events.out.tfevents.1.host"])
 def test_tensorboard_says_that_a_folder_has_nothing_to_show(name, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(tensorboard, "serve", lambda folder, port: 0)
+    monkeypatch.setattr(tensorboard_command, "serve", lambda folder, port: 0)
     if name:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()

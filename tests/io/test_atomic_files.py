@@ -27,10 +27,10 @@ ALLOWED = {
     "zoo/compare/series.py": {"TemporaryFile"},  # without a name: it tells whether a file can be written there
     "zoo/io/locks.py": {"TemporaryFile"},  # without a name: it tells the time of a file system
     "zoo/cli/import_probe.py": {"open", "fdopen"},  # /dev/null, and pipes
-    "zoo/cli/check_worker.py": {"open", "fdopen"},
+    "zoo/conformance/check_worker.py": {"open", "fdopen"},
     "zoo/conformance/optimizer.py": {"save"},  # into memory
     "zoo/conformance/schedule.py": {"save"},
-    "zoo/cli/tensorboard.py": {"open"},  # /dev/null
+    "zoo/compare/tensorboard_command.py": {"open"},  # /dev/null
     "zoo/console.py": {"open"},  # /dev/null, and a run's log, whose failure costs a warning
     "zoo/data/images.py": {"savez"},  # into memory
     "zoo/data/native.py": {"TemporaryFile"},  # without a name: what a library prints

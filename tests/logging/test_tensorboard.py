@@ -11,7 +11,7 @@ import urllib.request
 import pytest
 
 from tests.chaos.toys import all_scalars
-from zoo.cli.tensorboard import _free_port
+from zoo.compare.tensorboard_command import _free_port
 from zoo.logging import event_files
 from zoo.logging.tensorboard import RunLogger
 from zoo.training.setup import option_values, training_options

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 
 from zoo import registry
-from zoo.cli.check_process import GroupClock
+from zoo.conformance.check_process import GroupClock
 from zoo.errors import PluginError
 from zoo.plugins import discovery, interfaces
 from zoo.registry import Part

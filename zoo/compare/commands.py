@@ -87,7 +87,7 @@ class Compare(Command):
     """Learn whether a swap helped: variants with several seeds, one answer."""
 
     group = COMPARE
-    runs = "zoo.cli.compare:run"
+    runs = "zoo.compare.command:run"
     arguments = (
         Argument(
             "RECIPE",
@@ -127,7 +127,7 @@ class Tensorboard(Command):
     """Compare the runs of a folder in a browser."""
 
     group = COMPARE
-    runs = "zoo.cli.tensorboard:run"
+    runs = "zoo.compare.tensorboard_command:run"
     arguments = (Argument("DIR", "a folder of runs (runs)", False),)
     options = (
         Option("port", "where it listens; the first free one from 6006 on", int, metavar="PORT", above=0, most=65535),

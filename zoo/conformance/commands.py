@@ -9,7 +9,7 @@ class New(Command):
     """A package with a part that works, to change; a further part of it; or a recipe."""
 
     group = OWN
-    runs = "zoo.cli.new:run"
+    runs = "zoo.conformance.new_command:run"
     arguments = (
         Argument("KIND", "a kind of parts, as `zoo list` shows them; or recipe", completes="kind"),
         Argument("NAME", "the class, such as MyNorm, which becomes the package zoo-my-norm; or the recipe"),
@@ -28,7 +28,7 @@ class Check(Command):
     """Does a part keep what its kind promises? does one batch of a recipe train?"""
 
     group = OWN
-    runs = "zoo.cli.check:run"
+    runs = "zoo.conformance.check_command:run"
     arguments = (
         Argument(
             "KIND", "a kind of parts; or package.module.Class; or a plugin's package; or a recipe", completes="kind"
@@ -74,7 +74,7 @@ class Docs(Command):
     """A page for every installed part, and an index of them."""
 
     group = OWN
-    runs = "zoo.cli.docs:run"
+    runs = "zoo.conformance.docs_command:run"
     arguments = (Argument("DIR", "the folder to write into"),)
     options = (
         Option("package", "the parts of this package alone, any number of times", metavar="NAME", repeats=True),
@@ -97,7 +97,7 @@ class Matrix(Command):
     """Which parts train together, and why others are refused."""
 
     group = OWN
-    runs = "zoo.cli.matrix:run"
+    runs = "zoo.conformance.matrix_command:run"
     options = (Option("write", "write the table into FILE", metavar="FILE"),)
     examples = ("zoo matrix", "zoo matrix --write combinations.md", "ZOO_DISABLE_PLUGINS=all zoo matrix")
     description = (

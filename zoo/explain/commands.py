@@ -12,7 +12,7 @@ class Explain(Command):
     """What a model or part computes: costs, attention, predictions by layer."""
 
     group = USE
-    runs = "zoo.cli.explain:run"
+    runs = "zoo.explain.explain_command:run"
     arguments = (
         Argument(
             "RECIPE|RUN|KIND PART",
@@ -48,7 +48,7 @@ class Probe(Command):
     """A scorecard: recall, copying, induction, parity; heads, rank of the stream, experts, gradients."""
 
     group = USE
-    runs = "zoo.cli.probe:run"
+    runs = "zoo.explain.probe_command:run"
     arguments = (
         Argument(
             "RECIPE|RUN",

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from zoo import recipe_files
-from zoo.cli.compare_fits import fit_words
 from zoo.command_line import ParsedOptions
 from zoo.compare import variants
+from zoo.compare.fit_commands import fit_words
 from zoo.compare.plan import Comparison, take_shard
 from zoo.config import yaml_source
 from zoo.config.fit_options import SECTIONS
@@ -47,38 +47,38 @@ def run(options: ParsedOptions) -> int:
         raise UsageError("--tries is the number of variants of a series: add --series FILE")
     comparison = read_comparison(options)
     if options.get("emit"):
-        from zoo.cli import compare_jobs
+        from zoo.compare import emit_jobs
 
-        return compare_jobs.run(options, comparison)
+        return emit_jobs.run(options, comparison)
     for name in ("shards", "resources"):
         if options.get(name):
             raise UsageError(f"--{name} is for job files: add --emit slurm, k8s or sh.")
     if comparison is None:
         return _answer_folders(options)
     if len(options.words) > 1 and not comparison.attribute:
-        from zoo.cli import compare_recipes
+        from zoo.compare import several_recipes
 
-        return compare_recipes.run(options, comparison)
-    from zoo.cli import compare_run
+        return several_recipes.run(options, comparison)
+    from zoo.compare import run_comparison
 
-    return compare_run.compare(options, comparison)
+    return run_comparison.compare(options, comparison)
 
 
 def _answer_folders(options: ParsedOptions) -> int:
     """Read finished runs; without torch."""
-    from zoo.cli import compare_run
+    from zoo.compare import run_comparison
 
     run_options = [f"--{name}" for name in RUN_OPTIONS if name in options.values]
     names = [f"--{key}" for key, _, _ in options.settings] or run_options
     if names:
         raise UsageError(f"{names[0]!r} is for new runs, not for finished ones: add --vary OPTION=VALUE,VALUE")
     if len(options.words) == 1:
-        from zoo.cli import compare_recipes
+        from zoo.compare import several_recipes
 
-        code = compare_recipes.answer_folder(find_folder(options.words[0], options.get("runs")), options)
+        code = several_recipes.answer_folder(find_folder(options.words[0], options.get("runs")), options)
         if code is not None:
             return code
-    return compare_run.answer_folders([find_folder(word, options.get("runs")) for word in options.words], options)
+    return run_comparison.answer_folders([find_folder(word, options.get("runs")) for word in options.words], options)
 
 
 def find_folder(word: str, runs: str) -> Path:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from zoo.cli.compare_fits import draft
 from zoo.command_line import ParsedOptions
 from zoo.compare import job_files, scale_runs
+from zoo.compare.fit_commands import draft
 from zoo.compare.job_files import ShardedCommand
 from zoo.compare.plan import Comparison
 from zoo.errors import UsageError

@@ -14,9 +14,9 @@ from typing import Any
 
 from zoo import recipe_files, registry
 from zoo.cli import tables
-from zoo.cli.badge import badge
-from zoo.cli.check_process import Child, Job, UnknownCheckError
 from zoo.command_line import ParsedOptions
+from zoo.conformance.badge import badge
+from zoo.conformance.check_process import Child, Job, UnknownCheckError
 from zoo.errors import PartError, PluginError, UsageError, ZooError
 from zoo.io import atomic_files
 from zoo.plugins import discovery, publishing

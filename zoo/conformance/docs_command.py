@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from zoo import console, recipe_files, registry
-from zoo.cli.check import Report, examine
-from zoo.cli.check_process import Job
-from zoo.cli.new import recipes_of_kind, with_article
 from zoo.cli.show import option_section
 from zoo.command_line import ParsedOptions
+from zoo.conformance.check_command import Report, examine
+from zoo.conformance.check_process import Job
+from zoo.conformance.new_command import recipes_of_kind, with_article
 from zoo.errors import UsageError, ZooError
 from zoo.io import atomic_files
 from zoo.plugins import description, diagnosis, discovery

@@ -53,7 +53,7 @@ def program() -> list[str]:
         sys.executable,
         "-P",
         "-c",
-        f"import sys; sys.path[:] = {sys.path!r}; from zoo.cli.check_worker import main; main()",
+        f"import sys; sys.path[:] = {sys.path!r}; from zoo.conformance.check_worker import main; main()",
     ]
 
 

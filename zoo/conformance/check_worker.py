@@ -1,6 +1,6 @@
 """The child process of `zoo check`: import a part and run its checks, and report every event as a line of JSON.
 
-A part may end the process or never return: the parent, `zoo.cli.check`, detects that and continues with another child.
+A part may end the process or never return: the parent, `check_command`, detects that and continues with another.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from zoo import registry
-from zoo.cli.check_process import UnknownCheckError
 from zoo.config import yaml_source
 from zoo.config.layers import MISSING, Node
+from zoo.conformance.check_process import UnknownCheckError
 from zoo.errors import PartError, PluginError, UsageError, ZooError
 from zoo.plugins import diagnosis
 from zoo.plugins.safe_import import describe_import_error, import_object, measure_import

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from zoo import __version__, recipe_files, registry
-from zoo.cli.badge import badge
 from zoo.cli.show import check_kind
 from zoo.command_line import ParsedOptions
+from zoo.conformance.badge import badge
 from zoo.errors import UsageError
 from zoo.io import atomic_files
 from zoo.plugins import interfaces, publishing

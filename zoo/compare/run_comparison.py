@@ -124,15 +124,16 @@ class Runner:
 
 def open_comparison(options: ParsedOptions, command_lines: Sequence[Sequence[str]]) -> tuple[Any, Any]:
     """A planner of runs and a meter of costs; checks each of ``command_lines``, then imports torch."""
-    from zoo.cli import compare_fits, doctor, warning_filters
+    from zoo.cli import doctor, warning_filters
+    from zoo.compare import fit_commands
 
     for words in command_lines:
-        compare_fits.draft(words)
+        fit_commands.draft(words)
     doctor.check_torch()
     warning_filters.filter_warnings(options.get("debug"))
     from zoo.compare.measure_model import CostMeter
 
-    return compare_fits.ZooFit(options.get("runs")), CostMeter(allowed_imports(options))
+    return fit_commands.ZooFit(options.get("runs")), CostMeter(allowed_imports(options))
 
 
 def allowed_imports(options: ParsedOptions) -> tuple[str, ...]:
@@ -800,9 +801,9 @@ def print_answer(answer: Answer, options: ParsedOptions, place: Path | None, mor
 
 def write_report(answer: Answer, options: ParsedOptions, place: Path, more: Sequence[Chart]) -> None:
     """Write the report and TensorBoard's summary, and print where they are."""
-    from zoo.cli.tensorboard import link
     from zoo.compare import tensorboard_summary
     from zoo.compare.report import write_report
+    from zoo.compare.tensorboard_command import link
 
     out = output_stream(options)
     files = write_report(answer, place, more)

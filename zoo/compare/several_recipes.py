@@ -8,10 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from zoo import console, recipe_files, registry
-from zoo.cli import compare_run
 from zoo.cli.tables import is_terminal
 from zoo.command_line import ParsedOptions
-from zoo.compare import comparison_folder, looks, outcome, scoreboard, scoreboard_folder, variants
+from zoo.compare import comparison_folder, looks, outcome, run_comparison, scoreboard, scoreboard_folder, variants
 from zoo.compare.plan import Arm, Comparison
 from zoo.compare.scoreboard import Scoreboard, Task
 from zoo.compare.scoreboard_folder import Member
@@ -60,13 +59,13 @@ def run(options: ParsedOptions, comparison: Comparison) -> int:
     if comparison.base is None:
         comparison = replace(comparison, base=",".join(str(factor.choices()[0]) for factor in comparison.vary))
     comparisons = [replace(comparison, recipe=word) for word in options.words]
-    finished, code = compare_run.run_comparisons(options, comparisons)
+    finished, code = run_comparison.run_comparisons(options, comparisons)
     if len(finished) < len(comparisons):  # a dry run, or runs of other shards are missing
         return code
     members = [Member(one.place, {arm.name: variant_name(arm, comparison) for arm in one.arms}) for one in finished]
     recipes = [member.folder.parents[1].name for member in members]
     home = scoreboard_folder.scoreboard_path(Path(options.get("runs")), recipes, comparison.title)
-    command = compare_run.command_line(options)
+    command = run_comparison.command_line(options)
     scoreboard_folder.save_members(home, members, command)
     answer_code = show(members, command, options, home, home)
     return code or answer_code
@@ -110,7 +109,7 @@ def show(members: Sequence[Member], command: str, options: ParsedOptions, home: 
         if record is None:
             raise UsageError(f"{member.folder} is no folder of a comparison any more. Run the command again: {command}")
         record = replace(record, at=options.get("at") or record.at)
-        answer, own_place = compare_run.look_and_record(record, options, member.folder)
+        answer, own_place = run_comparison.look_and_record(record, options, member.folder)
         tasks.append(Task(answer, member.names))
         if place is not None:
             report.write_report(answer, own_place)
@@ -137,14 +136,14 @@ def look_at_scoreboard(tasks: Sequence[Task], home: Path, command: str) -> Score
     first = scoreboard.make_scoreboard(tasks)
     seeds = {row.name: _seeds(tasks, row.name) for row in first.rows}
     goal = ", ".join(f"{task.recipe} {task.answer.goal}" for task in tasks)
-    with compare_run.hold_lock(home / looks.FILE):
+    with run_comparison.hold_lock(home / looks.FILE):
         past = looks.load_looks(home, seeds, beside=scoreboard_folder.same_recipes(home))
         question = looks.Question(goal, first.baseline, tasks[0].answer.at, None, "permutation")
         look = past.next_look(question, seeds)
         board = scoreboard.make_scoreboard(tasks, past.plan(look), [command])
         new = past.with_look(look, {row.name: row.verdict.word for row in board.rows[1:]})
         if new != past:
-            compare_run.save_or_warn(home, lambda: looks.save_looks(home, new))
+            run_comparison.save_or_warn(home, lambda: looks.save_looks(home, new))
     return replace(board, looks=new.looks)
 
 
@@ -156,10 +155,10 @@ def write_reports(
     board: Scoreboard, options: ParsedOptions, reports: Mapping[str, Path], place: Path, home: Path
 ) -> None:
     """Write the scoreboard's report and its part of TensorBoard, and print where all reports are."""
-    from zoo.cli.tensorboard import link
     from zoo.compare import scoreboard_events
+    from zoo.compare.tensorboard_command import link
 
-    out = compare_run.output_stream(options)
+    out = run_comparison.output_stream(options)
     files = scoreboard_folder.write_report(board, reports, place)
     scoreboard_events.write_summary(home, board)
     page = next(file for file in files if file.suffix == ".html")
