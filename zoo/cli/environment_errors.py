@@ -20,6 +20,7 @@ DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE)
 PATH = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG,
         errno.EEXIST, errno.ENOTEMPTY)  # fmt: skip
 RANKS = ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")
+DEBUG_LEVEL = "TORCH_DISTRIBUTED_DEBUG"
 HANDLES = (errno.EMFILE, errno.ENFILE)
 # messages of torch, NumPy, the loader and the C++ library where memory or a thread could not be allocated
 MEMORY = re.compile(
@@ -83,6 +84,11 @@ def check_ranks() -> None:
             raise UsageError(
                 f"{name}={text!r:.40} of the environment is not the number of a process. Run: unset {name}"
             )
+    level = os.environ.get(DEBUG_LEVEL, "OFF")
+    if level.upper() not in ("OFF", "INFO", "DETAIL"):
+        raise UsageError(
+            f"{DEBUG_LEVEL}={level!r:.40} of the environment is not OFF, INFO or DETAIL, as torch requires."
+        )
 
 
 def check_meeting(first: bool, cuda: bool) -> None:

@@ -284,6 +284,10 @@ def _check_words(spec: CommandSpec, words: Sequence[str]) -> None:
     if len(words) < len(required):
         lacking = required[len(words)]
         raise UsageError(f"zoo {spec.name} needs {lacking.name}: {lacking.help}.")
+    for word in words:
+        key = word.partition("=")[0]
+        if "=" in word and "." in key and spec.accepts(key):
+            raise UsageError(f"{word!r} is no option without its dashes. Did you mean '--{word}'?")
     most = math.inf if any(argument.repeats for argument in spec.arguments) else len(spec.arguments)
     if len(words) > most:
         reason = spec.surplus or ("" if most else f"zoo {spec.name} takes no words")
