@@ -86,9 +86,7 @@ def check_ranks() -> None:
             )
     level = os.environ.get(DEBUG_LEVEL, "OFF")
     if level.upper() not in ("OFF", "INFO", "DETAIL"):
-        raise UsageError(
-            f"{DEBUG_LEVEL}={level!r:.40} of the environment is not OFF, INFO or DETAIL, as torch requires."
-        )
+        raise UsageError(f"{DEBUG_LEVEL}={level!r:.40} of the environment is not OFF, INFO or DETAIL.")
 
 
 def check_meeting(first: bool, cuda: bool) -> None:
@@ -110,12 +108,12 @@ def check_meeting(first: bool, cuda: bool) -> None:
             f"MASTER_PORT={port!r:.40} of the environment is no port, a whole number from 1 to 65535. Set another, or "
             "on a single machine: unset MASTER_PORT"
         )
-    if port is not None and first and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-        if reason := port_problem(int(port)):
-            raise UsageError(
-                f"MASTER_PORT={port} of the environment cannot be opened: {reason}. Set another, or on a single "
-                "machine: unset MASTER_PORT"
-            )
+    opens = port is not None and first and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    if port is not None and opens and (reason := port_problem(int(port))):
+        raise UsageError(
+            f"MASTER_PORT={port} of the environment cannot be opened: {reason}. Set another, or on a single machine: "
+            "unset MASTER_PORT"
+        )
     name = "NCCL_SOCKET_IFNAME" if cuda else "GLOO_SOCKET_IFNAME"
     value, interfaces = os.environ.get(name, ""), [one for _, one in socket.if_nameindex()]
     names = value.removeprefix("=").split(",")

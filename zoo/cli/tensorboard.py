@@ -48,9 +48,7 @@ def run(options: ParsedOptions) -> int:
 
     port = options.get("port") or _free_port()
     if problem := port_problem(port, HOST):
-        raise UsageError(
-            f"'--port' {port} cannot be opened: {problem}. Choose another, or leave it out for a free one."
-        )
+        raise UsageError(f"'--port' {port} cannot be opened: {problem}. Leave it out for a free one.")
     with tensorboard_summary.tensorboard_folder(folder) as (logdir, pinned):
         print(f"{link(port=port, pinned=pinned)}\nStop it with Ctrl-C.", flush=True)
         return serve(logdir, port)

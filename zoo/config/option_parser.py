@@ -287,7 +287,8 @@ def _check_words(spec: CommandSpec, words: Sequence[str]) -> None:
     for word in words:
         key = word.partition("=")[0]
         if "=" in word and "." in key and spec.accepts(key):
-            raise UsageError(f"{word!r} is no option without its dashes. Did you mean '--{word}'?")
+            vary = "vary " if "," in word and any(option.name == "vary" for option in spec.options) else ""
+            raise UsageError(f"{word!r} is no option without its dashes. Did you mean '--{vary}{word}'?")
     most = math.inf if any(argument.repeats for argument in spec.arguments) else len(spec.arguments)
     if len(words) > most:
         reason = spec.surplus or ("" if most else f"zoo {spec.name} takes no words")

@@ -264,12 +264,12 @@ class _Resolver:
     def no_option(self, key: str, slot: Slot, cls: type, name: str, origin: str) -> UsageError:
         params = parameters(cls, slot.owner_arguments)
         if key in ("model", "data"):
-            inner = {
-                option: one.default for option, one in params.items() if one.slot and isinstance(one.default, type)
-            }
+            slots = {option: one.default for option, one in params.items() if one.slot}
+            inner = {option: default for option, default in slots.items() if isinstance(default, type)}
             if key == "data" and (nested := [one for one, default in inner.items() if name in parameters(default)]):
                 return UsageError(
-                    f"data.{name} is no option of {cls.__name__}. Did you mean 'data.{nested[0]}.{name}'?{where(origin)}"
+                    f"data.{name} is no option of {cls.__name__}. Did you mean 'data.{nested[0]}.{name}'?"
+                    f"{where(origin)}"
                 )
             others = [f"--{key} {other}" for other in _parts_with_option(key if key == "data" else "task", name, cls)]
             if not others and key == "data":  # as MaskedText reads TextFiles

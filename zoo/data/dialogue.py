@@ -220,7 +220,7 @@ def read_conversations(path: Path) -> list[Conversation]:
         for count, (turn, role) in enumerate(zip(turns, itertools.cycle(get_args(Role)), strict=False), 1):
             if turn.role not in get_args(Role):
                 raise UsageError(
-                    f"{place}: message {count} has the role {turn.role!r:.40}, and there are user and assistant alone.\n"
+                    f"{place}: message {count} has the role {turn.role!r:.40}, and only user and assistant speak.\n"
                     "Put what it says in front of the user's next message, or leave it out."
                 )
             if turn.role != role:

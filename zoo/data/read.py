@@ -5,6 +5,7 @@ An invalid byte is an error that names its line, and nothing is replaced or skip
 
 from __future__ import annotations
 
+import difflib
 import fnmatch
 import functools
 import glob
@@ -254,8 +255,8 @@ def missing_file(path: str | Path, recipes: str, content: str = "") -> UsageErro
     elif place.exists() and content:
         state = f"{path} is a file, and not {content}."
     else:
-        from zoo.registry import suggest  # here: what is only read needs no registry
-
-        near = suggest(place.name, os.listdir(place.parent)) if place.parent.is_dir() else ""
+        names = os.listdir(place.parent) if place.parent.is_dir() else []
+        alike = difflib.get_close_matches(place.name, names, 1, cutoff=0.8)
+        near = f" Did you mean {alike[0]!r}?" if alike else ""
         state = f"{path} is not on disk{content and f': {content}'}.{near}"
     return UsageError(f"{state} Recipes with embedded data: {recipes}")

@@ -28,7 +28,7 @@ def config(folder: Path) -> dict[str, Any]:
             ""
             if folder.exists()
             else (
-                f"\nzoo downloads nothing. If it is a name of the hub: hf download {folder} --local-dir {folder.name}, then "
+                f"\nzoo downloads nothing. A name of the hub: hf download {folder} --local-dir {folder.name}, then "
                 f"give that folder: zoo import {folder.name} OUT"
             )
         )
