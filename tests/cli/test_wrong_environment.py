@@ -32,6 +32,9 @@ def test_a_logger_of_lightning_without_its_package_names_what_to_install(name, t
     try:
         cls(**({"save_dir": str(tmp_path)} if name in ("CSVLogger", "TensorBoardLogger") else {}))
     except ImportError as error:
+        if getattr(error, "name", None):  # LitLogger imports its package later, and no Trainer takes it
+            assert name == "LitLogger"
+            return
         answer = options_error(error)
         assert isinstance(answer, UsageError), answer
         assert str(answer).startswith(f"{name} needs a package that is not installed. Install it: pip install '")
@@ -111,7 +114,7 @@ def test_other_failures_to_meet_say_what_the_environment_has(monkeypatch):
 
 
 def test_device_stats_without_psutil(monkeypatch):
-    import lightning.pytorch.callbacks.device_stats_monitor as module
+    import lightning.pytorch.accelerators.cpu as module
     from lightning.pytorch import Trainer
 
     monkeypatch.setattr(module, "_PSUTIL_AVAILABLE", RequirementCache("no-such-psutil"))
