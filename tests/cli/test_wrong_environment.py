@@ -114,11 +114,11 @@ def test_other_failures_to_meet_say_what_the_environment_has(monkeypatch):
 
 
 def test_device_stats_without_psutil(monkeypatch):
-    import lightning.pytorch.accelerators.cpu as module
+    import lightning.pytorch.callbacks.device_stats_monitor as module
     from lightning.pytorch import Trainer
 
     monkeypatch.setattr(module, "_PSUTIL_AVAILABLE", RequirementCache("no-such-psutil"))
-    callback = DeviceStatsMonitor(cpu_stats=True)
+    callback = DeviceStatsMonitor()
     trainer = Trainer(accelerator="cpu", logger=loggers.CSVLogger("unused"), enable_checkpointing=False)
     with pytest.raises(ModuleNotFoundError) as caught:
         callback.setup(trainer, None, "fit")
