@@ -324,6 +324,11 @@ def _check_words(command: Command, words: Sequence[str]) -> None:
     if len(words) < len(required):
         lacking = required[len(words)]
         raise UsageError(f"zoo {command.name} needs {lacking.name}: {lacking.help}.")
+    for word in words:
+        key = word.partition("=")[0]
+        if "=" in word and "." in key and command.accepts(key):
+            vary = "vary " if "," in word and any(option.name == "vary" for option in command.options) else ""
+            raise UsageError(f"{word!r} is no option without its dashes. Did you mean '--{vary}{word}'?")
     most = math.inf if any(argument.repeats for argument in command.arguments) else len(command.arguments)
     if len(words) > most:
         reason = command.surplus or ("" if most else f"zoo {command.name} takes no words")

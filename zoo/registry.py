@@ -314,7 +314,7 @@ def not_installed(kind: str, name: str) -> str:
 def suggest(word: str, words: Iterable[str]) -> str:
     """`` Did you mean 'x'?`` with the most similar of ``words``; empty if none is similar."""
     by_lower = {name.lower(): name for name in words}
-    near = difflib.get_close_matches(word.lower(), by_lower, 1, cutoff=0.5)
+    near = difflib.get_close_matches(word.lower(), by_lower, 1, cutoff=0.5 if len(word) > 2 else 0.6)  # en for cn
     return f" Did you mean {by_lower[near[0]]!r}?" if near else ""
 
 

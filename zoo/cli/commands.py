@@ -53,13 +53,22 @@ class Generate(Command):
             repeats=True,
         ),
         Option("suffix", "fill in between the prompt and this text (task FIM)", metavar="TEXT"),
-        Option("length", "tokens to generate (128, or as many as the model has positions for)", int, metavar="N"),
+        Option(
+            "length", "tokens to generate (128, or as many as the model has positions for)", int, metavar="N", above=0
+        ),
         Option("temperature", "0 takes the likeliest token (0.8)", float, metavar="T"),
-        Option("top-k", "sample from the N likeliest tokens", int, metavar="N"),
-        Option("top-p", "sample from the likeliest tokens of this probability together", float, metavar="P"),
+        Option("top-k", "sample from the N likeliest tokens", int, metavar="N", above=0),
+        Option(
+            "top-p",
+            "sample from the likeliest tokens of this probability together",
+            float,
+            metavar="P",
+            above=0,
+            most=1,
+        ),
         Option("seed", "of the samples (1)", int, metavar="N"),
-        Option("beams", "beam search with so many beams", int, metavar="N"),
-        Option("n-best", "how many of its texts", int, metavar="N"),
+        Option("beams", "beam search with so many beams", int, metavar="N", above=0),
+        Option("n-best", "how many of its texts", int, metavar="N", above=0),
         LENGTH_PENALTY,
         Option("stop", "end in front of this text, any number of times", metavar="TEXT", repeats=True),
         Option(
@@ -90,10 +99,17 @@ class Chat(Command):
     runs = "zoo.cli.inference:run"
     arguments = (MODEL_RUN,)
     options = (
-        Option("max-tokens", "longest answer in tokens (64)", int, metavar="N"),
+        Option("max-tokens", "longest answer in tokens (64)", int, metavar="N", above=0),
         Option("temperature", "0 takes the likeliest token (0)", float, metavar="T"),
-        Option("top-k", "sample from the N likeliest tokens", int, metavar="N"),
-        Option("top-p", "sample from the likeliest tokens of this probability together", float, metavar="P"),
+        Option("top-k", "sample from the N likeliest tokens", int, metavar="N", above=0),
+        Option(
+            "top-p",
+            "sample from the likeliest tokens of this probability together",
+            float,
+            metavar="P",
+            above=0,
+            most=1,
+        ),
         Option("seed", "of the samples (1)", int, metavar="N"),
         json_option("one JSON object per turn: turn, user, assistant, ended"),
         *WHERE,
@@ -114,16 +130,16 @@ class Translate(Command):
     arguments = (MODEL_RUN,)
     options = (
         Option("to", "the language, of a model that translates into several", metavar="LOCALE"),
-        Option("beams", "beam search with so many beams", int, metavar="N", default=1),
-        Option("n-best", "how many translations of a line, with --json", int, metavar="N", default=1),
+        Option("beams", "beam search with so many beams", int, metavar="N", above=0, default=1),
+        Option("n-best", "how many translations of a line, with --json", int, metavar="N", above=0, default=1),
         LENGTH_PENALTY,
-        Option("max-length", "longest translation in tokens", int, metavar="N"),
+        Option("max-length", "longest translation in tokens", int, metavar="N", above=0),
         Option(
             "too-long",
             "what to do with a source that is too long; skip leaves its line empty",
             choices=("error", "skip", "truncate"),
         ),
-        Option("batch-tokens", "padded source tokens at once, counted per beam (4096)", int, metavar="N"),
+        Option("batch-tokens", "padded source tokens at once, counted per beam (4096)", int, metavar="N", above=0),
         Option("attention", "draw what the first translation attended to in its source", metavar="FILE.png"),
         SPLIT,
         json_option("one JSON object per translation: line, source, text, score, ended"),
@@ -146,7 +162,7 @@ class Classify(Command):
     arguments = (MODEL_RUN, Argument("IMAGE", "a picture's file", False, repeats=True))
     options = (
         Option("text", "a text, any number of times; else the lines of standard input", metavar="TEXT", repeats=True),
-        Option("top", "classes per image (5)", int, metavar="N"),
+        Option("top", "classes per image (5)", int, metavar="N", above=0),
         Option(
             "resize",
             "the middle square, or all of the image, where training did not resize",
@@ -173,7 +189,7 @@ class Fill(Command):
             metavar="TEXT",
             repeats=True,
         ),
-        Option("top", "tokens per blank, with --json (5)", int, metavar="N"),
+        Option("top", "tokens per blank, with --json (5)", int, metavar="N", above=0),
         SPLIT,
         json_option("one JSON object per text: text, filled, blanks"),
         *WHERE,

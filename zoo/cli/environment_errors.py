@@ -9,6 +9,8 @@ from __future__ import annotations
 import errno
 import os
 import re
+import socket
+import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -18,6 +20,7 @@ DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE)
 PATH = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG,
         errno.EEXIST, errno.ENOTEMPTY)  # fmt: skip
 RANKS = ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")
+DEBUG_LEVEL = "TORCH_DISTRIBUTED_DEBUG"
 HANDLES = (errno.EMFILE, errno.ENFILE)
 # messages of torch, NumPy, the loader and the C++ library where memory or a thread could not be allocated
 MEMORY = re.compile(
@@ -81,6 +84,71 @@ def check_ranks() -> None:
             raise UsageError(
                 f"{name}={text!r:.40} of the environment is not the number of a process. Run: unset {name}"
             )
+    level = os.environ.get(DEBUG_LEVEL, "OFF")
+    if level.upper() not in ("OFF", "INFO", "DETAIL"):
+        raise UsageError(f"{DEBUG_LEVEL}={level!r:.40} of the environment is not OFF, INFO or DETAIL.")
+
+
+def check_meeting(first: bool, cuda: bool) -> None:
+    """Raise UsageError for a variable of torch.distributed with which the processes of a job cannot meet.
+
+    The ``first`` process opens the port, unless torchrun has opened it; over ``cuda`` NCCL connects, else gloo.
+    """
+    address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
+    if address is not None:
+        try:
+            socket.getaddrinfo(address, None)
+        except (OSError, UnicodeError) as error:
+            raise UsageError(
+                f"MASTER_ADDR={address!r:.80} of the environment is no machine that is known here: {error}.\n"
+                "Set the name of the first process's machine; on a single machine: unset MASTER_ADDR"
+            ) from error
+    if port is not None and not (port.isdecimal() and 0 < int(port) < 2**16):
+        raise UsageError(
+            f"MASTER_PORT={port!r:.40} of the environment is no port, a whole number from 1 to 65535. Set another, or "
+            "on a single machine: unset MASTER_PORT"
+        )
+    opens = port is not None and first and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    if port is not None and opens and (reason := port_problem(int(port))):
+        raise UsageError(
+            f"MASTER_PORT={port} of the environment cannot be opened: {reason}. Set another, or on a single machine: "
+            "unset MASTER_PORT"
+        )
+    name = "NCCL_SOCKET_IFNAME" if cuda else "GLOO_SOCKET_IFNAME"
+    value, interfaces = os.environ.get(name, ""), [one for _, one in socket.if_nameindex()]
+    names = value.removeprefix("=").split(",")
+    if cuda:  # beginnings of names, of which some must be there; ^ excludes
+        wrong = [] if value.startswith("^") or any(one.startswith(tuple(names)) for one in interfaces) else names
+    else:
+        wrong = [one for one in names if one not in interfaces]
+    if value and wrong:
+        raise UsageError(
+            f"{name}={value!r:.80} of the environment names a network interface that is not here: {wrong[0]}. "
+            f"There are: {', '.join(interfaces)}"
+        )
+
+
+def port_problem(port: int, host: str = "") -> str:
+    """Why no process can listen at a port; nothing where one can."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that has just been closed is free
+        try:
+            probe.bind((host, port))
+            probe.listen()
+        except OSError as error:
+            return "it is in use by another program" if error.errno == errno.EADDRINUSE else str(error.strerror)
+    return ""
+
+
+def explain_meeting(error: BaseException) -> UsageError | None:
+    """The error where torch cannot connect the processes of a job as the environment says; None for others."""
+    functions = [frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if isinstance(error, ZooError) or "init_process_group" not in functions:
+        return None
+    names = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+    values = ", ".join(f"{name}={os.environ[name]!r:.80}" for name in names if name in os.environ)
+    reason = str(error).strip().partition("\n")[0].rpartition("] ")[2]
+    return UsageError(f"the processes of the run cannot meet: {reason}\nThe environment has {values or 'nothing set'}")
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

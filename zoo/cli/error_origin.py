@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,6 +28,11 @@ def option_origin(message: str, plan: Plan, schema: Schema) -> str:
     """
     if "←" in message:
         return ""
+    for key, value in plan.resolved.values.items():  # a path that is not what the data read
+        texts = [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, str)]
+        paths = map(os.path.expanduser, texts)
+        if key.startswith("data.") and any(path and message.startswith(f"{path} ") for path in paths):
+            return f"\nGive another: --{key} PLACE{where(plan.resolved.origins[key])}"
     first = re.match(r"[a-z]+\.[\w.]+", message)
     if first and (origin := plan.resolved.origins.get(first[0])):
         return where(origin)

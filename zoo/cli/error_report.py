@@ -17,7 +17,7 @@ from zoo.io import atomic_files
 from zoo.system.stop_signals import Interrupted, exit_code
 
 LINES = 4
-TRAINER_ERRORS = (ValueError, TypeError, ModuleNotFoundError)  # that Lightning raises about its options
+TRAINER_ERRORS = (ValueError, TypeError)  # that Lightning raises about its options
 
 
 def signal_of(error: BaseException | None) -> int:
@@ -96,6 +96,8 @@ def trainer_error(error: BaseException, options: Iterable[str] | None = None) ->
     raises or a message that names an option; without them the Trainer was being built.
     """
     error = root_cause(error)
+    if missing := missing_package(error):
+        return missing
     frames = traceback.extract_tb(error.__traceback__)
     kinds: tuple[type[Exception], ...] = (*TRAINER_ERRORS, *_misconfigured(), RuntimeError)
     if isinstance(error, ZooError) or not frames or not isinstance(error, kinds):
@@ -103,10 +105,22 @@ def trainer_error(error: BaseException, options: Iterable[str] | None = None) ->
     pieces = Path(frames[-1].filename).parts
     on_purpose = {"lightning", "pytorch_lightning"} & {*pieces} and (frames[-1].line or "").startswith("raise")
     message = " ".join(str(error).split())
-    of_set_up = options is None or isinstance(error, ModuleNotFoundError) or "callbacks" in pieces
+    of_set_up = options is None or "callbacks" in pieces
     if on_purpose and (of_set_up or {*re.findall(r"\w+", message)} & {*(options or ())}):
         return UsageError(f"the trainer cannot run like this: {message}")
     return None
+
+
+def missing_package(error: BaseException) -> UsageError | None:
+    """A UsageError where a class that the options name raises that its package is not installed; else None."""
+    if not isinstance(error, ImportError) or getattr(error, "name", None):  # by its name Python itself reports one
+        return None
+    needed = re.search(r"pip install (?:-\S+ )*['\"`]?([\w.-]+[^\s'\"`]*)", str(error))
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    owner = type(frames[-1].f_locals["self"]).__name__ if frames and "self" in frames[-1].f_locals else "an option"
+    if needed is None:
+        return UsageError(f"{owner} cannot be used here: {' '.join(str(error).split())}")
+    return UsageError(f"{owner} needs a package that is not installed. Install it: pip install '{needed[1]}'")
 
 
 def _misconfigured() -> tuple[type[Exception], ...]:
@@ -127,6 +141,8 @@ def options_error(error: BaseException) -> BaseException:
     frames = traceback.extract_tb(error.__traceback__)
     if isinstance(error, ZooError) or not frames:
         return error
+    if missing := missing_package(error):
+        return missing
     if isinstance(error, (ValueError, TypeError)) and frames[-1].name in ("__init__", "__post_init__"):
         return UsageError(str(error))
     if type(error).__name__ == "MisconfigurationException":

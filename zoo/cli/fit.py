@@ -19,7 +19,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from zoo import console
 from zoo.cli import error_origin, fit_summary, resume
-from zoo.cli.environment_errors import explain_error
+from zoo.cli.environment_errors import check_meeting, explain_error, explain_meeting
 from zoo.cli.error_report import blame_options, signal_line, signal_of, trainer_error
 from zoo.cli.warning_filters import filter_warnings
 from zoo.compare import run_records
@@ -166,6 +166,8 @@ class ZooCLI(LightningCLI):
                     raise usage_error from error
                 raise
         distributed.set_rank(trainer.global_rank)
+        if trainer.world_size > 1:
+            check_meeting(trainer.global_rank == 0, trainer.strategy.root_device.type == "cuda")
         if self.command == "fit":
             setup.prepare_extensions(trainer)
         distributed.watch_process(trainer)
@@ -181,6 +183,8 @@ class ZooCLI(LightningCLI):
         except Exception as error:
             if out_of_memory.is_out_of_memory(error):
                 raise out_of_memory.explain_out_of_memory(error, self.trainer, self.data) from error
+            if meeting_error := explain_meeting(error):
+                raise meeting_error from error
             if process_error := distributed.explain_lost_process(error, self.trainer):
                 raise process_error from error
             if usage_error := trainer_error(error, parameters(Trainer)):

@@ -6,22 +6,23 @@ import contextlib
 import io
 import json
 import os
-import socket
 import sys
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
+from zoo.cli.environment_errors import port_problem
 from zoo.command_line import ParsedOptions
 from zoo.errors import UsageError
 from zoo.io import atomic_files
 from zoo.plugins.discovery import tolerate_damaged_metadata
 
+HOST = "127.0.0.1"  # this machine's own address only
 SEEDS = r"regex:^(.*)/s\d+$"  # all seeds of a variant share a colour
 
 
-def link(host: str = "127.0.0.1", port: int = 6006, pinned: tuple[str, ...] = ()) -> str:
+def link(host: str = HOST, port: int = 6006, pinned: tuple[str, ...] = ()) -> str:
     """The address of the comparison view; the usual charts are pinned unless others are named."""
     from zoo.compare.tensorboard_summary import PINNED  # which loads numpy
 
@@ -33,7 +34,7 @@ def link(host: str = "127.0.0.1", port: int = 6006, pinned: tuple[str, ...] = ()
 
 def arguments(folder: Path, port: int) -> list[str]:
     """TensorBoard's command line: it listens on this machine's own address only."""
-    return ["tensorboard", "--logdir", str(folder), "--host", "127.0.0.1", "--port", str(port)]
+    return ["tensorboard", "--logdir", str(folder), "--host", HOST, "--port", str(port)]
 
 
 def run(options: ParsedOptions) -> int:
@@ -46,6 +47,8 @@ def run(options: ParsedOptions) -> int:
     from zoo.compare import tensorboard_summary
 
     port = options.get("port") or _free_port()
+    if problem := port_problem(port, HOST):
+        raise UsageError(f"'--port' {port} cannot be opened: {problem}. Leave it out for a free one.")
     with tensorboard_summary.tensorboard_folder(folder) as (logdir, pinned):
         print(f"{link(port=port, pinned=pinned)}\nStop it with Ctrl-C.", flush=True)
         return serve(logdir, port)
@@ -109,7 +112,6 @@ def _capture_output(last: deque[str]) -> Iterator[None]:
 def _free_port(first: int = 6006, tries: int = 100) -> int:
     """The first free port from TensorBoard's usual one on."""
     for port in range(first, first + tries):
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) != 0:
-                return port
+        if not port_problem(port, HOST):
+            return port
     raise UsageError(f"no free port between {first} and {first + tries}. Choose one: --port PORT")

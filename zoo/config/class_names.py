@@ -115,10 +115,15 @@ class ClassFinder:
             )
         if reason := stdlib_reason(path):
             raise UsageError(f"the class path {name!r:.200} is not imported: {reason}.")
+        from lightning_utilities.core.imports import RequirementCache
+
+        caches = [one for one in vars(sys.modules.get(module, sys)).values() if isinstance(one, RequirementCache)]
+        lacks = caches and not any(caches)  # as loggers of Lightning say which package they need
+        needs = f", and install its package: pip install '{caches[0].requirement}'" if lacks else ""
         raise UsageError(
             f"the class path {name!r:.200} is not imported: a recipe may only name parts of zoo and its plugins, "
             "and harmless classes of lightning, torch and torchvision."
-            f"\nIf you trust it, add: --allow-import {module}"
+            f"\nIf you trust it, add: --allow-import {module}{needs}"
         )
 
     def code(self, key: str, value: object, origin: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,7 @@ from zoo.config.coercion import coerce, is_plain
 from zoo.config.layers import MISSING, Node, merge_node, where
 from zoo.config.output_paths import check_output_path, is_from_file
 from zoo.config.signatures import Param, Slot, members_of, option_names, parameters, takes_code
-from zoo.errors import PartError, UsageError
+from zoo.errors import PartError, PluginError, UsageError
 from zoo.inference.import_policy import admit_class
 from zoo.registry import suggest
 
@@ -263,15 +264,24 @@ class _Resolver:
     def no_option(self, key: str, slot: Slot, cls: type, name: str, origin: str) -> UsageError:
         params = parameters(cls, slot.owner_arguments)
         if key in ("model", "data"):
-            if key == "data" and (nested := nested_option(params, name)):
+            slots = {option: one.default for option, one in params.items() if one.slot}
+            inner = {option: default for option, default in slots.items() if isinstance(default, type)}
+            if key == "data" and (nested := [one for one, default in inner.items() if name in parameters(default)]):
                 return UsageError(
-                    f"data.{name} is no option of {cls.__name__}. Did you mean {nested!r}?{where(origin)}"
+                    f"data.{name} is no option of {cls.__name__}. Did you mean 'data.{nested[0]}.{name}'?"
+                    f"{where(origin)}"
                 )
-            if others := _parts_with_option(key if key == "data" else "task", name, cls):
-                alternatives = " or ".join(f"--{key} {other}" for other in others)
+            others = [f"--{key} {other}" for other in _parts_with_option(key if key == "data" else "task", name, cls)]
+            if not others and key == "data":  # as MaskedText reads TextFiles
+                others = [
+                    f"--data.{option} {other}, and write --data.{option}.{name}"
+                    for option, default in inner.items()
+                    for other in _parts_with_option(key, name, default)
+                ]
+            if others:
                 return UsageError(
                     f"{key}.{name} is no option of {cls.__name__}, which the recipe names, but of another {slot.word}. "
-                    f"Add {alternatives}.{where(origin)}"
+                    f"Add {' or '.join(others)}.{where(origin)}"
                 )
             return self.unknown(f"{key}.{name}", params, origin, f" See: zoo show {slot.word} {cls.__name__}")
         if name in option_names(cls, slot.owner_arguments):
@@ -304,23 +314,17 @@ class _Resolver:
         return values
 
 
-def nested_option(params: dict[str, Param], option: str) -> str | None:
-    """The full name of an option that the text below a data module has: ``data.text.batch_size``."""
-    from zoo.data.stdlib import StdlibDocs
-
-    return f"data.text.{option}" if "text" in params and option in parameters(StdlibDocs) else None
-
-
 def _parts_with_option(kind: str, option: str, but: type) -> list[str]:
-    """At most three other parts of a kind with an option of this name, according to their source text."""
+    """The parts of a kind with an option of this name that are most akin to a class, by the bases that they share."""
     from zoo.plugins.description import describe
 
-    names = [
-        part.name
-        for part in registry.installed_parts(kind)
-        if part.name != but.__name__ and any(one.name == option for one in describe(part).options)
-    ]
-    return names[:3]
+    bases, akin = {base for base in but.__mro__ if registry.kind_of(base) == kind}, dict[int, list[str]]()
+    for part in registry.installed_parts(kind):
+        if part.name != but.__name__ and any(one.name == option for one in describe(part).options):
+            with contextlib.suppress(PluginError, PartError):
+                akin.setdefault(len(bases.intersection(part.load().__mro__)), []).append(part.name)
+    nearest = max(akin, default=0)
+    return akin[nearest][:3] if nearest > (kind == "data") else []  # all data share one base, and may be of any sort
 
 
 def _changed_options(record: dict[str, object], cls: type) -> dict[str, object]:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import json
 from abc import abstractmethod
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import numpy as np
 import torch
 
 from zoo.data.batches import BatchDataset, Plan, TokenPlan, generator, round_up, sample_sentence
-from zoo.data.conversation import SPECIALS, Conversation, Turn, chat_tokens
+from zoo.data.conversation import SPECIALS, Conversation, Role, Turn, chat_tokens
 from zoo.data.data import Data, at_least, log_once, require_fraction, split_by_content, tell_repeated
-from zoo.data.read import raw_lines
+from zoo.data.read import find_place, raw_lines
 from zoo.data.text import IGNORE
 from zoo.data.tokenizer import Tokenizer
 from zoo.errors import UsageError
@@ -191,7 +192,7 @@ class DialogueFiles(Dialogues):
 
     def conversations(self) -> dict[str, list[Conversation]]:
         """Those of the files. Raises UsageError that names the first line which is none."""
-        splits = {split: read_conversations(Path(path).expanduser()) for split, path in self.paths.items() if path}
+        splits = {split: read_conversations(find_place(path)) for split, path in self.paths.items() if path}
         if "val" not in splits:
             validates = split_by_content(splits["train"], self.val_fraction, [SPLIT])
             pairs = list(zip(splits["train"], validates, strict=True))
@@ -216,8 +217,16 @@ def read_conversations(path: Path) -> list[Conversation]:
             raise UsageError(f"{place} must be an object with messages, each with role and content.") from error
         if not all(isinstance(turn.text, str) for turn in turns):
             raise UsageError(f"{place}: the content of a message must be a text.")
-        if [turn.role for turn in turns] != ["user", "assistant"] * (len(turns) // 2) or not turns:
-            raise UsageError(f"{place}: user and assistant must take turns, and the assistant must have the last one.")
+        for count, (turn, role) in enumerate(zip(turns, itertools.cycle(get_args(Role)), strict=False), 1):
+            if turn.role not in get_args(Role):
+                raise UsageError(
+                    f"{place}: message {count} has the role {turn.role!r:.40}, and only user and assistant speak.\n"
+                    "Put what it says in front of the user's next message, or leave it out."
+                )
+            if turn.role != role:
+                raise UsageError(f"{place}: message {count} is the {turn.role}'s, and it is the {role}'s turn.")
+        if len(turns) % 2 or not turns:
+            raise UsageError(f"{place}: the last message must be the assistant's: only answers are learned.")
         conversations.append(turns)
     if not conversations:
         raise UsageError(f"{path} is empty: it must hold a conversation per line.")

@@ -24,7 +24,7 @@ from zoo.data.cache import cached_entry
 from zoo.data.data import require_fraction, split_by_content, tell_repeated
 from zoo.data.imagedata import ImageData, Split, square_images, stratified_split
 from zoo.data.imagefiles import UNREADABLE, FilePixels, Files, Items, open_header
-from zoo.data.read import VAL_NAMES, count_kinds, list_folder, missing_file, tell_left_out, tell_unused
+from zoo.data.read import VAL_NAMES, count_kinds, find_place, list_folder, missing_file, tell_left_out, tell_unused
 from zoo.errors import UsageError
 from zoo.io import atomic_files, limits
 from zoo.registry import suggest
@@ -76,7 +76,7 @@ class ImageFolder(ImageData):
             val_fraction: share of the training images that validates where there is no folder of validation images.
         """
         super().__init__(image_size, batch_size, augment, num_workers, seed)
-        self.path, self.side, self.bad, self.val_fraction = Path(path).expanduser(), image_size, bad, val_fraction
+        self.path, self.side, self.bad, self.val_fraction = find_place(path), image_size, bad, val_fraction
         require_fraction(val_fraction=val_fraction)
         if bad not in ("error", "skip"):
             raise UsageError(f"bad is {bad!r}: it must be error or skip")
@@ -105,6 +105,8 @@ class ImageFolder(ImageData):
                     f"{', '.join(sorted(s)[:5])} only in {w}" for s, w in ((less, "train"), (more, name)) if s
                 ]
                 raise UsageError(f"{self.path}: the classes of train and {name} differ: {'; '.join(differences)}")
+            if len(names) == 1:
+                raise UsageError(f"{folder} has a single class, {names[0]}: there is nothing to tell apart.")
             files[name] = [(str(path), names.index(label)) for label in names for path in members[label]]
         contents: dict[str, str] = {}
         for name in files:
@@ -139,8 +141,7 @@ class ImageFolder(ImageData):
         if not folders and any(not name.startswith(".") for name in inside):
             return {"train": self.path}
         if "train" not in folders:
-            what = f"the folder {self.path / 'train'}, with a folder of images for each class,"
-            raise missing_file(what, RECIPES)
+            raise missing_file(self.path, RECIPES, "a folder with a folder of images for each class")
         tell_unused(self.path, folders.values())
         return folders
 
@@ -294,7 +295,7 @@ class NpzImages(ImageData):
         """The splits and the names of the classes. Raises UsageError for files of different sizes."""
         splits, names = {}, []
         for name, file in self.files.items():
-            arrays = _npz(Path(file).expanduser())
+            arrays = _npz(find_place(file))
             splits[name] = Split(square_images(arrays["images"], self.image_size, file), arrays["labels"])
             if name == "train":
                 names = class_names(arrays, file)
@@ -396,7 +397,7 @@ class TorchvisionImages(ImageData):
         """
         super().__init__(image_size, batch_size, augment, num_workers, seed)
         require_fraction(val_fraction=val_fraction)
-        self.dataset, self.path, self.val_fraction = name, Path(path).expanduser(), val_fraction
+        self.dataset, self.path, self.val_fraction = name, find_place(path), val_fraction
 
     @classmethod
     def sample_files(cls, folder: Path, seed: int) -> dict[str, Any]:

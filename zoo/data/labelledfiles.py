@@ -10,7 +10,7 @@ from typing import Any
 from zoo.data.batches import generator, sample_sentence
 from zoo.data.data import log_once, require_fraction, split_by_content, tell_repeated
 from zoo.data.labelled import CHOICE, LabelledText, TextLabels, check_classes
-from zoo.data.read import VAL_NAMES, missing_file, named_file, read_lines, tell_unused
+from zoo.data.read import VAL_NAMES, find_place, missing_file, named_file, read_lines, tell_unused
 from zoo.errors import UsageError
 from zoo.io import atomic_files
 
@@ -52,7 +52,7 @@ class LabelledFiles(TextLabels):
         """
         super().__init__(tokenizer, vocab_size, max_length, batch_size, labels, seed)
         require_fraction(val_fraction=val_fraction)
-        self.path, self.val_fraction = Path(path).expanduser(), val_fraction
+        self.path, self.val_fraction = find_place(path), val_fraction
 
     @classmethod
     def sample_files(cls, folder: Path, seed: int) -> dict[str, Any]:
@@ -68,7 +68,8 @@ class LabelledFiles(TextLabels):
         """The labelled texts of each split. Raises UsageError without training texts."""
         files = {split: self._file(split) for split in ("train", "val", "test")}
         if files["train"] is None:
-            raise missing_file(f"{self.path / 'train.tsv'} (or .gz)", RECIPES)
+            content = "a folder with train.tsv (or .gz): on each line a class, a tab and a text"
+            raise missing_file(self.path, RECIPES, content)
         tell_unused(self.path, filter(None, files.values()))
         splits = {split: read_table(file) for split, file in files.items() if file is not None}
         if len({one.label for one in splits["train"]}) < 2:

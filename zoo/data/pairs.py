@@ -11,7 +11,16 @@ from typing import Any, Literal
 from zoo.data.batches import generator, sample_sentence
 from zoo.data.data import require_fraction, split_by_content, tell_repeated
 from zoo.data.pairdata import Pair, PairData, TooLong
-from zoo.data.read import LONGEST_LINE, VAL_NAMES, missing_file, named_file, raw_lines, read_bytes, tell_unused
+from zoo.data.read import (
+    LONGEST_LINE,
+    VAL_NAMES,
+    find_place,
+    missing_file,
+    named_file,
+    raw_lines,
+    read_bytes,
+    tell_unused,
+)
 from zoo.errors import UsageError
 from zoo.io import atomic_files
 
@@ -73,7 +82,7 @@ class ParallelFiles(PairData):
             options: how the files are read, and what is set aside for validation.
         """
         super().__init__(vocab_size, max_tokens, max_length, eval_limit, num_workers, seed)
-        self.path, self.languages = Path(path).expanduser(), (source, target)
+        self.path, self.languages = find_place(path), (source, target)
         self.options = options or PairOptions()
         require_fraction(val_fraction=self.options.val_fraction)
         if source == target:
@@ -102,7 +111,7 @@ class ParallelFiles(PairData):
         splits = {"train": self._find(self.path / "train" if inside else self.path)}
         for split, prefix in prefixes.items():
             if prefix is not None:
-                splits[split] = self._find(Path(prefix).expanduser())
+                splits[split] = self._find(find_place(prefix))
             elif inside:
                 names = VAL_NAMES if split == "val" else (split,)
                 if files := self._look([self.path / name for name in names]):
@@ -130,7 +139,9 @@ class ParallelFiles(PairData):
         files = self._look([prefix])
         if not files:
             first, second = self.languages
-            raise missing_file(f"{prefix}.{first} and .{second} (or .gz, or {prefix.name}.tsv)", RECIPES)
+            name = prefix.name
+            content = f"the files {name}.{first} and {name}.{second}, or {name}.tsv: source, a tab, target"
+            raise missing_file(self.path if self.path.is_dir() else prefix, RECIPES, content)
         return files
 
     def origin(self) -> dict[str, Any]:

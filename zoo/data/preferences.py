@@ -15,7 +15,7 @@ import torch
 from zoo.data.batches import BatchDataset, generator, round_up, sample_sentence
 from zoo.data.data import Data, at_least, log_once, require_fraction, split_by_content, tell_repeated
 from zoo.data.derived import FromText, Stream
-from zoo.data.read import raw_lines
+from zoo.data.read import find_place, raw_lines
 from zoo.data.stdlib import StdlibDocs
 from zoo.data.text import TextData
 from zoo.data.tokenizer import EOS, Tokenizer
@@ -194,7 +194,7 @@ class PreferenceFiles(Data):
         self.tokenizer = Tokenizer.of_run(self.tokenizer_path)
         if self.tokenizer.eos is None:
             raise UsageError(f"the tokenizer {self.tokenizer_path} has no {EOS}, with which an answer ends.")
-        texts = {split: read_pairs(Path(path).expanduser()) for split, path in self.paths.items() if path is not None}
+        texts = {split: read_pairs(find_place(path)) for split, path in self.paths.items() if path is not None}
         if "val" not in texts:
             validates = split_by_content(texts["train"], self.val_fraction, [SPLIT])
             every = list(zip(texts["train"], validates, strict=True))

@@ -5,10 +5,12 @@ An invalid byte is an error that names its line, and nothing is replaced or skip
 
 from __future__ import annotations
 
+import difflib
 import fnmatch
 import functools
 import glob
 import os
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -232,6 +234,29 @@ def read_lines(path: Path, recipes: str) -> list[str]:
     return text.removesuffix("\n").split("\n") if text else []
 
 
-def missing_file(what: str, recipes: str) -> UsageError:
-    """The error for data that are not there."""
-    return UsageError(f"{what} is not on disk. Recipes with embedded data: {recipes}")
+def find_place(path: str | Path) -> Path:
+    """The path of a file or folder, spelled as on disk where that has another Unicode form: é as a letter, or e and ´.
+
+    A path that is not there in any form stays as it is.
+    """
+    place = Path(path).expanduser()
+    if os.path.lexists(place) or place.name.isascii() or not place.parent.is_dir():
+        return place
+    name = unicodedata.normalize("NFC", place.name)
+    return next((one for one in place.parent.iterdir() if unicodedata.normalize("NFC", one.name) == name), place)
+
+
+def missing_file(path: str | Path, recipes: str, content: str = "") -> UsageError:
+    """The error for data that are not there, or are not what a data source reads: ``content``, a noun phrase."""
+    place = Path(path).expanduser()
+    if place.is_dir() and content:
+        others = list_folder(place, lambda name: False, depth=0).others
+        state = f"{path} holds {count_kinds(others) or 'nothing'}, and not {content}."
+    elif place.exists() and content:
+        state = f"{path} is a file, and not {content}."
+    else:
+        names = os.listdir(place.parent) if place.parent.is_dir() else []
+        alike = difflib.get_close_matches(place.name, names, 1, cutoff=0.8)
+        near = f" Did you mean {alike[0]!r}?" if alike else ""
+        state = f"{path} is not on disk{content and f': {content}'}.{near}"
+    return UsageError(f"{state} Recipes with embedded data: {recipes}")

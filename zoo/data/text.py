@@ -20,6 +20,7 @@ from zoo.data.data import Data, at_least, log_once, require_fraction, tell_repea
 from zoo.data.read import (
     VAL_NAMES,
     count_kinds,
+    find_place,
     list_folder,
     match_files,
     missing_file,
@@ -287,7 +288,7 @@ class TextFiles(TextData):
         """The files of each split. Raises UsageError for a folder to train on whose files are named as splits."""
         files = {split: text_files(path) for split, path in self.paths.items() if path is not None}
         path = self.paths["train"]
-        if isinstance(path, str) and (folder := Path(path).expanduser()).is_dir():
+        if isinstance(path, str) and (folder := find_place(path)).is_dir():
             names = {file.name.lower().partition(".")[0]: file.name for file in files["train"] if file.parent == folder}
             held_out = [names[word] for word in (*VAL_NAMES, "test") if word in names]
             if "train" in names and held_out:
@@ -320,7 +321,7 @@ def text_files(path: str | list[str], reads: Callable[[str], bool] = _is_text) -
         return [file for one in path for file in text_files(one, reads)]
     if not path:
         raise UsageError("path is empty: name a file, a folder or a pattern")
-    here = Path(path).expanduser()
+    here = find_place(path)
     if here.is_dir():
         inside = list_folder(here, reads, empty=False)
         if not inside.files:

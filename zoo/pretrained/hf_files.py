@@ -24,7 +24,15 @@ def config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     if not path.is_file():
         what = "is no folder" if not folder.is_dir() else f"has no {CONFIG}"
-        raise UsageError(f"{folder} {what}: a checkpoint is a folder with {CONFIG} and {WEIGHTS}.")
+        hint = (
+            ""
+            if folder.exists()
+            else (
+                f"\nzoo downloads nothing. A name of the hub: hf download {folder} --local-dir {folder.name}, then "
+                f"give that folder: zoo import {folder.name} OUT"
+            )
+        )
+        raise UsageError(f"{folder} {what}: a checkpoint is a folder with {CONFIG} and {WEIGHTS}.{hint}")
     content = _json(path)
     if isinstance(content.get("model"), Mapping) and "class_path" in content["model"]:
         raise UsageError(f"{folder} is an export of zoo already: use it as RUN, such as zoo generate {folder}.")

@@ -1,11 +1,13 @@
 """What every task shares: a loss per real token, an optimiser with its schedule, and the logging of both."""
 
+import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Literal, cast
 
 import torch
 from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
@@ -18,6 +20,8 @@ from zoo.parts.ffn import OwnsLoss, feeds, pop_aux_losses
 from zoo.tasks.loss_log import Loss, LossLog
 from zoo.tasks.optimizers import OptimizerFactory, build_optimizer, name_groups, parameter_groups
 from zoo.tasks.schedule import Schedule
+
+log = logging.getLogger(__name__)
 
 ScheduleFactory = Callable[[int], Schedule]
 Directions = dict[str, Literal["min", "max"]]
@@ -220,6 +224,12 @@ class Task(LightningModule):
             raise UsageError("the length of a stream is not known before it is read: set trainer.max_steps.")
         optimizer = self.make_optimizer()
         factor = self.schedule_factory(int(steps))
+        if (warmup := getattr(factor, "warmup", 0)) >= steps:
+            rank_zero_only(log.warning)(
+                "the warm-up of %d steps does not end within the %d steps of the run: model.lr is reached at its last "
+                "step at most. Set --model.schedule.warmup below %d, or train longer",
+                *(warmup, int(steps), int(steps)),
+            )
         return {
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": LambdaLR(optimizer, factor), "interval": "step"},

@@ -27,7 +27,7 @@ from zoo.training.precision_check import PrecisionCheck
 
 Choice = str | float | bool
 BATCH = ("batch_size", "max_tokens", "max_length")
-# Lightning's classes whose effect no checkpoint restores, and what a run offers instead
+# Lightning's classes that need another kind of model, or whose effect no checkpoint restores, and what to take instead
 UNSUPPORTED = {
     "BackboneFinetuning": "it needs a module named `backbone`, and counts epochs. Take tune.freeze",
     "BaseFinetuning": "it changes the optimizer while a run trains. Take tune.freeze",
@@ -38,6 +38,7 @@ UNSUPPORTED = {
     "SpikeDetection": "it ends the run and leaves batches out of no other. Take --on-nonfinite skip",
     "StochasticWeightAveraging": "its average is in no checkpoint's weights. Take the callback EMA",
     "ThroughputMonitor": "it needs a function, and its windows begin anew. The run logs cost/tokens_per_s",
+    "ModelParallelStrategy": "it needs a model that divides itself (configure_model). Take fsdp or ddp",
     "WeightAveraging": "before its first update the average is the initial weights. Take the callback EMA",
     "CSVLogger": "a resumed run would begin another file. The run's folder has TensorBoard's events and ledger.json",
     "TensorBoardLogger": "a resumed run would begin another folder. The run logs to TensorBoard in its own",
@@ -57,11 +58,11 @@ class CheckpointOptions:
 
 
 def prepare_extensions(trainer: Trainer) -> None:
-    """Raise UsageError for a callback or a logger that a resumed run could not continue, also in a subclass.
+    """Raise UsageError for a callback, a logger or a strategy that UNSUPPORTED names, also in a subclass.
 
     EarlyStopping looks after validations: an epoch may end without one.
     """
-    items: list[Any] = [*trainer.callbacks, *trainer.loggers]  # type: ignore[attr-defined]
+    items: list[Any] = [*trainer.callbacks, *trainer.loggers, trainer.strategy]  # type: ignore[attr-defined]
     for item in items:
         if isinstance(item, EarlyStopping) and getattr(item, "_check_on_train_epoch_end", False) is None:
             item._check_on_train_epoch_end = False

@@ -1,0 +1,97 @@
+"""A place of the wrong kind is called what it is, and the remedy is what reads it."""
+
+import json
+import unicodedata
+
+import pytest
+from PIL import Image
+
+from zoo.cli import main
+from zoo.data.dialogue import read_conversations
+from zoo.data.images import ImageFolder
+from zoo.data.labelledfiles import LabelledFiles
+from zoo.data.pairs import ParallelFiles
+from zoo.data.read import find_place
+from zoo.errors import UsageError
+
+SOURCES = {"images": ImageFolder, "labels": LabelledFiles, "pairs": ParallelFiles}
+
+
+def ready(source, path):
+    SOURCES[source](str(path)).ready()
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("missing", "is not on disk"),
+        ("file", "is a file, and not|not on disk"),
+        ("folder", "holds 1 .csv .*, and not"),
+        ("empty", "holds nothing"),
+    ],
+)
+def test_the_place_is_called_what_it_is(source, kind, message, tmp_path):
+    place = tmp_path / "place.csv"
+    if kind == "file":
+        place.write_text("a,b\n")
+    elif kind != "missing":
+        place.mkdir()
+        if kind == "folder":
+            (place / "data.csv").write_text("a,b\n")
+    with pytest.raises(UsageError, match=message):
+        ready(source, place)
+
+
+def test_a_single_class_of_images_is_refused(tmp_path):
+    (tmp_path / "cat").mkdir()
+    for number in range(4):
+        Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / "cat" / f"{number}.png")
+    with pytest.raises(UsageError, match="a single class, cat"):
+        ready("images", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["café.txt", "Ångström.txt", "한글.txt", "ü"])
+@pytest.mark.parametrize(("disk", "typed"), [("NFC", "NFD"), ("NFD", "NFC"), ("NFC", "NFC")])
+def test_a_name_is_found_in_either_unicode_form(name, disk, typed, tmp_path):
+    file = tmp_path / unicodedata.normalize(disk, name)
+    file.write_text("text")
+    assert find_place(tmp_path / unicodedata.normalize(typed, name)).samefile(file)
+
+
+@pytest.mark.parametrize("role", ["system", "tool", "developer", "human"])
+def test_a_role_without_tokens_is_named(role, tmp_path):
+    turns = [{"role": one, "content": "a"} for one in (role, "user", "assistant")]
+    (tmp_path / "chat.jsonl").write_text(json.dumps({"messages": turns}) + "\n")
+    with pytest.raises(UsageError, match=f"chat.jsonl:1: message 1 has the role '{role}'"):
+        read_conversations(tmp_path / "chat.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "remedy"),
+    [("lm-tiny", "--data TextFiles"), ("vit-glyphs", "--data ImageFolder"), ("topics-tiny", "--data LabelledFiles"),
+     ("translation-tiny", "--data ParallelFiles"), ("mlm-tiny", "--data.text TextFiles"),
+     ("dialogue-tiny", "--data DialogueFiles")],
+)  # fmt: skip
+def test_an_option_of_other_data_offers_data_of_the_same_sort(recipe, remedy, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["fit", recipe, "--data.path", "place"]) == 2
+    assert f"Add {remedy}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [(["fit", "lm-tiny", "model.position=alibi"], "Did you mean '--model.position=alibi'?"),
+     (["fit", "data.path=x"], "Did you mean '--data.path=x'?"),
+     (["compare", "lm-tiny", "model.norm=a,b"], "Did you mean '--vary model.norm=a,b'?"),
+     (["import", "gpt2", "out"], "hf download gpt2 --local-dir gpt2"),
+     (["generate", "x", "--length", "-3"], "'--length' must be a whole number above 0"),
+     (["generate", "x", "--top-p", "2"], "'--top-p' must be a number above 0 and at most 1"),
+     (["lesson", "--lang", "cn"], "must be en or zh, got 'cn'. See"),
+     (["fit", "lm-shakespeare"], "Give another: --data.path PLACE"),
+     (["fit", "bert-base"], "Give another: --data.text.path PLACE")],
+)  # fmt: skip
+def test_the_remedy_fits_the_mistake(words, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    assert message in capsys.readouterr().err
