@@ -11,9 +11,9 @@ from zoo.config.layers import Node, where
 from zoo.config.signatures import Slot
 from zoo.errors import PartError, PluginError, UsageError
 from zoo.inference import part_versions
-from zoo.inference.import_policy import ALL, admit_class, is_allowed, is_forbidden, stdlib_reason
+from zoo.inference.import_policy import ALL, admit_class, is_allowed, is_forbidden, search_trusted, stdlib_reason
 from zoo.plugins import diagnosis
-from zoo.plugins.safe_import import describe_import_error, import_object
+from zoo.plugins.safe_import import describe_import_error, describe_missing, import_object
 
 PREFERRED = ("zoo.", "torch.optim.", "lightning.pytorch.")
 
@@ -87,13 +87,15 @@ class ClassFinder:
 
     def _by_path(self, slot: Slot, path: str) -> type:
         module, _, name = path.rpartition(".")
+        search_trusted(path, self.allow)
         part_versions.require_packages(record for record in self.records if record["class_path"] == path)
         self._refuse(path, path)
         part = registry.part_of_class(path)
         try:
             cls = part.load() if part else import_object(module, name)
         except (ImportError, AttributeError) as error:
-            raise UsageError(f"{slot.word} {path!r} cannot be imported: {error}") from error
+            missing = describe_missing(error, module) if isinstance(error, ModuleNotFoundError) else ""
+            raise UsageError(f"{slot.word} {path!r} cannot be imported: {missing or error}") from error
         except (PluginError, KeyboardInterrupt):
             raise
         except BaseException as error:
@@ -135,6 +137,7 @@ class ClassFinder:
                     f"{key!r} takes a function or a class, which a recipe cannot name: {path!r:.80}."
                     f"{advice}{where(origin)}"
                 )
+            search_trusted(path, self.allow)
             admit_class(None, path)
 
     @staticmethod
