@@ -29,7 +29,8 @@ from zoo.config.run_config import Plan, config_text, identity_config
 from zoo.config.signatures import parameters
 from zoo.errors import CheckpointError, StorageError, UsageError
 from zoo.inference import part_versions
-from zoo.inference.find_run import find_checkpoint, run_of_checkpoint
+from zoo.inference.checkpoint_manifest import has_checkpoint, newest_intact
+from zoo.inference.find_run import run_of_checkpoint
 from zoo.io import atomic_files
 from zoo.io.locks import RunLock
 from zoo.logging import progress_bar
@@ -292,7 +293,7 @@ class ZooCLI(LightningCLI):
 
 def _last_state(home: Path) -> Path | None:
     """The checkpoint of a finished run's last step; None for a run that is not finished."""
-    newest = run_records.newest_checkpoint(home) if run_records.read_state(home) == "finished" else None
+    newest = newest_intact(home).path if run_records.read_state(home) == "finished" else None
     return newest.resolve() if newest else None
 
 
@@ -400,8 +401,8 @@ def run_plan(plan: Plan, schema: Schema) -> int:
         return exit_code(signal.SIGTERM)
     except SystemExit as error:
         if isinstance(error.__context__, KeyboardInterrupt):
-            has_checkpoint = plan.claimed and find_checkpoint(plan.run.folder)
-            hint = " Continue: the same command with --resume" if has_checkpoint else ""
+            can_resume = plan.claimed and has_checkpoint(plan.run.folder)
+            hint = " Continue: the same command with --resume" if can_resume else ""
             print(f"{signal_line(error.__context__)}.{hint}", file=sys.stderr)
             return exit_code(signal_of(error.__context__))
         return error.code if isinstance(error.code, int) else 1
