@@ -81,7 +81,8 @@ def test_a_part_of_the_folder_is_trained_resumed_and_used_there_and_refused_else
     zoo(tmp_path, f"test {run} --allow-import my")
     text = zoo(
         tmp_path,
-        f"compare vit-glyphs --vary model.norm=layernorm,my.Norm --seeds 2 --data.size=200 --allow-import my {TINY}",
+        f"compare vit-glyphs --vary model.norm=layernorm,my.Norm --seeds 2 --runs compared "
+        f"--data.size=200 --allow-import my {TINY}",
     )
     assert "Norm" in text
     (elsewhere := tmp_path / "elsewhere").mkdir()

@@ -19,7 +19,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from zoo import console
 from zoo.cli import error_origin, fit_summary, resume
-from zoo.cli.environment_errors import explain_error
+from zoo.cli.environment_errors import MemoryShortageError, explain_error
 from zoo.cli.error_report import blame_options, signal_line, signal_of, trainer_error
 from zoo.cli.warning_filters import filter_warnings
 from zoo.compare import run_records
@@ -132,14 +132,13 @@ class ZooCLI(LightningCLI):
             yield
         except Exception as error:
             answer = explain_error(error)
-            if answer is None or not str(answer).startswith("out of memory"):
+            if not isinstance(answer, MemoryShortageError):
                 raise
             options = self.config.model.init_args
             sizes = {name: getattr(options, name, None) for name in ("dim", "depth", "hidden", "vocab_size")}
             settings = ", ".join(f"model.{name}={value}" for name, value in sizes.items() if isinstance(value, int))
-            first = str(answer).splitlines()[0].removeprefix("out of memory.")
-            raise type(answer)(
-                f"the model does not fit into memory.{first}\nTake smaller sizes than {settings}"
+            raise MemoryShortageError(
+                f"the model does not fit into memory.{answer.amount}\nTake smaller sizes than {settings}"
             ) from error
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
@@ -356,10 +355,12 @@ def is_enabled(callback: object, trainer_config: dict[str, Any]) -> bool:
 
 
 def configures_bar(trainer_config: dict[str, Any]) -> bool:
-    """Whether the configuration has a progress bar of its own among the callbacks: one, or a list."""
+    """Whether the configuration has a progress bar of its own, of any class, among the callbacks: one, or a list."""
     callbacks = trainer_config.get("callbacks") or []
     items = callbacks if isinstance(callbacks, list) else [callbacks]
-    return any("Bar" in str(item.get("class_path")) for item in items if isinstance(item, Mapping))
+    paths = [str(item.get("class_path")).rpartition(".") for item in items if isinstance(item, Mapping)]
+    classes = [getattr(sys.modules.get(module), name, None) for module, _, name in paths]  # imported with the plan
+    return any(isinstance(cls, type) and issubclass(cls, ProgressBar) for cls in classes)
 
 
 def check_monitors(callbacks: Iterable[Any], task: Any) -> None:

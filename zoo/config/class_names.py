@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from zoo import registry
 from zoo.config.layers import Node, where
 from zoo.config.signatures import Slot
-from zoo.errors import PartError, PluginError, UsageError
+from zoo.errors import AmbiguousPartError, PartError, PluginError, UsageError
 from zoo.inference import part_versions
 from zoo.inference.import_policy import ALL, admit_class, is_allowed, is_forbidden, search_trusted, stdlib_reason
 from zoo.plugins import diagnosis
@@ -59,10 +59,10 @@ class ClassFinder:
                 part = diagnosis.choose_part(slot.kind, name)
             except PartError as error:
                 local = _best_match(name, subclasses(slot.base))
-                if local is None and (hint := registry.suggest(name, self._imported_names(slot))):
-                    first, middle, tail = str(error).partition(" Available:")
-                    raise (error if "Did you mean" in first else PartError(f"{first}{hint}{middle}{tail}")) from None
-                if local is None or "two packages" in str(error):
+                if isinstance(error, AmbiguousPartError):
+                    raise
+                if local is None:
+                    registry.find(slot.kind, name, self._imported_names(slot))  # raises again, with these names
                     raise
                 if is_forbidden(local, self.allow):
                     self._refuse(f"{local.__module__}.{local.__qualname__}", class_path_of(local))
