@@ -10,6 +10,7 @@ import contextlib
 import errno
 import io
 import json
+import math
 import os
 import re
 import sys
@@ -65,6 +66,15 @@ def _escape(match: re.Match[str]) -> str:
     return SHORT.get(match[0]) or (
         f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 2**16 else f"\\U{code:08x}"
     )
+
+
+def format_bytes(count: float) -> str:
+    """A number of bytes in binary units: ``512 B``, ``1.5 KiB``, ``954 MiB``, ``1.0 GiB``; a dash for NaN."""
+    for power, unit in ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")):
+        size = abs(count) / 1024**power
+        if 1 <= size < math.inf:
+            return f"{count / 1024**power:.{int(power > 2 or size < 9.95)}f} {unit}"
+    return f"{count:.0f} B" if math.isfinite(count) else "–"
 
 
 def as_json(value: Any, encoding: str = "", **options: Any) -> str:

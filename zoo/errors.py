@@ -17,6 +17,10 @@ class PartError(UsageError, LookupError):
     """A part is unknown or ambiguous."""
 
 
+class AmbiguousPartError(PartError):
+    """Several packages register the name of a part."""
+
+
 class PluginError(ZooError):
     """A part exists, but its package is broken or built for another version of zoo."""
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from zoo.errors import PartError, PluginError
+from zoo.errors import AmbiguousPartError, PartError, PluginError
 from zoo.plugins import discovery, interfaces
 from zoo.plugins.discovery import GROUP, ZOO, Entry, Flaw, Package, discover, normalize_name
 from zoo.plugins.safe_import import describe_import_error, import_object
@@ -254,8 +254,8 @@ def has_name(part: Part, name: str) -> bool:
     return part.name.lower() == name.lower()
 
 
-def find(kind: str, name: str) -> Part:
-    """The part of that name, ignoring case.
+def find(kind: str, name: str, further: Iterable[str] = ()) -> Part:
+    """The part of that name, ignoring case; ``further`` are names that may have been meant, besides those of parts.
 
     Raises PartError, listing the available parts, or the packages if several register the name.
     """
@@ -266,16 +266,17 @@ def find(kind: str, name: str) -> Part:
     if exact:
         owners = " and ".join(part.origin for part in exact)
         paths = ", ".join(part.path for part in exact)
-        raise PartError(f"two packages register {kind} {name!r}: {owners}. Write its class path: {paths}")
+        raise AmbiguousPartError(f"two packages register {kind} {name!r}: {owners}. Write its class path: {paths}")
     off = parts_called(kind, name)
     if not off and refresh():  # a package was installed while this process runs
-        return find(kind, name)
+        return find(kind, name, further)
     if off:
         raise PartError(f"unknown {kind} {name!r}: {DISABLE_VARIABLE} disables {off[0].origin}, which has it.")
     names = list(dict.fromkeys(part.name for part in parts(kind)))
     unread = [flaw for flaw in metadata_flaws() if re.search(rf"\b{re.escape(name)}\b", flaw.reason, re.IGNORECASE)]
     hint = f"\n{unread[0].package.origin} is damaged: {unread[0].reason}" if unread else not_installed(kind, name)
-    raise PartError(f"unknown {kind} {name!r}.{suggest(name, names)} Available: {', '.join(names)}{hint}")
+    near = suggest(name, names) or suggest(name, further)
+    raise PartError(f"unknown {kind} {name!r}.{near} Available: {', '.join(names)}{hint}")
 
 
 def full_name(kind: str, name: str) -> str:
@@ -311,11 +312,17 @@ def not_installed(kind: str, name: str) -> str:
     return ""
 
 
-def suggest(word: str, words: Iterable[str]) -> str:
-    """`` Did you mean 'x'?`` with the most similar of ``words``; empty if none is similar."""
+def most_similar(word: str, words: Iterable[str]) -> str:
+    """The most similar of ``words``, ignoring case; empty if none is similar."""
     by_lower = {name.lower(): name for name in words}
     near = difflib.get_close_matches(word.lower(), by_lower, 1, cutoff=0.5 if len(word) > 2 else 0.6)  # en for cn
-    return f" Did you mean {by_lower[near[0]]!r}?" if near else ""
+    return by_lower[near[0]] if near else ""
+
+
+def suggest(word: str, words: Iterable[str]) -> str:
+    """`` Did you mean 'x'?`` with the most similar of ``words``; empty if none is similar."""
+    near = most_similar(word, words)
+    return f" Did you mean {near!r}?" if near else ""
 
 
 def _part(entry: Entry, interface: int) -> Part:

@@ -300,7 +300,7 @@ def test_class_paths(mine):
         ("mine.Other", "", UsageError, "mine.Other is not a part"),
         ("mine.os", "", UsageError, "mine.os is not a part"),
         ("zoo.parts.norm.Norm", "", UsageError, "is the base of every norm"),
-        ("no_such.Mine", "", UsageError, "there is no module 'no_such' here or among the installed packages"),
+        ("no_such.Mine", "", UsageError, "there is no module 'no_such' among the installed packages or in"),
         ("mine.no.Such", "", UsageError, "there is no module 'mine.no'"),
         ("lacking.X", "", PluginError, "No module named 'no_such_thing'"),
         ("leaving.X", "", PluginError, "SystemExit: 4"),

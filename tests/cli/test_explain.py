@@ -24,7 +24,7 @@ def test_the_tables_of_a_recipe(recipes, capsys):  # noqa: F811
     assert "6 matrix products" in out
     assert re.search(r"model\.depth +3 +lm\.yaml:3", out)
     assert re.search(r"model\.vocab_size +\d+ +data: TextFiles", out)
-    assert re.search(r"Memory of a step with the largest of the first \d+ batches: \d+ kB", out)
+    assert re.search(r"Memory of a step with the largest of the first \d+ batches: [\d.]+ [KM]iB", out)
 
 
 def test_json_adds_up(recipes, capsys):  # noqa: F811

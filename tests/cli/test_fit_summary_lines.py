@@ -83,7 +83,7 @@ def test_the_header_of_a_real_run_ends_with_the_memory_of_a_step(recipe, tmp_pat
     assert code == 0, errors
     labels = re.findall(r"^  (\w+) ", output, re.MULTILINE)
     assert labels[labels.index("folder") + 1] == "memory"
-    assert re.search(r"^  memory  about \d+ [MG]B: ", output, re.MULTILINE)
+    assert re.search(r"^  memory  about [\d.]+ [KMG]iB: ", output, re.MULTILINE)
 
 
 def test_the_header_shows_an_optimizer_a_schedule_and_an_init_that_are_not_the_default():

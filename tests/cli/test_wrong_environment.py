@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from lightning.pytorch.callbacks import DeviceStatsMonitor
 from lightning_utilities.core.imports import RequirementCache
-from zoo.cli.tensorboard import _free_port
+from zoo.compare.tensorboard_command import _free_port
 
 from zoo.cli.environment_errors import check_meeting, check_ranks, explain_meeting, port_problem
 from zoo.cli.error_report import options_error

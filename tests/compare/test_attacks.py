@@ -28,6 +28,7 @@ from zoo.compare.statistics import ALPHA
 from zoo.compare.verdict import answer
 from zoo.config.run_folder import slug
 from zoo.errors import UsageError
+from zoo.inference import checkpoint_manifest
 from zoo.io import locks
 from zoo.io.locks import Lock
 from zoo.logging import code_identity
@@ -367,7 +368,7 @@ def test_the_test_split_is_measured_with_the_last_state(bench):
     with pytest.raises(UsageError, match="no figures of an untouched test split"):
         answer(runs_of(bench, "default"), at="test")
     home = bench.run("default", 1)
-    text = bench("test", str(home / "config.yaml"), f"--ckpt_path={run_records.newest_checkpoint(home)}")
+    text = bench("test", str(home / "config.yaml"), f"--ckpt_path={checkpoint_manifest.newest_intact(home).path}")
     record = parse_record(home / "ledger.json")
     printed = float(next(line.split()[1] for line in text.splitlines() if line.startswith("test/loss")))
     assert record.figure("loss", "test") == pytest.approx(printed, rel=1e-3)

@@ -13,6 +13,7 @@ from fabricate import run, study
 from zoo.compare import number_format, prose, table
 from zoo.compare.paired_tests import PairedTestPlan
 from zoo.compare.verdict import answer
+from zoo.console import format_bytes
 
 EFFECTS = {"default": 1.7, "position=ALiBi": 1.6, "position=Learned": 1.71, "position=NoPosition": 2.0}
 
@@ -167,7 +168,9 @@ def test_other_numbers():
         "2 h 05 min",
         "–",
     ]
-    assert [number_format.format_memory(b) for b in (612_000_000, 3 * 2**30, math.nan)] == ["584 MiB", "3.0 GiB", "–"]
+    sizes = (0, 1023, 1536, 612_000_000, -(2**20), 3 * 2**30, math.nan)
+    texts = ["0 B", "1023 B", "1.5 KiB", "584 MiB", "-1.0 MiB", "3.0 GiB", "–"]
+    assert list(map(format_bytes, sizes)) == texts
     assert number_format.join_words(["a"]) == "a"
     assert number_format.join_words(["a", "b", "c"]) == "a, b and c"
     assert number_format.join_words([*"abcdef"]) == "a, b, c and 3 more"

@@ -152,12 +152,11 @@ def test_a_saved_configuration_knows_its_recipe_and_variant(tmp_path):
 def test_the_newest_or_best_checkpoint(tmp_path):
     import os
 
-    assert find_run.find_checkpoint(tmp_path) is None
+    assert find_run.checkpoint_to_use(tmp_path) is None
     for index, name in enumerate(["best.ckpt", "last.ckpt"]):
         (tmp_path / name).write_text("")
         os.utime(tmp_path / name, (index, index))
-    assert find_run.find_checkpoint(tmp_path) == tmp_path / "last.ckpt"
-    assert find_run.find_checkpoint(tmp_path, best=True) == tmp_path / "best.ckpt"
+    assert find_run.checkpoint_to_use(tmp_path) == tmp_path / "best.ckpt"
 
 
 def test_runs_that_others_start_from_are_told_apart():

@@ -154,7 +154,7 @@ def test_the_newest_of_two_checkpoints_of_one_step_is_the_later_one_whatever_a_c
         os.utime(tmp_path / f"{name}.ckpt", (2e9 - number, 2e9 - number))
     assert checkpoint_manifest.newest_intact(tmp_path).path.name == "best.ckpt"
     (tmp_path / "best.ckpt").unlink()
-    assert find_run.find_checkpoint(tmp_path).name == "last.ckpt"
+    assert find_run.checkpoint_to_use(tmp_path).name == "last.ckpt"
 
 
 def test_a_disk_that_stays_full_ends_the_run_and_leaves_the_last_good_one(tmp_path, full):

@@ -223,7 +223,7 @@ def test_the_header_warns_of_a_step_that_does_not_fit(limit, warns, monkeypatch)
     config = {"trainer": {}, "model": {"init_args": {}}, "data": {"init_args": {"batch_size": 4}}}
     line = memory_of(task, SimpleNamespace(config=config))
     assert line.startswith("  memory  about ")
-    assert (" more than the 1 MB here: take a smaller batch" in " ".join(line.split())) is warns
+    assert (" more than the 977 KiB here: take a smaller batch" in " ".join(line.split())) is warns
 
 
 @pytest.mark.parametrize("error", [RuntimeError("needs\nnumbers"), KeyError("a part"), OSError("no file"), TypeError()])

@@ -6,6 +6,9 @@ from zoo.command_line import ABOUT, FORCE, LOOK, USE, Argument, Command, Option,
 from zoo.config.fit_options import MODEL_RUN, WHERE, FitCommand
 
 SPLIT = Option("split-special-tokens", "special tokens in a text are plain text, also with a published tokenizer", bool)
+TOP_P = Option(
+    "top-p", "sample from the likeliest tokens of this probability together", float, metavar="P", above=0, most=1
+)
 LENGTH_PENALTY = Option(
     "length-penalty", "exponent of the length by which a beam's score is divided", float, metavar="A", default=1.0
 )

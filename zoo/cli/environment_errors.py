@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from zoo.console import format_bytes
 from zoo.errors import CheckpointError, UsageError, ZooError
 
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE)
@@ -161,6 +162,12 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         one = one.__cause__
 
 
+class MemoryShortageError(ZooError):
+    """The machine's memory is full. ``amount`` says in sentences what was asked for, and the limit."""
+
+    amount = ""
+
+
 def _explain_memory(error: BaseException) -> ZooError | None:
     text = str(error)[:2000] if isinstance(error, (RuntimeError, OSError, ImportError, MemoryError)) else ""
     if isinstance(error, RuntimeError) and THREADS.search(text):
@@ -170,10 +177,12 @@ def _explain_memory(error: BaseException) -> ZooError | None:
         return None
     size = re.search(r"(?:allocate|allocating)\D{0,40}?([\d.]+ ?(?:[KMGT]i?B|bytes))", text)
     amount = f" An allocation of {size[1]} failed." if size else ""
-    return ZooError(
+    answer = MemoryShortageError(
         f"out of memory.{amount}{_limit('AS', 'ulimit -v')}\n"
         "Take a smaller model, batch or --data.max_length, or a machine with more memory."
     )
+    answer.amount = f"{amount}{_limit('AS', 'ulimit -v')}"
+    return answer
 
 
 def _explain_worker(error: BaseException) -> ZooError | None:
@@ -196,7 +205,7 @@ def _limit(name: str, command: str) -> str:
             return ""
     except (ImportError, AttributeError, OSError, ValueError):
         return ""
-    amount = f"{soft / 2**20:,.0f} MB" if name == "AS" else str(soft)
+    amount = format_bytes(soft) if name == "AS" else str(soft)
     return f" Its limit is {amount} ({command})."
 
 

@@ -19,7 +19,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from zoo import console
 from zoo.cli import error_origin, fit_summary, resume
-from zoo.cli.environment_errors import check_meeting, explain_error, explain_meeting
+from zoo.cli.environment_errors import MemoryShortageError, check_meeting, explain_error, explain_meeting
 from zoo.cli.error_report import blame_options, signal_line, signal_of, trainer_error
 from zoo.cli.warning_filters import filter_warnings
 from zoo.compare import run_records
@@ -29,7 +29,8 @@ from zoo.config.run_config import Plan, config_text, identity_config
 from zoo.config.signatures import parameters
 from zoo.errors import CheckpointError, StorageError, UsageError
 from zoo.inference import part_versions
-from zoo.inference.find_run import find_checkpoint, run_of_checkpoint
+from zoo.inference.checkpoint_manifest import has_checkpoint, newest_intact
+from zoo.inference.find_run import run_of_checkpoint
 from zoo.io import atomic_files
 from zoo.io.locks import RunLock
 from zoo.logging import progress_bar
@@ -131,14 +132,13 @@ class ZooCLI(LightningCLI):
             yield
         except Exception as error:
             answer = explain_error(error)
-            if answer is None or not str(answer).startswith("out of memory"):
+            if not isinstance(answer, MemoryShortageError):
                 raise
             options = self.config.model.init_args
             sizes = {name: getattr(options, name, None) for name in ("dim", "depth", "hidden", "vocab_size")}
             settings = ", ".join(f"model.{name}={value}" for name, value in sizes.items() if isinstance(value, int))
-            first = str(answer).splitlines()[0].removeprefix("out of memory.")
-            raise type(answer)(
-                f"the model does not fit into memory.{first}\nTake smaller sizes than {settings}"
+            raise MemoryShortageError(
+                f"the model does not fit into memory.{answer.amount}\nTake smaller sizes than {settings}"
             ) from error
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
@@ -296,7 +296,7 @@ class ZooCLI(LightningCLI):
 
 def _last_state(home: Path) -> Path | None:
     """The checkpoint of a finished run's last step; None for a run that is not finished."""
-    newest = run_records.newest_checkpoint(home) if run_records.read_state(home) == "finished" else None
+    newest = newest_intact(home).path if run_records.read_state(home) == "finished" else None
     return newest.resolve() if newest else None
 
 
@@ -359,10 +359,12 @@ def is_enabled(callback: object, trainer_config: dict[str, Any]) -> bool:
 
 
 def configures_bar(trainer_config: dict[str, Any]) -> bool:
-    """Whether the configuration has a progress bar of its own among the callbacks: one, or a list."""
+    """Whether the configuration has a progress bar of its own, of any class, among the callbacks: one, or a list."""
     callbacks = trainer_config.get("callbacks") or []
     items = callbacks if isinstance(callbacks, list) else [callbacks]
-    return any("Bar" in str(item.get("class_path")) for item in items if isinstance(item, Mapping))
+    paths = [str(item.get("class_path")).rpartition(".") for item in items if isinstance(item, Mapping)]
+    classes = [getattr(sys.modules.get(module), name, None) for module, _, name in paths]  # imported with the plan
+    return any(isinstance(cls, type) and issubclass(cls, ProgressBar) for cls in classes)
 
 
 def check_monitors(callbacks: Iterable[Any], task: Any) -> None:
@@ -404,8 +406,8 @@ def run_plan(plan: Plan, schema: Schema) -> int:
         return exit_code(signal.SIGTERM)
     except SystemExit as error:
         if isinstance(error.__context__, KeyboardInterrupt):
-            has_checkpoint = plan.claimed and find_checkpoint(plan.run.folder)
-            hint = " Continue: the same command with --resume" if has_checkpoint else ""
+            can_resume = plan.claimed and has_checkpoint(plan.run.folder)
+            hint = " Continue: the same command with --resume" if can_resume else ""
             print(f"{signal_line(error.__context__)}.{hint}", file=sys.stderr)
             return exit_code(signal_of(error.__context__))
         return error.code if isinstance(error.code, int) else 1

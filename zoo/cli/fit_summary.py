@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from zoo.console import format_bytes
 from zoo.errors import ZooError
 
 if TYPE_CHECKING:
@@ -51,7 +52,11 @@ def header(plan: Plan, task: Task, cost: Cost) -> str:
     data = str(plan.config["data"]["class_path"]).rpartition(".")[2]
     verb = "Resuming" if "resume" in plan.command.flags else "Training"
     parts = [f"{kind} {description}" for kind in PARTS if (description := part(kind, task, options.get(kind)))]
-    size = f"{cost.parameters / 1e6:.3g} M parameters · {cost.flops / 1e6:.3g} MFLOP per {task.unit}, forward"
+    tensors = list(task.net.parameters())
+    total = sum(tensor.numel() for tensor in tensors)
+    trains_all = all(tensor.requires_grad for tensor in tensors)
+    frozen = "" if trains_all else f" trained of {total / 1e6:.3g} M"
+    size = f"{cost.parameters / 1e6:.3g} M parameters{frozen} · {cost.flops / 1e6:.3g} MFLOP per {task.unit}, forward"
     first = f"{verb} {run.recipe}: {type(task).__name__} on {data}, {length(plan.config['trainer'])}, seed {run.seed}"
     lines = [
         textwrap.fill(first, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False),
@@ -129,18 +134,13 @@ def memory_of(task: Task, plan: Plan, data: Data | None = None) -> str:
     except ESTIMATE_ERRORS as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         return entry("memory", f"unknown: {reason}")
-    own = f"{megabytes(need.weights + need.states)} weights and optimiser"
-    text = f"about {megabytes(need.total)}: {own}, {megabytes(need.batch)} {description}"
+    own = f"{format_bytes(need.weights + need.states)} weights and optimiser"
+    text = f"about {format_bytes(need.total)}: {own}, {format_bytes(need.batch)} {description}"
     gpu = torch.cuda.is_available() and trainer.get("accelerator", "auto") in ("auto", "gpu", "cuda")
     limit = device_memory(torch.device("cuda" if gpu else "cpu"))
     if limit is not None and need.total > limit:
-        text += f" — more than the {megabytes(limit)} here: take a smaller batch, length or model"
+        text += f" — more than the {format_bytes(limit)} here: take a smaller batch, length or model"
     return entry("memory", text)
-
-
-def megabytes(size: int) -> str:
-    """A number of bytes as "81 MB" or "1.5 GB"."""
-    return f"{size / 2**30:.1f} GB" if size >= 2**30 else f"{size / 2**20:.0f} MB"
 
 
 def part(kind: str, task: Task, value: Any) -> str:

@@ -16,7 +16,7 @@ from zoo.config.run_config import Plan, as_yaml, changed_callbacks, check_resume
 from zoo.config.signatures import parameters
 from zoo.errors import CheckpointError, UsageError
 from zoo.inference import checkpoint_manifest, part_versions, weight_files
-from zoo.inference.find_run import find_checkpoint, run_of_checkpoint
+from zoo.inference.find_run import checkpoint_to_use, run_of_checkpoint
 from zoo.io import atomic_files
 from zoo.logging.run_record import own_version
 
@@ -36,7 +36,7 @@ def apply_requeue(plan: Plan) -> None:
     home = plan.run.folder
     if not home.is_dir():
         return
-    has_started = not (home / run_folder.STARTING).exists() or any(home.rglob("*.ckpt"))
+    has_started = not (home / run_folder.STARTING).exists() or checkpoint_manifest.has_checkpoint(home)
     flags.add("resume" if has_started else "overwrite")
 
 
@@ -45,10 +45,10 @@ def choose_checkpoint(plan: Plan) -> None:
     command, ckpt_path = plan.command, plan.config.get("ckpt_path")
     resume, evaluate = "resume" in command.flags, command.subcommand != "fit"
     if ckpt_path is None and resume:
-        ckpt_path = plan.config["ckpt_path"] = str(newest_checkpoint(plan.run.folder))
+        ckpt_path = plan.config["ckpt_path"] = str(checkpoint_to_resume(plan.run.folder))
     elif ckpt_path is None and evaluate:
         home = plan.source.parent if plan.source and plan.source.name == run_folder.CONFIG else plan.run.folder
-        best = find_checkpoint(home, best=True) if home.is_dir() else None
+        best = checkpoint_to_use(home)
         if best is None:
             raise UsageError(f"no checkpoint in {home}. Train first, or add --ckpt_path FILE")
         ckpt_path = plan.config["ckpt_path"] = str(best)
@@ -68,7 +68,7 @@ def choose_checkpoint(plan: Plan) -> None:
         require_agreement(plan, origin, resume and not evaluate)
 
 
-def newest_checkpoint(home: Path) -> Path:
+def checkpoint_to_resume(home: Path) -> Path:
     """The newest intact checkpoint of a run, saying which were skipped. Raises where there is none."""
     if not home.is_dir():
         raise UsageError(f"nothing to resume: {home} does not exist. Start it without --resume.")

@@ -67,7 +67,7 @@ def show(options: ParsedOptions) -> int:
     if len(options.words) == 1:
         return _show_recipe(options)
     kind = check_kind(options.words[0])
-    part = registry.find(kind, options.words[1])
+    part = diagnosis.find_part(kind, options.words[1])
     about = describe(part)
     if options.get("json"):
         tables.as_json({**_summary(part), **about.as_dict()})
@@ -77,8 +77,8 @@ def show(options: ParsedOptions) -> int:
     for line in _problems(part):
         print(line)
     section = option_section(kind)
-    use = USES.get(kind, "--{section} {name}").format(section=section, name=part.name, command=part.name.lower())
-    print(f"\nUse it: {use}")
+    name = f"{part.path} --allow-import {part.module}" if "." in options.words[1] else part.name
+    print(f"\nUse it: {USES.get(kind, '--{section} {name}').format(section=section, name=name, command=name.lower())}")
     if about.options and kind not in registry.APPLICATION_KINDS:
         print("Options:")
         tables.table(["option", "type", "default", "what it is"], [_row(section, option) for option in about.options])

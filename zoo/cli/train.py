@@ -23,6 +23,8 @@ def run(options: ParsedOptions) -> int:
     doctor.warn_of_unknown_plugins()
     lists_options = "help-all" in command.flags
     draft = run_config.read_draft(command) if command.recipe or not lists_options else Draft([], None, 0)
+    if command.subcommand == "fit" and not command.flags & {"help-all", "print_config"} and run_folder.first_rank():
+        print("loading torch, the data and the model …", flush=True)  # they take seconds, many on a slow machine
     doctor.check_torch()
     malloc.keep_freed_memory()
     with garbage_collection.pause_collection():

@@ -11,6 +11,7 @@ from zoo.compare import run_records
 from zoo.compare.execute import COMMAND, last_log_lines
 from zoo.compare.plan import Arm
 from zoo.errors import UsageError, ZooError
+from zoo.inference.checkpoint_manifest import newest_intact
 
 HINTS = {
     "test_fraction": "Hold out a part of its text: --data.test_fraction 0.05",
@@ -49,7 +50,7 @@ def measure_test_figures(folders: Sequence[Path], allow: Sequence[str], report: 
             continue
         report(f"test split of {record.name}")
         words = [*COMMAND, "test", str(folder / run_records.CONFIG)]
-        words += [f"--ckpt_path={run_records.newest_checkpoint(folder)}", *(f"--allow-import={name}" for name in allow)]
+        words += [f"--ckpt_path={newest_intact(folder).path}", *(f"--allow-import={name}" for name in allow)]
         path = run_records.path_beside(folder, ".log")
         with path.open("ab") as log:
             offset = log.tell()

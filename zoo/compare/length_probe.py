@@ -295,9 +295,9 @@ def _cell(late: float | None, overall: float | None) -> str:
 
 def _identity(folder: Path) -> list[object]:
     """Name, size and time of a run's best checkpoint and the digest of its batches: equal if it is the same run."""
-    from zoo.inference.find_run import find_checkpoint
+    from zoo.inference.find_run import checkpoint_to_use
 
-    best = find_checkpoint(folder, best=True)
+    best = checkpoint_to_use(folder)
     size = [best.name, best.stat().st_size, best.stat().st_mtime_ns] if best else []
     return [*size, run_records.read_record(folder).get("batches", {}).get("digest")]
 

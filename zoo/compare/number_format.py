@@ -1,4 +1,4 @@
-"""Format figures for tables and sentences: fixed places, SI prefixes, p values, memory, durations."""
+"""Format figures for tables and sentences: fixed places, SI prefixes, p values, durations."""
 
 from __future__ import annotations
 
@@ -58,13 +58,6 @@ def format_apart(value: float, other: float) -> tuple[str, str]:
         if texts[0] != texts[1]:
             break
     return texts
-
-
-def format_memory(count: float) -> str:
-    """Bytes as MiB or GiB."""
-    if not math.isfinite(count):
-        return NONE
-    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
 
 
 def format_duration(seconds: float) -> str:

@@ -325,6 +325,7 @@ def path_beside(folder: Path, suffix: str) -> Path:
 
 def read_state(folder: Path) -> State:
     """The state of a run: finished, diverged, continue (it has a checkpoint), started (it has none), or missing."""
+    from zoo.inference import checkpoint_manifest
     from zoo.inference.find_run import FINISHED
 
     if not folder.is_dir():
@@ -334,7 +335,7 @@ def read_state(folder: Path) -> State:
         return "finished"
     if (record.get("outcome") or {}).get("state") == "diverged":
         return "diverged"
-    return "continue" if newest_checkpoint(folder) else "started"
+    return "continue" if checkpoint_manifest.has_checkpoint(folder) else "started"
 
 
 def has_no_record(folder: Path) -> bool:
@@ -353,21 +354,15 @@ def read_record(folder: Path) -> Mapping[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def newest_checkpoint(folder: Path) -> Path | None:
-    """The newest intact checkpoint of a run; None without one."""
-    from zoo.inference import checkpoint_manifest
-
-    return checkpoint_manifest.newest_intact(folder).path
-
-
 def resume_options(folder: Path) -> list[str]:
     """The options with which `zoo fit` resumes or starts a run. Removes the folder of a run killed before it began."""
+    from zoo.inference.checkpoint_manifest import newest_intact
     from zoo.inference.find_run import STARTING
     from zoo.inference.part_versions import FILE as PARTS
 
     state = read_state(folder)
-    if state == "continue":
-        return ["--resume", f"--ckpt_path={newest_checkpoint(folder)}"]
+    if state == "continue" and (newest := newest_intact(folder).path):
+        return ["--resume", f"--ckpt_path={newest}"]
     if state == "started" and {path.name for path in folder.iterdir()} <= {PARTS, STARTING, LOG}:
         # killed before its configuration was written: zoo fit would not recognise the folder as a run
         shutil.rmtree(folder)

@@ -16,14 +16,13 @@ from zoo.compare import learning_rates, outcome, prose, scale_table
 from zoo.compare.number_format import (
     NONE,
     format_duration,
-    format_memory,
     format_probability,
     format_short,
     strict_values,
 )
 from zoo.compare.paired_tests import ASSUMPTIONS
 from zoo.compare.verdict import Answer, Row
-from zoo.console import printable
+from zoo.console import format_bytes, printable
 from zoo.logging.cost_measures import MEASURES
 
 WIDTH, LABEL, NARROW = 100, 26, 14
@@ -147,7 +146,7 @@ def as_json(answer: Answer) -> str:
     return console.as_json(strict_values(content), indent=2, allow_nan=False) + "\n"
 
 
-FORMS: dict[str, Callable[[float], str]] = {"count": format_short, "bytes": format_memory, "seconds": format_duration}
+FORMS: dict[str, Callable[[float], str]] = {"count": format_short, "bytes": format_bytes, "seconds": format_duration}
 
 RECORD = (
     "variant", "label", "goal", "seeds", "diverged", "failed", "unfinished", "left_out", "mean", "sd", "pairs",

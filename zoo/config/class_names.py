@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator
 from zoo import registry
 from zoo.config.layers import Node, where
 from zoo.config.signatures import Slot
-from zoo.errors import PartError, PluginError, UsageError
+from zoo.errors import AmbiguousPartError, PartError, PluginError, UsageError
 from zoo.inference import part_versions
-from zoo.inference.import_policy import ALL, admit_class, is_allowed, is_forbidden, stdlib_reason
+from zoo.inference.import_policy import ALL, admit_class, is_allowed, is_forbidden, search_trusted, stdlib_reason
 from zoo.plugins import diagnosis
-from zoo.plugins.safe_import import describe_import_error, import_object
+from zoo.plugins.safe_import import describe_import_error, describe_missing, import_object
 
 PREFERRED = ("zoo.", "torch.optim.", "lightning.pytorch.")
 
@@ -59,10 +59,10 @@ class ClassFinder:
                 part = diagnosis.choose_part(slot.kind, name)
             except PartError as error:
                 local = _best_match(name, subclasses(slot.base))
-                if local is None and (hint := registry.suggest(name, self._imported_names(slot))):
-                    first, middle, tail = str(error).partition(" Available:")
-                    raise (error if "Did you mean" in first else PartError(f"{first}{hint}{middle}{tail}")) from None
-                if local is None or "two packages" in str(error):
+                if isinstance(error, AmbiguousPartError):
+                    raise
+                if local is None:
+                    registry.find(slot.kind, name, self._imported_names(slot))  # raises again, with these names
                     raise
                 if is_forbidden(local, self.allow):
                     self._refuse(f"{local.__module__}.{local.__qualname__}", class_path_of(local))
@@ -87,13 +87,15 @@ class ClassFinder:
 
     def _by_path(self, slot: Slot, path: str) -> type:
         module, _, name = path.rpartition(".")
+        search_trusted(path, self.allow)
         part_versions.require_packages(record for record in self.records if record["class_path"] == path)
         self._refuse(path, path)
         part = registry.part_of_class(path)
         try:
             cls = part.load() if part else import_object(module, name)
         except (ImportError, AttributeError) as error:
-            raise UsageError(f"{slot.word} {path!r} cannot be imported: {error}") from error
+            missing = describe_missing(error, module) if isinstance(error, ModuleNotFoundError) else ""
+            raise UsageError(f"{slot.word} {path!r} cannot be imported: {missing or error}") from error
         except (PluginError, KeyboardInterrupt):
             raise
         except BaseException as error:
@@ -140,6 +142,7 @@ class ClassFinder:
                     f"{key!r} takes a function or a class, which a recipe cannot name: {path!r:.80}."
                     f"{advice}{where(origin)}"
                 )
+            search_trusted(path, self.allow)
             admit_class(None, path)
 
     @staticmethod

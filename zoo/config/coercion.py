@@ -78,7 +78,7 @@ def _has_type(value: object, annotation: Any) -> bool:
 
 def _check_texts(key: str, value: object, origin: str) -> None:
     """Raise UsageError for a text that expands too much as YAML: jsonargparse parses texts as YAML."""
-    from zoo.config.yaml_source import parse_flow_text
+    from zoo.config.yaml_source import TooLargeError, parse_flow_text
     from zoo.io.plain_yaml import DEPTH
 
     if isinstance(value, dict):
@@ -91,9 +91,10 @@ def _check_texts(key: str, value: object, origin: str) -> None:
     if "*" in value and "&" in value:
         try:
             parse_flow_text(value, key)
-        except UsageError as error:
-            if "expands" in str(error) or "nested" in str(error):
-                raise UsageError(f"{key!r}: {error}{where(origin)}") from error
+        except TooLargeError as error:
+            raise UsageError(f"{key!r}: {error}{where(origin)}") from error
+        except UsageError:
+            pass  # a text that is no YAML stays a text
     if value.count("[") + value.count("{") > DEPTH:
         raise UsageError(f"{key!r} is a text with more than {DEPTH} brackets: {value!r:.60}.{where(origin)}")
 

@@ -16,7 +16,7 @@ from zoo.config.output_paths import check_output_path, is_from_file
 from zoo.config.signatures import Param, Slot, members_of, option_names, parameters, takes_code
 from zoo.errors import PartError, PluginError, UsageError
 from zoo.inference.import_policy import admit_class
-from zoo.registry import suggest
+from zoo.registry import most_similar
 
 # names of the same options in other libraries
 SYNONYMS = {
@@ -67,11 +67,9 @@ def nearest_key(word: str, words: Iterable[str]) -> str:
     for name in SYNONYMS.get(word.lower(), ()):
         if name in options:
             return name
-    near = suggest(word, options).removeprefix(" Did you mean '").removesuffix("'?")
-    if near:
+    if near := most_similar(word, options):
         return near
-    # a misspelt synonym: leraning_rate
-    synonym = suggest(word, SYNONYMS).removeprefix(" Did you mean '").removesuffix("'?")
+    synonym = most_similar(word, SYNONYMS)  # a misspelt one: leraning_rate
     return next((name for name in SYNONYMS.get(synonym, ()) if name in options), "")
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from zoo import registry
 from zoo.config.passive_settings import CALLBACKS, is_passive, passive_keys
 from zoo.errors import UsageError
+from zoo.inference.checkpoint_manifest import has_checkpoint
 from zoo.inference.find_run import CONFIG, FINISHED, STARTING
 from zoo.io import atomic_files
 from zoo.system import stop_signals
@@ -249,6 +250,6 @@ def claim(run: Run, overwrite: bool = False, resume: bool = False) -> Path:
 
 def release(run: Run) -> None:
     """Remove the folder of a run that failed before its first checkpoint, so that the same command works again."""
-    if first_rank() and run.folder.is_dir() and not any(run.folder.rglob("*.ckpt")):
+    if first_rank() and run.folder.is_dir() and not has_checkpoint(run.folder):
         with contextlib.suppress(OSError):
             atomic_files.discard(run.folder)

@@ -31,6 +31,10 @@ def read_yaml(path: Path) -> Node:
     return root
 
 
+class TooLargeError(UsageError):
+    """A text that is nested too deeply, or expands to too many values."""
+
+
 def parse_flow_text(text: str, origin: str) -> Node:
     """The list or mapping of a command-line option in YAML's flow form. Raises UsageError if it is invalid."""
     return parse_yaml(text, "", origin)
@@ -46,14 +50,14 @@ def parse_yaml(text: str, name: str, origin: str = "") -> Node:
         finally:
             loader.dispose()
     except limits.TooMuchError as error:
-        raise UsageError(f"{name or origin}: {error}") from error
+        raise TooLargeError(f"{name or origin}: {error}") from error
     except yaml.MarkedYAMLError as error:
         raise UsageError(plain_yaml.syntax_error(error, text, name or origin)) from error
     except yaml.reader.ReaderError as error:
         what = f"line {text[: error.position].count(chr(10)) + 1} holds the character {error.character!r}"
         raise UsageError(f"{name or origin} is not valid YAML: {what}, which YAML does not allow.") from error
     except RecursionError as error:
-        raise UsageError(f"{name or origin} is nested deeper than {MAX_DEPTH} levels.") from error
+        raise TooLargeError(f"{name or origin} is nested deeper than {MAX_DEPTH} levels.") from error
 
 
 def _kind(value: object) -> str:
@@ -72,9 +76,9 @@ class _Builder:
     def build(self, node: yaml.Node, depth: int) -> Node:
         self.count += 1
         if depth > MAX_DEPTH:
-            raise UsageError(f"{self.at(node)}: nested deeper than {MAX_DEPTH} levels.")
+            raise TooLargeError(f"{self.at(node)}: nested deeper than {MAX_DEPTH} levels.")
         if self.count > MAX_NODES:
-            raise UsageError(f"{self.at(node)}: the document expands to more than {MAX_NODES} values.")
+            raise TooLargeError(f"{self.at(node)}: the document expands to more than {MAX_NODES} values.")
         if not isinstance(node, yaml.ScalarNode) and node.tag not in (CORE + "map", CORE + "seq"):
             raise self.tagged(node)
         if isinstance(node, yaml.MappingNode):

@@ -24,7 +24,13 @@ from zoo.config.layers import MISSING, Node
 from zoo.conformance.check_process import UnknownCheckError
 from zoo.errors import PartError, PluginError, UsageError, ZooError
 from zoo.plugins import diagnosis
-from zoo.plugins.safe_import import describe_import_error, import_object, measure_import
+from zoo.plugins.safe_import import (
+    describe_import_error,
+    describe_missing,
+    import_object,
+    measure_import,
+    search_working_folder,
+)
 from zoo.registry import suggest
 
 Send = Callable[..., None]
@@ -94,7 +100,7 @@ def first_import(kind: str, name: str) -> dict[str, Any] | None:
     if kind not in ("", *registry.STACK_KINDS):
         return None
     if "." in name:
-        sys.path.insert(0, str(Path.cwd()))
+        search_working_folder(name)
     path = name if "." in name else diagnosis.choose_part(kind, name).path
 
     import zoo.models.stack  # noqa: F401
@@ -107,7 +113,7 @@ def load_class(kind: str, name: str) -> tuple[type, str, str]:
     if "." not in name:
         part = diagnosis.choose_part(kind, name)
         return part.load(), kind, part.origin
-    sys.path.insert(0, str(Path.cwd()))  # a class path may name code of the working folder
+    search_working_folder(name)
     cls = load_by_path(name)
     class_kind = registry.kind_of(cls)
     if not isinstance(cls, type) or class_kind not in registry.KINDS:
@@ -134,10 +140,9 @@ def load_by_path(path: str) -> Any:
     try:
         return import_object(module, name)
     except ModuleNotFoundError as error:
-        missing = error.name or ""
-        if not f"{module}.".startswith(f"{missing}."):
-            raise PluginError(f"{path} cannot be imported: {describe_import_error(error, module)}") from error
-        raise UsageError(f"there is no module {missing!r} here or among the installed packages.") from error
+        if missing := describe_missing(error, module):
+            raise UsageError(missing) from error
+        raise PluginError(f"{path} cannot be imported: {describe_import_error(error, module)}") from error
     except AttributeError as error:
         if module not in sys.modules:
             raise PluginError(f"{path} cannot be imported: {describe_import_error(error, module)}") from error

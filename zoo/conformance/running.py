@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from zoo.conformance.check import Broken, Inapplicable, once, require
 from zoo.conformance.common import any_layer, build_part, difference, need_parameters
 from zoo.conformance.subject import DIM, SHORT_AND_LONG, Refused, Subject
+from zoo.console import format_bytes
 from zoo.models.initialization import initialize
 from zoo.models.stack import Stack
 from zoo.parts.position import Extent
@@ -144,7 +145,7 @@ def memory_claim(subject: Subject) -> None:
     require(
         exponent <= MOST[declared],
         f"declared {declared}, yet what it keeps grows with length to the power {exponent:.2f} "
-        f"({sizes[0] / 2**20:.1f} MB at {SHORT}, {sizes[1] / 2**20:.1f} MB at {LONG}).",
+        f"({format_bytes(sizes[0])} at {SHORT}, {format_bytes(sizes[1])} at {LONG}).",
     )
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from zoo.conformance.check import Inapplicable, once, require
 from zoo.conformance.subject import DataSubject
+from zoo.console import format_bytes
 from zoo.data.data import Data
 from zoo.data.streams import Sample, Stream
 
@@ -154,8 +155,8 @@ def memory_is_a_window(subject: DataSubject) -> None:
     growth = peaks[1] - peaks[0]
     require(
         growth < GROWN / 4,
-        f"four times the files take {growth / 2**20:.0f} MB more memory ({peaks[0] / 2**20:.0f} → "
-        f"{peaks[1] / 2**20:.0f} MB): hold a window of them, not their content.",
+        f"four times the files take {format_bytes(growth)} more memory ({format_bytes(peaks[0])} → "
+        f"{format_bytes(peaks[1])}): hold a window of them, not their content.",
     )
 
 

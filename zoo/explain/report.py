@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from zoo import __version__
-from zoo.console import printable
+from zoo.console import format_bytes, printable
 from zoo.explain.costs import Difference, Explanation, Row, differences, option_differences
 from zoo.explain.graph import charts, module_tree, operation_numbers
 from zoo.explain.inside import Heads, Inside
@@ -31,9 +31,11 @@ class Text(NamedTuple):
 
 
 def quantity(value: float, unit: str = "") -> str:
-    """A number with three digits and a prefix: 1.23 M, 45.6 kB, 7.89 ms."""
+    """A number with three digits and a prefix: 1.23 M, 7.89 ms; bytes (B or B/s) in binary units: 44.5 KiB."""
     if not value:
         return "0"
+    if unit in ("B", "B/s"):
+        return f"{format_bytes(value)}{unit[1:]}"
     size = abs(value)
     for limit, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, "")):
         if size >= limit:

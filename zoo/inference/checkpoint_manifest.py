@@ -102,13 +102,18 @@ def is_recorded(name: str, home: Path, folder: Path) -> bool:
     return any(manifest is not None and manifest.get("files", {}).get(name) == digest for manifest in manifests)
 
 
-def newest_intact(folder: Path) -> IntactCheckpoint:
+def has_checkpoint(folder: Path) -> bool:
+    """Whether there is a checkpoint below a folder, intact or not; reads no file."""
+    return any(folder.rglob("*.ckpt"))
+
+
+def newest_intact(folder: Path, names: str = "*.ckpt") -> IntactCheckpoint:
     """The newest intact checkpoint below a folder: by step, then by its number among those of the run, then by time
-    (last, since clocks may be set back).
+    (last, since clocks may be set back). ``names`` is a pattern of file names.
     """
     whole: list[tuple[tuple[int, int, float], Path]] = []
     damaged: list[tuple[float, str]] = []
-    for path in sorted(folder.rglob("*.ckpt")):
+    for path in sorted(folder.rglob(names)):
         if not path.is_file():
             continue
         when = path.stat().st_mtime

@@ -9,6 +9,7 @@ from typing import Any
 
 from zoo import recipe_files
 from zoo.errors import CheckpointError, UsageError
+from zoo.inference import checkpoint_manifest
 from zoo.io import limits, plain_yaml
 from zoo.registry import suggest
 
@@ -43,13 +44,16 @@ class ModelLocation:
         return path
 
 
-def find_checkpoint(folder: Path, best: bool = False) -> Path | None:
-    """The newest checkpoint below a run folder, or with ``best`` the newest named best…; None without any."""
-    # previous.ckpt is older than last.ckpt, even if the clock was set back in between
-    files = sorted(folder.rglob("*.ckpt"), key=lambda path: (path.name != PREVIOUS, path.stat().st_mtime))
-    best_files = [path for path in files if path.name.startswith("best")]
-    candidates = best_files if best and best_files else files
-    return candidates[-1] if candidates else None
+def checkpoint_to_use(folder: Path) -> Path | None:
+    """The checkpoint below a run folder that is used: the best, or else the newest intact one; None without any.
+
+    Where all are damaged it is one of these, so that reading it says what is wrong.
+    """
+    names = "best*.ckpt" if any(folder.rglob("best*.ckpt")) else "*.ckpt"
+    files = sorted(folder.rglob(names))
+    if len(files) < 2:  # nothing to choose from: no file is read
+        return files[0] if files else None
+    return checkpoint_manifest.newest_intact(folder, names).path or files[-1]
 
 
 def run_of_checkpoint(path: Path) -> Path | None:
@@ -114,14 +118,14 @@ def _newest_run(folder: Path) -> Path:
     finished = [path for path in folders if (path / FINISHED).is_file()]
     if finished:
         return max(finished, key=lambda path: (path / FINISHED).stat().st_mtime)
-    started = sorted(path for path in folders if find_checkpoint(path))
+    started = sorted(path for path in folders if checkpoint_manifest.has_checkpoint(path))
     if started:
         raise UsageError(f"no run in {folder} is finished. Name one that was started: {started[0]}")
     raise UsageError(f"{folder} holds no run: no {CONFIG} with a checkpoint beside it.")
 
 
 def _from_run(folder: Path) -> ModelLocation:
-    weights = find_checkpoint(folder, best=True)
+    weights = checkpoint_to_use(folder)
     if weights is None:
         raise UsageError(f"no checkpoint in {folder}: the run saved none. Train it: zoo fit {folder}")
     return ModelLocation(folder, weights, _read_config(folder / CONFIG), folder / CONFIG)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from zoo import registry
 from zoo.errors import UsageError
+from zoo.plugins.safe_import import search_working_folder
 
 ROOTS = ("zoo", "lightning", "pytorch_lightning", "torch", "torchvision", "torchmetrics")
 ALL = "*"  # in a list of allowed modules: all modules
@@ -80,6 +81,12 @@ def is_allowed(path: str, extra: tuple[str, ...] = ()) -> bool:
     owner = registry.part_of_class(path)
     mine = owner is not None and owner.builtin
     return mine or is_harmless(path)
+
+
+def search_trusted(path: str, extra: tuple[str, ...] = ()) -> None:
+    """Search the working folder too for the module of a class path that only the user's --allow-import allows."""
+    if is_allowed(path, extra) and not is_allowed(path):
+        search_working_folder(path)
 
 
 def stdlib_reason(path: str) -> str:

@@ -42,7 +42,7 @@ def load(
     """
     place = find_model(run, runs)
     records = part_versions.records_of_model(place)
-    part_versions.require_packages(records)
+    part_versions.require_packages(records, tuple(allow))
     part_versions.warn_versions(records)
     network = None if bare else rebuild_network(place.config, place.source, tuple(allow))
     model = import_section(place.config["model"], place.source, tuple(allow)) if network is None else network[1]

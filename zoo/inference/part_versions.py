@@ -13,7 +13,7 @@ from typing import Any
 from zoo import registry
 from zoo.errors import PluginError, UsageError
 from zoo.inference.find_run import EXPORT, ModelLocation
-from zoo.inference.import_policy import ROOTS
+from zoo.inference.import_policy import ROOTS, search_trusted
 from zoo.io import atomic_files, limits
 from zoo.plugins import description, discovery
 
@@ -106,16 +106,21 @@ def records_of_model(place: ModelLocation) -> list[Record]:
     ]
 
 
-def require_packages(records: Iterable[Record]) -> None:
-    """Raise PluginError for the first record whose package or module is not installed."""
+def require_packages(records: Iterable[Record], allow: tuple[str, ...] = ()) -> None:
+    """Raise PluginError for the first record whose package or module is not installed.
+
+    A module that ``allow`` names, as --allow-import does, may also be in the working folder.
+    """
     for record in records:
         what = f"{record['kind']} {record['name']!r}"
         module = record["class_path"].rpartition(".")[0]
         if record["distribution"] is None:
+            search_trusted(record["class_path"], allow)
             if module not in sys.modules and description.find_spec(module) is None:
                 raise PluginError(
                     f"checkpoint needs {record['class_path']} ({what}), which no package provides, and the module "
-                    f"{module} cannot be imported.\nPut it where Python looks for modules, such as: PYTHONPATH=DIR"
+                    f"{module} cannot be imported.\nRun the command in the folder of its file, with --allow-import "
+                    f"{module}; or put it where Python looks for modules, such as: PYTHONPATH=DIR"
                 )
         elif _is_plugin(record):
             needed = f"checkpoint needs plugin {record['distribution']} {record['version']} ({what})"

@@ -14,7 +14,14 @@ from jsonargparse import ArgumentParser, Namespace
 from zoo import registry
 from zoo.errors import PluginError, UsageError, ZooError
 from zoo.inference.find_run import ModelLocation
-from zoo.inference.import_policy import admit_class, apply_policy, class_paths, is_allowed, stdlib_reason
+from zoo.inference.import_policy import (
+    admit_class,
+    apply_policy,
+    class_paths,
+    is_allowed,
+    search_trusted,
+    stdlib_reason,
+)
 from zoo.inference.networks import NETWORKS, TaskNetwork
 from zoo.plugins.safe_import import describe_import_error, import_object
 
@@ -158,6 +165,7 @@ def _refuse_functions(name: str, value: object, source: Path) -> None:
 def _import_class(path: str, source: Path, allow: tuple[str, ...]) -> None:
     """Import a class. Raises PluginError or UsageError if it is not installed or not allowed."""
     _check_allowed(path, source, allow)
+    search_trusted(path, allow)
     module, _, name = path.rpartition(".")
     try:
         cls = import_object(module, name)

@@ -6,14 +6,26 @@ import functools
 import platform
 
 from zoo import __version__, registry
-from zoo.errors import PluginError
+from zoo.errors import PartError, PluginError
 from zoo.plugins import description, discovery, interfaces
+from zoo.plugins.safe_import import describe_missing, search_working_folder
 from zoo.registry import Part
 
 
+def find_part(kind: str, name: str) -> Part:
+    """The part of that name or class path, which may be in the working folder. Raises PartError for an unknown name."""
+    if "." not in name:
+        return registry.find(kind, name)
+    search_working_folder(name)
+    module, _, own = name.rpartition(".")
+    if description.find_spec(module) is None:
+        raise PartError(describe_missing(ModuleNotFoundError(name=module), module))
+    return registry.part_of_class(name) or Part(kind, own, f"{module}:{own}", "module", module)
+
+
 def choose_part(kind: str, name: str) -> Part:
-    """The part of that name. Raises PartError as `registry.find` does, PluginError if its package cannot be used."""
-    part = registry.find(kind, name)
+    """The part of that name or class path. Raises PartError as `find_part`, PluginError for an unfit package."""
+    part = find_part(kind, name)
     if part.damage:
         raise PluginError(
             f"{part} cannot be used: {part.damage} ({part.home}).\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.machinery
 import io
 import json
 import os
@@ -20,6 +21,35 @@ def import_object(module: str, name: str) -> Any:
     """The attribute ``name`` of a module. Raises whatever importing it raises, and SystemExit for ``os._exit``."""
     with contain_import() if module.partition(".")[0] != "zoo" else contextlib.nullcontext():
         return getattr(importlib.import_module(module), name)
+
+
+def search_working_folder(path: str) -> None:
+    """Let the module of a class path that the user trusts be found in the working folder, as the last place of all.
+
+    The folder is only searched after everything that is installed, and only once a module is named that nothing
+    installed provides: so its files never stand in for other modules. Processes that load data inherit the search.
+    """
+    top, folder = path.partition(".")[0], os.getcwd()
+    mine = [place for place in (os.path.join(folder, f"{top}.py"), os.path.join(folder, top)) if os.path.exists(place)]
+    if not mine or folder in sys.path or "" in sys.path:
+        return
+    spec = importlib.machinery.PathFinder.find_spec(top) if top not in sys.modules else sys.modules[top].__spec__
+    if spec is None and top not in sys.builtin_module_names:
+        sys.path.append(folder)
+        importlib.invalidate_caches()
+    elif spec is not None and mine[0].endswith(".py"):
+        print(f"note: module {top} is the installed {spec.origin}, not {mine[0]}: rename yours", file=sys.stderr)
+
+
+def describe_missing(error: ModuleNotFoundError, module: str) -> str:
+    """What to say of a module that is neither installed nor in the working folder; empty where another is missing."""
+    missing = error.name or ""
+    if not f"{module}.".startswith(f"{missing}."):
+        return ""
+    return (
+        f"there is no module {missing!r} among the installed packages or in {os.getcwd()}. Run the command in the "
+        "folder of its file."
+    )
 
 
 def measure_import(module: str) -> dict[str, Any]:
