@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from lightning.pytorch.callbacks import DeviceStatsMonitor
 from lightning_utilities.core.imports import RequirementCache
-from zoo.compare.tensorboard_command import _free_port
 
 from zoo.cli.environment_errors import check_meeting, check_ranks, explain_meeting, port_problem
 from zoo.cli.error_report import options_error
+from zoo.compare.tensorboard_command import _free_port
 from zoo.errors import UsageError
 
 VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TORCHELASTIC_USE_AGENT_STORE")
