@@ -324,7 +324,7 @@ def _check_words(command: Command, words: Sequence[str]) -> None:
     if len(words) < len(required):
         lacking = required[len(words)]
         raise UsageError(f"zoo {command.name} needs {lacking.name}: {lacking.help}.")
-    for word in words:
+    for word in words if not any("OPTION=VALUE" in argument.help for argument in command.arguments) else ():
         key = word.partition("=")[0]
         if "=" in word and "." in key and command.accepts(key):
             vary = "vary " if "," in word and any(option.name == "vary" for option in command.options) else ""

@@ -88,4 +88,4 @@ def test_a_part_of_the_folder_is_trained_resumed_and_used_there_and_refused_else
     (elsewhere := tmp_path / "elsewhere").mkdir()
     text = zoo(elsewhere, f"test {run} --allow-import my", 3)
     assert "Run the command in the folder of its file" in text
-    assert "--allow-import my" in zoo(tmp_path, f"test {run}", 2)
+    assert "--allow-import my" in zoo(tmp_path, f"test {run}", 3)
