@@ -41,7 +41,9 @@ def refusal(command, *argv) -> str:
 
 
 def good_value(option: Option) -> str:
-    return option.choices[-1] if option.choices else {int: "3", float: "2.5", str: "a value"}[option.type]
+    if option.choices:
+        return option.choices[-1]
+    return {int: "3", float: str(min(2.5, option.most)), str: "a value"}[option.type]
 
 
 def stored(options: ParsedOptions, option: Option):
