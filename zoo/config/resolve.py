@@ -305,10 +305,11 @@ class _Resolver:
 
 
 def nested_option(params: dict[str, Param], option: str) -> str | None:
-    """The full name of an option that the text below a data module has: ``data.text.batch_size``."""
-    from zoo.data.stdlib import StdlibDocs
-
-    return f"data.text.{option}" if "text" in params and option in parameters(StdlibDocs) else None
+    """The full name of an option that the default of another option has: ``data.text.batch_size``."""
+    for name, param in params.items():
+        if param.slot and isinstance(param.default, type) and option in parameters(param.default):
+            return f"data.{name}.{option}"
+    return None
 
 
 def _parts_with_option(kind: str, option: str, but: type) -> list[str]:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
-from zoo.errors import CheckpointError, UsageError
+from zoo.errors import CheckpointError, PluginError, UsageError
 from zoo.finetuning.finetune import add_adapters, tune_of_config
 from zoo.inference import checkpoint_manifest, part_versions, weight_files
 from zoo.inference.find_run import CONFIG, ModelLocation, find_model
-from zoo.inference.networks import NETWORKS, TaskNetwork
+from zoo.inference.networks import TaskNetwork
 from zoo.inference.rebuild_task import import_section, rebuild_network, rebuild_task
 from zoo.inference.trained_model import Trained
 from zoo.parts.lora import merge
+from zoo.plugins.safe_import import import_target
 
 if TYPE_CHECKING:
     from zoo.tasks.task import Task
@@ -48,14 +50,36 @@ def load(
     model = import_section(place.config["model"], place.source, tuple(allow)) if network is None else network[1]
     place = replace(place, config={**place.config, "model": model})
     if network is not None:
-        module = fill(network[0], place, device)
-        return NETWORKS[model["class_path"]].trained_class()(module, place)
+        return use_module(fill(network[0], place, device), network[0].trained, place)
     task = fill(rebuild_task(place.config, place.source, tuple(allow)), place, device)
     if bare:
         return Trained(task, place)
-    from zoo.inference.trained_tasks import use  # here: it imports every task
+    return use_task(task, place)
 
-    return use(task, place)
+
+def use_task(task: Task, place: ModelLocation) -> Trained:
+    """The trained model of a task, of the class that it declares as ``trained``.
+
+    A task that declares none, and whose model has ``begin(source, …)``, is a TrainedTranslation. Raises UsageError for
+    others.
+    """
+    begin = getattr(task.net, "begin", None)
+    translates = begin is not None and next(iter(inspect.signature(begin).parameters), "") == "source"
+    target = task.trained or ("zoo.inference.translation:TrainedTranslation" if translates else "")
+    if not target:
+        raise UsageError(
+            f"zoo cannot use a trained {type(task).__name__}: its class must name what does, as "
+            'trained = "module:Class".'
+        )
+    return use_module(task, target, place)
+
+
+def use_module(module: Task | TaskNetwork, target: str, place: ModelLocation) -> Trained:
+    """The trained model of a task or its network, of the class "module:Class". Raises PluginError if that fails."""
+    cls = import_target(target, f"trained of {place.config['model']['class_path']}")
+    if not (isinstance(cls, type) and issubclass(cls, Trained)):
+        raise PluginError(f"trained of {place.config['model']['class_path']}: {target} is no subclass of Trained.")
+    return cls(module, place)
 
 
 def fill(module: Module, place: ModelLocation, device: str) -> Module:
