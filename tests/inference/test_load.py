@@ -16,7 +16,7 @@ from torch import nn
 import zoo
 from zoo.errors import CheckpointError, PluginError, UsageError
 from zoo.inference import weight_files
-from zoo.inference.load import use_task
+from zoo.inference.load import use_module
 from zoo.inference.rebuild_task import rebuild_task
 from zoo.inference.trained_model import Trained
 from zoo.tasks.task import Task
@@ -273,10 +273,12 @@ def test_a_task_of_somebody_else_names_what_uses_it(model):
 
     odd = copy.copy(model("glyphs").task)
     odd.__class__ = Odd
-    with pytest.raises(UsageError, match=r"cannot use a trained Odd: its class must name what does, as trained"):
-        use_task(odd, model("glyphs").place)
+    with pytest.raises(
+        UsageError, match=r"cannot use a trained Classification: its class must say"
+    ):
+        use_module(odd, model("glyphs").place)
     Odd.trained = "zoo.inference.trained_model:Trained"
-    assert type(use_task(odd, model("glyphs").place)) is Trained
+    assert type(use_module(odd, model("glyphs").place)) is Trained
 
 
 @pytest.mark.parametrize(
@@ -294,7 +296,7 @@ def test_a_task_that_names_something_else_is_refused_in_words(model, monkeypatch
     task = copy.copy(model("glyphs").task)
     monkeypatch.setattr(type(task), "trained", target)
     with pytest.raises(PluginError, match=f"trained of zoo.tasks.classification.Classification.*{message}"):
-        use_task(task, model("glyphs").place)
+        use_module(task, model("glyphs").place)
 
 
 def test_options_that_a_configuration_lacks_are_those_of_the_part_that_it_names():

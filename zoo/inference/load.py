@@ -50,35 +50,29 @@ def load(
     model = import_section(place.config["model"], place.source, tuple(allow)) if network is None else network[1]
     place = replace(place, config={**place.config, "model": model})
     if network is not None:
-        return use_module(fill(network[0], place, device), network[0].trained, place)
+        return use_module(fill(network[0], place, device), place)
     task = fill(rebuild_task(place.config, place.source, tuple(allow)), place, device)
     if bare:
         return Trained(task, place)
-    return use_task(task, place)
+    return use_module(task, place)
 
 
-def use_task(task: Task, place: ModelLocation) -> Trained:
-    """The trained model of a task, of the class that it declares as ``trained``.
+def use_module(module: Task | TaskNetwork, place: ModelLocation) -> Trained:
+    """The trained model of a task or its network, of the class that the task declares as ``trained``.
 
     A task that declares none, and whose model has ``begin(source, …)``, is a TrainedTranslation. Raises UsageError for
-    others.
+    other tasks, and PluginError where the declaration is wrong.
     """
-    begin = getattr(task.net, "begin", None)
+    begin = getattr(module.net, "begin", None)
     translates = begin is not None and next(iter(inspect.signature(begin).parameters), "") == "source"
-    target = task.trained or ("zoo.inference.translation:TrainedTranslation" if translates else "")
+    target = module.trained or ("zoo.inference.translation:TrainedTranslation" if translates else "")
+    path = str(place.config["model"]["class_path"])
     if not target:
-        raise UsageError(
-            f"zoo cannot use a trained {type(task).__name__}: its class must name what does, as "
-            'trained = "module:Class".'
-        )
-    return use_module(task, target, place)
-
-
-def use_module(module: Task | TaskNetwork, target: str, place: ModelLocation) -> Trained:
-    """The trained model of a task or its network, of the class "module:Class". Raises PluginError if that fails."""
-    cls = import_target(target, f"trained of {place.config['model']['class_path']}")
+        name = path.rpartition(".")[2]
+        raise UsageError(f'zoo cannot use a trained {name}: its class must say what does, as trained = "module:Class".')
+    cls = import_target(target, f"trained of {path}")
     if not (isinstance(cls, type) and issubclass(cls, Trained)):
-        raise PluginError(f"trained of {place.config['model']['class_path']}: {target} is no subclass of Trained.")
+        raise PluginError(f"trained of {path}: {target} is no subclass of Trained.")
     return cls(module, place)
 
 
