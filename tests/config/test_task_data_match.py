@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from zoo import registry
-from zoo.config.task_data_match import check_batch, check_missing_sizes, kind_of
+from zoo.config.task_data_match import check_batch, check_missing_sizes
+from zoo.data.data import Data
 from zoo.errors import UsageError
+from zoo.tasks.task import Task
 
 SMALL = {"dim": 8, "depth": 1, "heads": 2}
 TASKS = {
@@ -103,7 +105,22 @@ def test_looking_at_a_batch_changes_no_random_number():
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_kinds_in_words():
-    assert kind_of({"vocab_size": 3, "mask_token": 1, "max_length": 5}) == "texts with hidden tokens"
-    assert kind_of(["num_classes", "image_size", "channels"]) == "images"
-    assert kind_of([]) == "something else"
+def test_data_and_tasks_speak_the_same_words():
+    """Every kind of data that a task learns from is given by the examples that it names, which are installed."""
+    installed = {part.name for part in registry.parts("data")}
+    for part in registry.parts("task"):
+        task = part.load()
+        assert task.learns_from
+        assert task.learns_from != Task.learns_from, part.name
+        assert task.example_data
+        assert set(task.example_data) <= installed, part.name
+    for part in registry.parts("data"):
+        assert part.load().gives != Data.gives, part.name
+
+
+def test_data_that_say_nothing_are_something_else():
+    class Unknown(Data):
+        load = sizes = fingerprint = save = None
+
+    with pytest.raises(UsageError, match=r"^Unknown gives something else, and CausalLM learns from texts\.\n"):
+        check_missing_sizes(registry.get("task", "CausalLM"), Unknown(), {}, ["vocab_size"])

@@ -16,9 +16,9 @@ from torch import nn
 import zoo
 from zoo.errors import CheckpointError, PluginError, UsageError
 from zoo.inference import weight_files
+from zoo.inference.load import use_module
 from zoo.inference.rebuild_task import rebuild_task
 from zoo.inference.trained_model import Trained
-from zoo.inference.trained_tasks import use
 from zoo.tasks.task import Task
 
 NAMES = ("learned", "rope", "flash", "pairs", "glyphs")
@@ -267,16 +267,34 @@ def test_a_model_says_what_it_can(model):
     assert "best.ckpt" in repr(model("glyphs"))
 
 
-def test_a_task_of_somebody_else_is_registered(model):
+def test_a_task_of_somebody_else_names_what_uses_it(model):
     class Odd(Task):
         loss = evaluate = example = lambda self: None
 
     odd = copy.copy(model("glyphs").task)
     odd.__class__ = Odd
-    with pytest.raises(UsageError, match="cannot use a trained Odd: register it"):
-        use(odd, model("glyphs").place)
-    use.register(Odd, Trained)
-    assert type(use(odd, model("glyphs").place)) is Trained
+    with pytest.raises(UsageError, match=r"cannot use a trained Classification: its class must say"):
+        use_module(odd, model("glyphs").place)
+    Odd.trained = "zoo.inference.trained_model:Trained"
+    assert type(use_module(odd, model("glyphs").place)) is Trained
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("zoo.inference.trained_model.Trained", 'must be "module:name"'),
+        ("zoo.inference.trained_model:", 'must be "module:name"'),
+        ("no_such_package.trained:Trained", "cannot be imported: .*no_such_package"),
+        ("zoo.inference.trained_model:Nothing", "cannot be imported: .*Nothing"),
+        ("zoo.inference.trained_model:Score", "is no subclass of Trained"),
+        ("zoo.inference.trained_model:as_list", "is no subclass of Trained"),
+    ],
+)
+def test_a_task_that_names_something_else_is_refused_in_words(model, monkeypatch, target, message):
+    task = copy.copy(model("glyphs").task)
+    monkeypatch.setattr(type(task), "trained", target)
+    with pytest.raises(PluginError, match=f"trained of zoo.tasks.classification.Classification.*{message}"):
+        use_module(task, model("glyphs").place)
 
 
 def test_options_that_a_configuration_lacks_are_those_of_the_part_that_it_names():

@@ -11,9 +11,8 @@ from PIL import Image
 
 from zoo import registry
 from zoo.errors import PluginError, UsageError
-from zoo.inference.networks import NETWORKS, TRAINING
-from zoo.inference.rebuild_task import complete_options, rebuild_network, rebuild_task
-from zoo.inference.trained_tasks import use
+from zoo.inference.rebuild_task import TRAINING, complete_options, rebuild_network, rebuild_task
+from zoo.plugins.description import describe_network
 from zoo.plugins.safe_import import import_object
 
 SOURCE = Path("config.json")
@@ -24,6 +23,8 @@ OTHERS = {
     "zoo.tasks.masked.MaskedLM": {**SMALL, "next_sentence": 0.5, "segments": 2},
     "zoo.tasks.translation.Translation": {**SMALL, "decoder_depth": 2},
 }
+BUILT_IN = [f"{part.module}.{part.name}" for part in registry.installed_parts("task") if part.builtin]
+NETWORKS = [path for path in BUILT_IN if path != "zoo.tasks.preference.DPO"]  # whose reference is a second network
 HEAVY = ("lightning", "torchmetrics", "torchvision", "torch._dynamo", "scipy")
 # what commands print goes to standard output; after each, the modules to standard error as a line of JSON
 MODULES = """
@@ -46,10 +47,8 @@ def section(path, **more):
     return complete_options({"class_path": path, "init_args": options})
 
 
-def test_every_built_in_task_but_those_of_two_networks_has_one():
-    paths = {f"{part.module}.{part.name}" for part in registry.installed_parts("task") if part.builtin}
-    assert paths - set(NETWORKS) == {"zoo.tasks.preference.DPO"}  # whose reference is a second network
-    assert set(NETWORKS) <= paths
+def test_a_task_of_two_networks_is_rebuilt_whole():
+    assert rebuild_network({"model": section("zoo.tasks.preference.DPO")}, SOURCE) is None
 
 
 @pytest.mark.parametrize("path", NETWORKS)
@@ -67,19 +66,63 @@ def test_a_network_holds_what_its_task_holds(path):
 def test_options_of_training_are_those_that_the_task_keeps_for_itself(path):
     """Of the task's own arguments, the network has those that are not of training, by the same names."""
     own = set(inspect.signature(task_class(path)).parameters)
-    training = NETWORKS[path].training | TRAINING
-    assert training <= own
+    source = describe_network(*path.rsplit(".", 1))
+    assert source.training_options == task_class(path).training_options
+    assert {*source.training_options, *TRAINING} <= own
     complete = section(path)["init_args"]
-    options, others = NETWORKS[path].split_options(complete)
-    assert set(others) == training
-    assert {**options, **others} == complete
+    assert {*source.training_options, *TRAINING} <= set(complete)
+    assert len({*source.training_options, *TRAINING}) == len(source.training_options) + len(TRAINING)
 
 
 @pytest.mark.parametrize("path", NETWORKS)
-def test_the_class_that_uses_a_network_is_that_of_its_task(path):
-    cls = NETWORKS[path].trained_class()
-    registered = use.dispatch(task_class(path))
-    assert registered is cls or (registered is use.dispatch(object) and cls.__name__ == "TrainedTranslation")
+def test_the_source_of_a_task_says_what_its_class_says(path):
+    source, task = describe_network(*path.rsplit(".", 1)), rebuild_task({"model": section(path)}, SOURCE)
+    assert source.path == f"{type(task.net).__module__}.{type(task.net).__name__}"
+    assert source.trained == type(task).trained
+
+
+def task_source(body, base="CausalLM"):
+    """A module with a task that derives from one of zoo's."""
+    return f"""
+from typing import Any
+from zoo.models.language import LanguageModel
+from zoo.tasks.lm import CausalLM, LanguageTask
+
+class Wide(LanguageModel):
+    pass
+
+class Mine({base}):
+    \"\"\"A task.\"\"\"
+    {body}
+"""
+
+
+CONSTRUCTOR = "def __init__(self, **options): super().__init__(**options)"
+CALL = "def network(**options): return {}"
+
+
+@pytest.mark.parametrize(
+    ("body", "base", "path"),
+    [
+        ("pass", "CausalLM", "zoo.models.language.LanguageModel"),
+        (CALL.format("Wide(**options)"), "CausalLM", "{module}.Wide"),
+        (f"{CONSTRUCTOR}\n    training_options = ('depths',)", "CausalLM", "zoo.models.language.LanguageModel"),
+        (CONSTRUCTOR, "CausalLM", None),  # it may keep more than its network
+        (CALL.format("Wide(dim=8, **options)"), "CausalLM", None),
+        (CALL.format("Wide(8, **options)"), "CausalLM", None),
+        (CALL.format("max(Wide, key=id)(**options)"), "CausalLM", None),
+        ("trained = ''", "CausalLM", None),
+        ("training_options = None", "CausalLM", None),
+        ("training_options = tuple(map(str, ()))", "LanguageTask", None),
+        ("training_options = ()", "LanguageTask", None),  # it has no network
+    ],
+)
+def test_a_network_is_used_alone_where_the_source_says_that_it_is_enough(tmp_path, monkeypatch, body, base, path):
+    module = f"task_source_{tmp_path.name}"
+    (tmp_path / f"{module}.py").write_text(task_source(body, base))
+    monkeypatch.syspath_prepend(tmp_path)
+    source = describe_network(module, "Mine")
+    assert (source and source.path) == (path and path.format(module=module))
 
 
 def test_a_class_that_is_not_allowed_is_refused_among_the_options_of_training():

@@ -16,6 +16,7 @@ from torch.testing import assert_close
 from zoo.data.glyphs import Glyphs
 from zoo.data.phrasebook import Phrasebook
 from zoo.data.text import TextFiles
+from zoo.errors import PluginError
 from zoo.logging.attention_maps import (
     Heatmaps,
     align_tokens,
@@ -131,16 +132,17 @@ def test_a_run_is_equipped_with_heat_maps(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:attention is not drawn")
-def test_a_picture_that_fails_does_not_stop_the_run_and_is_not_tried_again(tmp_path):
+def test_a_picture_that_fails_does_not_stop_the_run_and_is_not_tried_again(tmp_path, monkeypatch):
     tries = []
 
     class Odd(CausalLM):
-        pass
+        pictures = f"{__name__}:refuse"
 
-    @pictures.register
-    def _(task: Odd, data) -> dict:
+    def refuse(task, data):
         tries.append(task)
         raise ValueError("no picture")
+
+    monkeypatch.setitem(globals(), "refuse", refuse)
 
     def build(folder):
         data = lm(folder)[1]
@@ -151,14 +153,22 @@ def test_a_picture_that_fails_does_not_stop_the_run_and_is_not_tried_again(tmp_p
     assert len(tries) == 1
 
 
-def test_a_task_of_its_own_has_no_picture_until_it_registers_one():
+def mine(task, data):
+    return {"mine": data}
+
+
+def test_a_task_of_its_own_has_no_picture_until_it_names_a_function():
     class Mine(Task):
         loss = evaluate = example = None
 
     task = Mine(nn.Linear(2, 2), 1e-3, None, None)
     assert pictures(task, None) == {}
-    pictures.register(Mine, lambda task, data: {"mine": data})
+    Mine.pictures = f"{__name__}:mine"
     assert pictures(task, 3) == {"mine": 3}
+    for target in ("mine", f"{__name__}:nothing", "no_such_package:mine"):
+        Mine.pictures = target
+        with pytest.raises(PluginError, match="pictures of Mine"):
+            pictures(task, 3)
 
 
 def test_a_name_with_a_slash_is_the_whole_tag():
@@ -173,27 +183,22 @@ def trainer_like(**changes):
     return type("T", (), base | changes)()
 
 
-def test_nothing_is_drawn_by_other_processes_in_sanity_checks_or_where_a_process_holds_a_part_of_the_weights(tmp_path):
+def test_nothing_is_drawn_by_other_processes_in_sanity_checks_or_where_a_process_holds_a_part_of_the_weights(
+    tmp_path, monkeypatch
+):
     task, data = lm(tmp_path)
 
-    @pictures.register
-    def _(task: CausalLM, data) -> dict:
-        raise AssertionError
+    monkeypatch.setattr(CausalLM, "pictures", f"{__name__}:nowhere")
 
     class Sharded(DDPStrategy):  # as DeepSpeed's is
         pass
 
-    try:
-        logger = RunLogger(tmp_path, "r/v", {})
-        good = {"loggers": [logger], "datamodule": data, "strategy": DDPStrategy()}
-        for change in ({"is_global_zero": False}, {"sanity_checking": True}, {"strategy": Sharded()}, {"loggers": []}):
-            Heatmaps().on_validation_end(trainer_like(**good | change), task)
-        with pytest.warns(UserWarning, match="AttributeError|AssertionError"):
-            Heatmaps().on_validation_end(trainer_like(**good), task)
-    finally:
-        from zoo.logging.attention_maps import _language
-
-        pictures.register(CausalLM, _language)
+    logger = RunLogger(tmp_path, "r/v", {})
+    good = {"loggers": [logger], "datamodule": data, "strategy": DDPStrategy()}
+    for change in ({"is_global_zero": False}, {"sanity_checking": True}, {"strategy": Sharded()}, {"loggers": []}):
+        Heatmaps().on_validation_end(trainer_like(**good | change), task)
+    with pytest.warns(UserWarning, match="AttributeError|PluginError"):
+        Heatmaps().on_validation_end(trainer_like(**good), task)
 
 
 def test_alignment_is_the_last_cross_attention_whatever_the_padding():

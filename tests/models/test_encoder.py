@@ -18,8 +18,8 @@ TINY = {"dim": 16, "depth": 2, "heads": 2}
 def test_bert_base_has_the_size_of_the_paper():
     with torch.device("meta"):
         net = MaskedLanguageModel(
-            30522, 512, pairs=True, segments=2, embedding_norm=True, dim=768, depth=12, heads=12, position=Learned,
-            block=PostNorm,
+            30522, 512, next_sentence=1.0, segments=2, embedding_norm=True, dim=768, depth=12, heads=12,
+            position=Learned, block=PostNorm,
         )  # fmt: skip
     assert sum(p.numel() for p in net.parameters()) == 110_106_428  # with both heads
 

@@ -8,7 +8,7 @@ import torch
 from tests.tasks.training import TINY
 from zoo.errors import UsageError
 from zoo.inference.language import TrainedLanguageModel
-from zoo.inference.trained_tasks import use
+from zoo.plugins.safe_import import import_target
 from zoo.tasks.preference import DPO
 
 WORDS = 19
@@ -176,6 +176,6 @@ def test_a_run_needs_a_start_or_a_checkpoint():
 
 
 def test_it_generates_as_a_language_model():
-    assert use.dispatch(DPO) is TrainedLanguageModel
+    assert import_target(DPO.trained, "") is TrainedLanguageModel
     with pytest.raises(UsageError, match=r"model\.beta"):
         task_of(beta=0.0)

@@ -39,6 +39,8 @@ class MovingCharacters(ImageData):
     drawn one after the other by a seed fixed for all, so none is in two splits.
     """
 
+    gives = "clips"
+
     def __init__(
         self,
         characters: str = "1234579",

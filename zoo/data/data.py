@@ -30,6 +30,7 @@ class Data(LightningDataModule, ABC):
     """
 
     kind: ClassVar[str] = "data"
+    gives: ClassVar[str] = "something else"  # what its samples are, in the words of `learns_from` of tasks
     # share of the validation and test samples that may stand in the training data, as repeated texts do; 1: all of them
     twins: ClassVar[float] = 0.05
 

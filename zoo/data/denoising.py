@@ -81,6 +81,7 @@ class NoisedRows(BatchDataset):
 class RestorationData(FromText):
     """What both ways of corrupting share: one tokenizer for both sides, and pieces that fit the model."""
 
+    gives = "pairs of texts, a source and its target"
     added: Sequence[str] = (PAD, BOS, EOS, MASK)
 
     def __init__(self, text: Callable[[], TextData], eval_limit: int, seed: int | None) -> None:

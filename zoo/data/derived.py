@@ -52,6 +52,7 @@ class FromText(Data):
     The text's own tokens keep their numbers; those that a subclass adds stand behind them.
     """
 
+    gives = "texts"
     added: Sequence[str] = ()
 
     def __init__(self, text: Callable[[], TextData], seed: int | None) -> None:

@@ -66,6 +66,8 @@ class Dialogues(Data):
     conversation of more than ``max_length`` tokens is left out.
     """
 
+    gives = "texts"
+
     def __init__(
         self,
         tokenizer: str | None,

@@ -21,6 +21,7 @@ from zoo.errors import UsageError
 class ImageData(Data):
     """Labelled images in batches, normalised by the training images' mean and deviation per channel."""
 
+    gives = "images"
     names: list[str]
     mean: list[float]
     std: list[float]

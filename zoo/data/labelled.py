@@ -69,6 +69,8 @@ class LabelledData(Data):
     chosen: the rest is left out.
     """
 
+    gives = "texts with classes"
+
     def __init__(
         self,
         tokenizer: str | None,

@@ -118,6 +118,7 @@ class PairRows(MaskedRows):
 class MaskedText(FromText):
     """A text with masked tokens, different in every epoch: masks depend on (seed, epoch, row)."""
 
+    gives = "texts with hidden tokens"
     added = (PAD, CLS, SEP, MASK)
 
     def __init__(

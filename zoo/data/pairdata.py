@@ -149,6 +149,7 @@ class PairData(Data):
     `max_length` tokens are left out with a warning that counts them, or are an error; nothing is cut off.
     """
 
+    gives = "pairs of texts, a source and its target"
     shared = True
     split_digits = False
     split_ideographs = False

@@ -151,6 +151,8 @@ class PreferenceFiles(Data):
     test split is the validation split.
     """
 
+    gives = "texts"
+
     def __init__(
         self,
         path: str,

@@ -224,6 +224,8 @@ class SpokenLetters(Data):
     evaluation. `size` sounds train, 500 validate and 500 test. ``silent`` is the baseline: silence of the same length.
     """
 
+    gives = "sounds with texts"
+
     def __init__(
         self,
         characters: str = "0123456789abcdefghijklmnopqrstuvwxyz",

@@ -104,6 +104,8 @@ class SyntheticData(Data):
     evaluation. Validation has as many texts again that are ``longer`` times as long: ``accuracy_longer`` is theirs.
     """
 
+    gives = "texts"
+
     def __init__(
         self,
         vocab_size: int,

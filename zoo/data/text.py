@@ -97,6 +97,8 @@ class Blocks(BatchDataset):
 class TextData(Data):
     """Documents packed into one stream of tokens per split."""
 
+    gives = "texts"
+
     def __init__(
         self,
         tokenizer: Scheme,

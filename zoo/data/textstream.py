@@ -227,6 +227,8 @@ class TextStream(Data):
     are never trained with; of these at most `options.val_bytes` are used. A stream has no length: set max_steps.
     """
 
+    gives = "texts"
+
     def __init__(
         self,
         path: str | list[str],

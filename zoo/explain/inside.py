@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from zoo.inference.translation import TrainedTranslation
 from zoo.logging.attention_maps import evaluation, labels
 from zoo.models.attention_weights import attention_layers, record_weights
 from zoo.models.stack import Stack
+from zoo.plugins.safe_import import import_target
 
 TOKENS = 64  # of a text that are explained; the others are left out, and a note says so
 TOP = 3  # guesses of a prediction
@@ -68,13 +68,17 @@ class Inputs:
     notes: list[str] = field(default_factory=list)
 
 
-@functools.singledispatch
 def prepare(model: Trained, text: str | None, image: str | None) -> Inputs:
-    """The inputs of a model for a text or an image. Raises UsageError for a model that takes neither.
+    """The inputs of a model for a text or an image, from the function that its class declares as ``explained_inputs``.
 
-    Plugins register functions for their own classes of trained models with ``prepare.register``.
+    Raises UsageError for a model whose class declares none, and where it reads something else.
     """
-    raise UsageError(f"a {type(model.task).__name__} is explained without an input: leave out --text and --image.")
+    if not model.explained_inputs:
+        raise UsageError(f"a {model.task_name} is explained without an input: leave out --text and --image.")
+    inputs: Inputs = import_target(model.explained_inputs, f"explained_inputs of {type(model).__name__}")(
+        model, text, image
+    )
+    return inputs
 
 
 def _require_text(model: Trained, text: str | None) -> str:
@@ -92,8 +96,8 @@ def _first_tokens(ids: list[int], most: int, notes: list[str]) -> list[int]:
     return ids[:most]
 
 
-@prepare.register
-def _language(model: TrainedLanguageModel, text: str | None, image: str | None) -> Inputs:
+def language_inputs(model: TrainedLanguageModel, text: str | None, image: str | None) -> Inputs:
+    """Inputs from the tokens of a text. Raises UsageError where it is missing or empty."""
     notes: list[str] = []
     ids = model.tokenizer.framed(model.tokenizer.encode(_require_text(model, text)))
     row = torch.tensor([_first_tokens(ids, model.net.max_length, notes)], device=model.device)
@@ -101,8 +105,8 @@ def _language(model: TrainedLanguageModel, text: str | None, image: str | None) 
     return Inputs((row,), getattr(model.net, "stack", None), words, [], words, model.tokenizer, notes=notes)
 
 
-@prepare.register
-def _masked(model: TrainedMaskedLM, text: str | None, image: str | None) -> Inputs:
+def masked_inputs(model: TrainedMaskedLM, text: str | None, image: str | None) -> Inputs:
+    """Inputs from the tokens of a text, with blanks. Raises UsageError where it is missing or empty."""
     notes: list[str] = []
     ids = model.encode_blanks(_require_text(model, text))
     marks = len(model.tokenizer.marked([]))
@@ -113,8 +117,8 @@ def _masked(model: TrainedMaskedLM, text: str | None, image: str | None) -> Inpu
     return Inputs((row,), getattr(model.net, "stack", None), words, [], words, model.tokenizer, notes=notes)
 
 
-@prepare.register
-def _labelling(model: TrainedLabelling, text: str | None, image: str | None) -> Inputs:
+def labelling_inputs(model: TrainedLabelling, text: str | None, image: str | None) -> Inputs:
+    """Inputs from the tokens of a text. Raises UsageError where it is missing or empty."""
     notes: list[str] = []
     ids = _first_tokens(model.tokenizer.encode(_require_text(model, text)), model.room, notes)
     row = torch.tensor([model.tokenizer.marked(ids)], device=model.device)
@@ -123,8 +127,8 @@ def _labelling(model: TrainedLabelling, text: str | None, image: str | None) -> 
     return Inputs((row,), getattr(model.net, "stack", None), words, [], positions, model.names, notes=notes)
 
 
-@prepare.register
-def _translation(model: TrainedTranslation, text: str | None, image: str | None) -> Inputs:
+def translation_inputs(model: TrainedTranslation, text: str | None, image: str | None) -> Inputs:
+    """Inputs from a text, and its translation by the model. Raises UsageError where it is missing or empty."""
     notes: list[str] = []
     ids = _first_tokens(
         model.source_tokenizer.encode(_require_text(model, text)),
@@ -141,8 +145,8 @@ def _translation(model: TrainedTranslation, text: str | None, image: str | None)
     return Inputs((source, row), decoder, words, targets, targets, model.target_tokenizer, notes=notes)
 
 
-@prepare.register
-def _image(model: TrainedClassification, text: str | None, image: str | None) -> Inputs:
+def image_inputs(model: TrainedClassification, text: str | None, image: str | None) -> Inputs:
+    """Inputs from an image. Raises UsageError where it is missing or empty."""
     if image is None:
         raise UsageError(f"a {type(model.task).__name__} reads images: --image FILE.")
     if isinstance(model, TrainedClips):

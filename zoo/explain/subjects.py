@@ -20,10 +20,9 @@ from zoo.config.layers import MISSING, Node
 from zoo.data.data import Data
 from zoo.errors import StorageError, UsageError, ZooError
 from zoo.inference.find_run import EXPORT, WEIGHTS, ModelLocation, find_model
-from zoo.inference.load import load
+from zoo.inference.load import load, use_module
 from zoo.inference.rebuild_task import rebuild_task
 from zoo.inference.trained_model import Trained
-from zoo.inference.trained_tasks import use
 from zoo.parts.position import NoPosition
 from zoo.plugins import diagnosis
 from zoo.tasks.task import Task
@@ -102,7 +101,7 @@ def recipe_subject(name: str, settings: Sequence[Any], allow: Sequence[str] = ()
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="zoo-explain-")))
         load_data(meter, config).save(folder)
         model_task = rebuild_task({"model": model}, source, tuple(allow)).eval().requires_grad_(False).to(device)
-        return use(model_task, ModelLocation(folder, folder / WEIGHTS, full, source))
+        return use_module(model_task, ModelLocation(folder, folder / WEIGHTS, full, source))
 
     flat = run_config.flatten({key: full[key] for key in ("model", "data", "trainer") if key in full})
     values = [OptionValue(key, _text(value), _short(origins.get(key, DEFAULT))) for key, value in flat.items()]

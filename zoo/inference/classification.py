@@ -47,6 +47,7 @@ class TrainedClassification(Trained):
     """An image classifier with the names of its classes and its normalisation."""
 
     files = ("images.json",)
+    explained_inputs = "zoo.explain.inside:image_inputs"
 
     def __init__(self, task: Task | TaskNetwork, place: ModelLocation) -> None:
         super().__init__(task, place)

@@ -34,6 +34,7 @@ class TrainedLabelling(Trained):
     """Base class with the tokenizer and the names of the classes."""
 
     files = ("tokenizer.json", "labels.json")
+    explained_inputs = "zoo.explain.inside:labelling_inputs"
 
     def __init__(self, task: Task | TaskNetwork, place: ModelLocation) -> None:
         super().__init__(task, place)

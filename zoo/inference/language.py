@@ -39,6 +39,7 @@ class TrainedLanguageModel(Trained):
     """A language model with its tokenizer."""
 
     files = ("tokenizer.json",)
+    explained_inputs = "zoo.explain.inside:language_inputs"
     warned_of_length = False  # a warning is said once
     draft: TrainedLanguageModel | str | None = None  # of speculative decoding
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
-from zoo.errors import CheckpointError, UsageError
+from zoo.errors import CheckpointError, PluginError, UsageError
 from zoo.finetuning.finetune import add_adapters, tune_of_config
 from zoo.inference import checkpoint_manifest, part_versions, weight_files
 from zoo.inference.find_run import CONFIG, ModelLocation, find_model
-from zoo.inference.networks import NETWORKS, TaskNetwork
+from zoo.inference.networks import TaskNetwork
 from zoo.inference.rebuild_task import import_section, rebuild_network, rebuild_task
 from zoo.inference.trained_model import Trained
 from zoo.parts.lora import merge
+from zoo.plugins.safe_import import import_target
 
 if TYPE_CHECKING:
     from zoo.tasks.task import Task
@@ -48,14 +50,30 @@ def load(
     model = import_section(place.config["model"], place.source, tuple(allow)) if network is None else network[1]
     place = replace(place, config={**place.config, "model": model})
     if network is not None:
-        module = fill(network[0], place, device)
-        return NETWORKS[model["class_path"]].trained_class()(module, place)
+        return use_module(fill(network[0], place, device), place)
     task = fill(rebuild_task(place.config, place.source, tuple(allow)), place, device)
     if bare:
         return Trained(task, place)
-    from zoo.inference.trained_tasks import use  # here: it imports every task
+    return use_module(task, place)
 
-    return use(task, place)
+
+def use_module(module: Task | TaskNetwork, place: ModelLocation) -> Trained:
+    """The trained model of a task or its network, of the class that the task declares as ``trained``.
+
+    A task that declares none, and whose model has ``begin(source, …)``, is a TrainedTranslation. Raises UsageError for
+    other tasks, and PluginError where the declaration is wrong.
+    """
+    begin = getattr(module.net, "begin", None)
+    translates = begin is not None and next(iter(inspect.signature(begin).parameters), "") == "source"
+    target = module.trained or ("zoo.inference.translation:TrainedTranslation" if translates else "")
+    path = str(place.config["model"]["class_path"])
+    if not target:
+        name = path.rpartition(".")[2]
+        raise UsageError(f'zoo cannot use a trained {name}: its class must say what does, as trained = "module:Class".')
+    cls = import_target(target, f"trained of {path}")
+    if not (isinstance(cls, type) and issubclass(cls, Trained)):
+        raise PluginError(f"trained of {path}: {target} is no subclass of Trained.")
+    return cls(module, place)
 
 
 def fill(module: Module, place: ModelLocation, device: str) -> Module:

@@ -33,6 +33,7 @@ class TrainedMaskedLM(Trained):
     """A masked language model with its tokenizer."""
 
     files = ("tokenizer.json",)
+    explained_inputs = "zoo.explain.inside:masked_inputs"
 
     def __init__(self, task: Task | TaskNetwork, place: ModelLocation) -> None:
         super().__init__(task, place)

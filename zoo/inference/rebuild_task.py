@@ -22,11 +22,14 @@ from zoo.inference.import_policy import (
     search_trusted,
     stdlib_reason,
 )
-from zoo.inference.networks import NETWORKS, TaskNetwork
+from zoo.inference.networks import TaskNetwork
+from zoo.plugins.description import describe_network
 from zoo.plugins.safe_import import describe_import_error, import_object
 
 if TYPE_CHECKING:
     from zoo.tasks.task import Task
+
+TRAINING = ("lr", "optimizer", "schedule")  # options that tasks have and no network
 
 
 def rebuild_task(config: Mapping[str, Any], source: Path, allow: tuple[str, ...] = ()) -> Task:
@@ -45,27 +48,25 @@ def rebuild_network(
     """The network of the task in ``config["model"]``, with random weights, and the section.
 
     The task is not imported. Options of training are not read; what they name must be classes that are allowed. None
-    for a task that is not in NETWORKS, and for options that `rebuild_task` refuses as a whole.
+    for a task whose network alone is not enough (`describe_network`), and for what `rebuild_task` refuses as a whole.
 
     Raises PluginError or UsageError as `rebuild_task` does.
     """
     model = _as_dicts(config["model"])
-    network, init_args = NETWORKS.get(model["class_path"]), model.get("init_args") or {}
-    if network is None or not isinstance(init_args, Mapping):
+    task, init_args = str(model["class_path"]), model.get("init_args") or {}
+    network = describe_network(*task.rsplit(".", 1)) if "." in task and is_allowed(task, allow) else None
+    if network is None or not is_allowed(network.path, allow) or not isinstance(init_args, Mapping):
         return None
-    options, others = network.split_options(init_args)
-    try:
-        more = network.derive(others)
-    except TypeError as error:
-        raise UsageError(f"{source} cannot be built with this version of zoo: {error}") from error
+    others = {name: value for name, value in init_args.items() if name in (*network.training_options, *TRAINING)}
+    options = {name: value for name, value in init_args.items() if name not in others}
     for path in class_paths(others):
         _import_class(path, source, allow)
     own = import_section({"class_path": network.path, "init_args": options}, source, allow)
     module, _, name = network.path.rpartition(".")
     parser = ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(import_object(module, name), "model", fail_untyped=False, required=True)
-    net = _instantiate(parser, {**own, "init_args": {**own["init_args"], **more}}, source)
-    return TaskNetwork(net, allow), {"class_path": model["class_path"], "init_args": {**others, **own["init_args"]}}
+    net = _instantiate(parser, own, source)
+    return TaskNetwork(net, network.trained, allow), {"class_path": task, "init_args": {**others, **own["init_args"]}}
 
 
 def task_of_network(module: TaskNetwork, place: ModelLocation) -> Task:

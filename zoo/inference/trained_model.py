@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -69,6 +69,8 @@ class Trained:
 
     rounded: Sequence[Packed] = ()  # matrices in 8 bits, which are used while they are referenced
     files: tuple[str, ...] = ()  # files of the run folder that inference needs, such as tokenizer.json
+    # "module:function" of a model, a text and an image: the `zoo.explain.inside.Inputs` that `zoo explain` follows
+    explained_inputs: ClassVar[str] = ""
 
     def __init__(self, task: Task | TaskNetwork, place: ModelLocation) -> None:
         self.module: Task | TaskNetwork = task

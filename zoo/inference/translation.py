@@ -42,6 +42,7 @@ class TrainedTranslation(Trained):
     """An encoder-decoder model of any kind with its two tokenizers."""
 
     files = ("source-tokenizer.json", "target-tokenizer.json")
+    explained_inputs = "zoo.explain.inside:translation_inputs"
 
     def __init__(self, task: Task | TaskNetwork, place: ModelLocation) -> None:
         super().__init__(task, place)

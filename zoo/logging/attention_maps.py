@@ -6,7 +6,6 @@ import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import singledispatch
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 
 from zoo.models.attention_weights import attention_layers, record_weights
 from zoo.models.vit import ViT
+from zoo.plugins.safe_import import import_target
 from zoo.tasks.classification import Classification
 from zoo.tasks.lm import CausalLM
 from zoo.tasks.task import Task
@@ -33,19 +33,17 @@ LAYERS, HEADS, QUERIES = 6, 8, 256  # of a large model some, evenly spaced
 LAST = "Cross-attention, last layer, mean of heads"
 
 
-@singledispatch
 def pictures(task: Task, data: Any) -> dict[str, Image.Image]:
-    """Pictures of the attention of ``task``, by name; none for a task without a registered function.
+    """Pictures of ``task``, by name, from the function that it declares as ``pictures``; none where it declares none.
 
     Called in evaluation, without gradients. ``data`` is the run's data module. A name with a slash is the whole tag in
-    TensorBoard, others stand below ``attention``. Another task joins in by ``@pictures.register`` on a function of its
-    class.
+    TensorBoard, others stand below ``attention``.
     """
-    return {}
+    return import_target(task.pictures, f"pictures of {type(task).__name__}")(task, data) if task.pictures else {}
 
 
-@pictures.register
-def _translation(task: TranslationTask, data: Any) -> dict[str, Image.Image]:
+def alignment_pictures(task: TranslationTask, data: Any) -> dict[str, Image.Image]:
+    """The alignment of a few sentences of the validation data with their translations."""
     batch = move_data_to_device(validation(data, 64), task.device)
     slots = batch["slots"].tolist()
     gold = [[slot[1:] for slot in slots if slot[0] == row] for row in range(len(batch["source"]))]
@@ -58,8 +56,8 @@ def _translation(task: TranslationTask, data: Any) -> dict[str, Image.Image]:
     return images
 
 
-@pictures.register
-def _transcription(task: Transcription, data: Any) -> dict[str, Image.Image]:
+def sound_pictures(task: Transcription, data: Any) -> dict[str, Image.Image]:
+    """The alignment of a few sounds of the validation data with their texts."""
     from zoo.logging.attention_figures import alignment
 
     batch, images = move_data_to_device(validation(data, SENTENCES), task.device), {}
@@ -109,8 +107,8 @@ def translation_alignment(net: nn.Module, source: Tensor, source_valid: Tensor |
     return recorded[names[0]].mean(1) if recorded else None
 
 
-@pictures.register
-def _language(task: CausalLM, data: Any) -> dict[str, Image.Image]:
+def language_pictures(task: CausalLM, data: Any) -> dict[str, Image.Image]:
+    """The heads of all layers on the first tokens of the validation data."""
     from zoo.logging.attention_figures import head_grid
 
     tokens = validation(data, 1)["inputs"][:, :TOKENS].to(task.device)
@@ -138,8 +136,8 @@ def layer_title(name: str, number: int) -> str:
     return f"layer {(int(block[1]) if block else number) + 1}"
 
 
-@pictures.register
-def _classification(task: Classification, data: Any) -> dict[str, Image.Image]:
+def patch_pictures(task: Classification, data: Any) -> dict[str, Image.Image]:
+    """What the last layer looks at in a few images of the validation data."""
     from zoo.logging.attention_figures import over_images
 
     batch = move_data_to_device(validation(data, IMAGES), task.device)

@@ -74,7 +74,7 @@ class MaskedLanguageModel(TextEncoder):
         vocab_size: int,
         max_length: int = 512,
         tie: bool = True,
-        pairs: bool = False,
+        next_sentence: float = 0.0,
         activation: Activation = "gelu",
         **encoder,
     ):
@@ -83,7 +83,7 @@ class MaskedLanguageModel(TextEncoder):
             vocab_size: number of tokens.
             max_length: longest sequence the model is made for.
             tie: use the embedding matrix for the output as well (Press and Wolf, 2017).
-            pairs: predict, from the first token, whether the second text follows the first.
+            next_sentence: above 0, predict from the first token whether the second text follows the first.
             activation: of the head.
         """
         super().__init__(vocab_size, max_length, **encoder)
@@ -92,8 +92,8 @@ class MaskedLanguageModel(TextEncoder):
             self.transform = nn.Linear(self.dim, self.dim)
             self.transform_norm = self.stack.another_norm()
             self.head = Output(self.dim, vocab_size, tie)
-            self.pooler = nn.Linear(self.dim, self.dim) if pairs else None
-            self.follows = nn.Linear(self.dim, 2) if pairs else None
+            self.pooler = nn.Linear(self.dim, self.dim) if next_sentence > 0 else None
+            self.follows = nn.Linear(self.dim, 2) if next_sentence > 0 else None
             initialize(self, self.seed)
 
     def fill(self, states: Tensor) -> Tensor:

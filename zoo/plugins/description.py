@@ -122,16 +122,65 @@ class Member:
 def describe_members(module: str, name: str) -> tuple[Member, ...]:
     """The public methods and attributes of a class and its bases, the nearest of each name."""
     members: dict[str, Member] = {}
-    source, hops = _find(module, name), MAX_HOPS
-    while source is not None and hops:
+    for source in _lineage(_find(module, name)):
         for member in _own_members(source.node):
             above = members.setdefault(member.name, member)
             if not above.text and member.text:  # said where a base declares it
                 members[member.name] = replace(above, text=member.text)
-        bases = (base.id for base in source.node.bases if isinstance(base, ast.Name))
-        owner, hops = source.module, hops - 1
-        source = next((parent for base in bases if (parent := _find(owner, base))), None)
     return tuple(members.values())
+
+
+def _lineage(source: _ClassSource | None) -> Iterator[_ClassSource]:
+    """A class and its bases, of each the first whose source text is found."""
+    for _ in range(MAX_HOPS):
+        if source is None:
+            return
+        yield source
+        module, bases = source.module, (base.id for base in source.node.bases if isinstance(base, ast.Name))
+        source = next((parent for base in bases if (parent := _find(module, base))), None)
+
+
+@dataclass(frozen=True)
+class NetworkSource:
+    """What a task says of its network: its class path, the options it lacks, and the class that uses a trained one."""
+
+    path: str
+    training_options: tuple[str, ...]
+    trained: str
+
+
+def describe_network(module: str, name: str) -> NetworkSource | None:
+    """The network of a task, where that alone holds what was trained.
+
+    None unless the task declares ``training_options`` and ``trained``, its ``network`` calls a class with ``**options``
+    alone, and no class between the task and that declaration has a constructor of its own.
+    """
+    network: _ClassSource | None = None
+    declared: dict[str, object] = {}
+    for source in _lineage(_find(module, name)):
+        for item in source.node.body:
+            if isinstance(item, ast.FunctionDef) and item.name == "network" and network is None:
+                network = _called_class(source, item)
+                if network is None:
+                    return None
+        for member in _own_members(source.node):
+            if member.name in ("training_options", "trained"):
+                with contextlib.suppress(ValueError):  # not a literal
+                    declared.setdefault(member.name, ast.literal_eval(member.code))
+        if "training_options" not in declared and _constructor(source.node)[0] is not None:
+            return None
+    options, trained = declared.get("training_options"), declared.get("trained")
+    if network is None or not isinstance(options, tuple) or not isinstance(trained, str) or not trained:
+        return None
+    return NetworkSource(f"{network.module}.{network.node.name}", options, trained)
+
+
+def _called_class(source: _ClassSource, method: ast.FunctionDef) -> _ClassSource | None:
+    """The class that a method calls with its ``**options`` and nothing else."""
+    call = _forwarding_call(method, method.args.kwarg.arg) if method.args.kwarg else None
+    if call is None or call.args or len(call.keywords) > 1 or not isinstance(call.func, ast.Name):
+        return None
+    return _find(source.module, call.func.id)
 
 
 @functools.cache
@@ -301,11 +350,14 @@ def _absolute(module: str, node: ast.ImportFrom) -> str:
     return ".".join([*base, *([node.module] if node.module else [])])
 
 
-def _options(source: _ClassSource, hops: int) -> list[Option]:
-    """The constructor parameters of a class or its nearest base that has a constructor, following `**kwargs`."""
+def _options(source: _ClassSource, hops: int, owner: _ClassSource | None = None) -> list[Option]:
+    """The constructor parameters of a class or its nearest base that has a constructor, following `**kwargs`.
+
+    ``owner`` is the class whose methods ``self`` has, where it inherits the constructor.
+    """
     init, own_options = _constructor(source.node)
     if init is None:
-        return _inherited_options(source, hops)
+        return _inherited_options(source, hops, owner or source)
     options = [*own_options]
     if not all(option.about for option in options):  # said where a base declares it
         above = {option.name: option.about for option in _inherited_options(source, hops)}
@@ -313,7 +365,7 @@ def _options(source: _ClassSource, hops: int) -> list[Option]:
     if init.args.kwarg and hops:
         names = {option.name for option in options}
         options += [
-            option for option in _forwarded_options(source, init, init.args.kwarg.arg, hops) if option.name not in names
+            option for option in _forwarded_options(source, init, hops, owner or source) if option.name not in names
         ]
     return options
 
@@ -333,12 +385,12 @@ def _constructor(node: ast.ClassDef) -> tuple[ast.FunctionDef | None, tuple[Opti
     return init, tuple(_option(argument, default, phrases) for argument, default in pairs)
 
 
-def _inherited_options(source: _ClassSource, hops: int) -> list[Option]:
+def _inherited_options(source: _ClassSource, hops: int, owner: _ClassSource | None = None) -> list[Option]:
     for base in source.node.bases:
         if isinstance(base, ast.Name) and hops:
             parent = _find(source.module, base.id)
             if parent:
-                return _options(parent, hops - 1)
+                return _options(parent, hops - 1, owner)
     return []
 
 
@@ -364,19 +416,19 @@ def _phrases(docstring: str | None) -> dict[str, str]:
     return phrases
 
 
-def _forwarded_options(source: _ClassSource, init: ast.FunctionDef, name: str, hops: int) -> list[Option]:
-    """The options of the class that receives `**name`, except those that the call sets itself."""
-    call = _forwarding_call(init, name)
+def _forwarded_options(source: _ClassSource, function: ast.FunctionDef, hops: int, owner: _ClassSource) -> list[Option]:
+    """The options of the class that receives a function's `**kwargs`, except those that the call sets itself."""
+    call = _forwarding_call(function, function.args.kwarg.arg) if function.args.kwarg else None
     if call is None:
         return []
-    options = _target_options(source, call, hops)
+    options = _target_options(source, call, hops, owner)
     passed_names = {word.arg for word in call.keywords}
     return [option for option in options[len(call.args) :] if option.name not in passed_names]
 
 
 @functools.cache
 def _forwarding_call(init: ast.FunctionDef, name: str) -> ast.Call | None:
-    """The first call in a constructor that passes on `**name`."""
+    """The first call in a function that passes on `**name`."""
     for call in ast.walk(init):
         if isinstance(call, ast.Call) and any(
             word.arg is None and isinstance(word.value, ast.Name) and word.value.id == name for word in call.keywords
@@ -385,10 +437,15 @@ def _forwarding_call(init: ast.FunctionDef, name: str) -> ast.Call | None:
     return None
 
 
-def _target_options(source: _ClassSource, call: ast.Call, hops: int) -> list[Option]:
+def _target_options(source: _ClassSource, call: ast.Call, hops: int, owner: _ClassSource) -> list[Option]:
     function = call.func
     if isinstance(function, ast.Attribute) and function.attr == "__init__":
         return _inherited_options(source, hops)
+    if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id == "self":
+        for home in _lineage(owner):
+            for item in home.node.body:
+                if isinstance(item, ast.FunctionDef) and item.name == function.attr:
+                    return _forwarded_options(home, item, hops, owner)
     if isinstance(function, ast.Name):
         target = _find(source.module, function.id)
         return _options(target, hops - 1) if target else []

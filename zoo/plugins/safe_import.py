@@ -16,6 +16,8 @@ import traceback
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
+from zoo.errors import PluginError
+
 
 def import_object(module: str, name: str) -> Any:
     """The attribute ``name`` of a module. Raises whatever importing it raises, and SystemExit for ``os._exit``."""
@@ -50,6 +52,22 @@ def describe_missing(error: ModuleNotFoundError, module: str) -> str:
         f"there is no module {missing!r} among the installed packages or in {os.getcwd()}. Run the command in the "
         "folder of its file."
     )
+
+
+def import_target(target: str, owner: str) -> Any:
+    """What a class declares as "module:name"; ``owner`` says in messages which attribute of which class declares it.
+
+    Raises PluginError for another text, and where the import fails.
+    """
+    module, _, name = target.partition(":")
+    if not module or not name.isidentifier():
+        raise PluginError(f'{owner} is {target!r}, and must be "module:name".')
+    try:
+        return import_object(module, name)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a plugin may call sys.exit() while it is imported
+        raise PluginError(f"{owner}, {target}, cannot be imported: {describe_import_error(error, module)}") from error
 
 
 def measure_import(module: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from torchmetrics.classification import MulticlassAccuracy
 
 from zoo.models.vit import ClipTransformer, ViT
 from zoo.tasks.schedule import Cosine
-from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_size
+from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_sizes
 from zoo.value_checks import a_rate
 
 Mix: TypeAlias = Literal["none", "mixup", "cutmix", "both"]
@@ -26,6 +26,9 @@ class ImageTask(Task):
 
     kind = "task"  # a base of its own: plugins derive tasks from it
     unit = "image"
+    trained = "zoo.inference.classification:TrainedClassification"
+    learns_from = "images"
+    example_data: ClassVar[tuple[str, ...]] = ("Glyphs", "ImageFolder")
     data_sizes: ClassVar = {"num_classes": 10, "image_size": 32, "channels": 3}
     monitored_metrics: ClassVar[Directions] = {"top1": "max", "loss": "min"}
     net: Any
@@ -40,6 +43,11 @@ class ImageTask(Task):
         optimizer: OptimizerFactory,
         schedule: ScheduleFactory,
     ):
+        """
+        Args:
+            label_smoothing: share of the target spread over all classes.
+            mix: blend images and labels of a batch (mixup), paste patches between them (cutmix), or either by chance.
+        """
         super().__init__(net, lr, optimizer, schedule)
         a_rate(label_smoothing=label_smoothing)
         self.num_classes, self.label_smoothing, self.mix = num_classes, label_smoothing, mix
@@ -98,6 +106,8 @@ class ImageTask(Task):
 class Classification(ImageTask):
     """Name the class of an image; reports loss (nats per image), top-1 and top-5 accuracy."""
 
+    training_options = ("label_smoothing", "mix")
+    pictures = "zoo.logging.attention_maps:patch_pictures"
     net: ViT
 
     def __init__(
@@ -117,16 +127,15 @@ class Classification(ImageTask):
             num_classes: number of classes; what the data has unless given.
             image_size: height and width in pixels; what the data has unless given.
             channels: 1 for grey, 3 for colour; what the data has unless given.
-            label_smoothing: share of the target spread over all classes.
-            mix: blend images and labels of a batch (mixup), paste patches between them (cutmix), or either by chance.
-            lr: learning rate at its peak.
-            optimizer: the optimiser; matrices decay, gains and biases never.
-            schedule: how the learning rate moves.
         """
-        classes = required_size(num_classes, "num_classes")
-        size, depth = required_size(image_size, "image_size"), required_size(channels, "channels")
-        net = ViT(classes, size, depth, seed=torch.initial_seed(), **model)
-        super().__init__(net, classes, label_smoothing, mix, lr, optimizer, schedule)
+        sizes = required_sizes(num_classes=num_classes, image_size=image_size, channels=channels)
+        net = self.network(**sizes, seed=torch.initial_seed(), **model)
+        super().__init__(net, sizes["num_classes"], label_smoothing, mix, lr, optimizer, schedule)
+
+    @staticmethod
+    def network(**options: Any) -> nn.Module:
+        """A ViT."""
+        return ViT(**options)
 
     @classmethod
     def small_sizes(cls, options: Mapping[str, Any]) -> dict[str, int]:
@@ -138,6 +147,10 @@ class ClipClassification(ImageTask):
     """Name the class of a clip, a few frames; reports loss (nats per clip), top-1 and top-5 accuracy."""
 
     unit = "clip"
+    trained = "zoo.inference.classification:TrainedClips"
+    training_options = ("label_smoothing",)
+    learns_from = "clips"
+    example_data = ("MovingCharacters",)
     data_sizes: ClassVar = {"num_classes": 10, "frames": 4, "image_size": 32, "channels": 1}
     in_matrix = False  # its stack is used as Classification's is
     net: ClipTransformer
@@ -160,15 +173,15 @@ class ClipClassification(ImageTask):
             frames: number of frames of a clip; what the data has unless given.
             image_size: height and width in pixels; what the data has unless given.
             channels: 1 for grey, 3 for colour; what the data has unless given.
-            label_smoothing: share of the target spread over all classes.
-            lr: learning rate at its peak.
-            optimizer: the optimiser; matrices decay, gains and biases never.
-            schedule: how the learning rate moves.
         """
-        classes, length = required_size(num_classes, "num_classes"), required_size(frames, "frames")
-        size, depth = required_size(image_size, "image_size"), required_size(channels, "channels")
-        net = ClipTransformer(classes, length, image_size=size, channels=depth, seed=torch.initial_seed(), **model)
-        super().__init__(net, classes, label_smoothing, "none", lr, optimizer, schedule)
+        sizes = required_sizes(num_classes=num_classes, frames=frames, image_size=image_size, channels=channels)
+        net = self.network(**sizes, seed=torch.initial_seed(), **model)
+        super().__init__(net, sizes["num_classes"], label_smoothing, "none", lr, optimizer, schedule)
+
+    @staticmethod
+    def network(**options: Any) -> ClipTransformer:
+        """A ClipTransformer."""
+        return ClipTransformer(**options)
 
     @classmethod
     def small_sizes(cls, options: Mapping[str, Any]) -> dict[str, int]:

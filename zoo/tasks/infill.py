@@ -18,7 +18,9 @@ class FIM(CausalLM):
     """
 
     in_matrix = False  # its stack is CausalLM's
+    trained = "zoo.inference.language:TrainedInfill"
     learns_from = "texts with a middle to fill in"
+    example_data = ("InfillText",)
     monitored_metrics: ClassVar[Directions] = {"loss": "min", "bits_per_byte": "min", "middle_loss": "min"}
     mean_metrics = ("bits_per_byte", "middle_loss")
 

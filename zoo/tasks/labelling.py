@@ -13,7 +13,7 @@ from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 from zoo.models.encoder import TextClassifier, TextEncoder, TokenClassifier
 from zoo.models.hierarchical import HierarchicalClassifier
 from zoo.tasks.schedule import Linear
-from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_size
+from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_sizes
 from zoo.value_checks import a_rate
 
 IGNORE = -100
@@ -23,6 +23,8 @@ class Labelling(Task):
     """What naming the class of a text and of a token share: loss, accuracy, and F1, a mean over the classes."""
 
     kind = "task"  # a base, as Task is: it has no network of its own
+    learns_from = "texts with classes"
+    example_data = ("DocTopics", "LabelledFiles")
     data_sizes: ClassVar = {"vocab_size": 64, "num_classes": 5, "max_length": 64}
     in_matrix = False  # its stack is used as Translation's encoder is
     monitored_metrics: ClassVar[Directions] = {"accuracy": "max", "f1": "max", "loss": "min"}
@@ -37,6 +39,10 @@ class Labelling(Task):
         optimizer: OptimizerFactory,
         schedule: ScheduleFactory,
     ):
+        """
+        Args:
+            label_smoothing: share of the target spread over all classes.
+        """
         super().__init__(net, lr, optimizer, schedule)
         a_rate(label_smoothing=label_smoothing)
         self.num_classes, self.label_smoothing = num_classes, label_smoothing
@@ -95,6 +101,7 @@ class TextClassification(Labelling):
 
     kind = "task"  # a base of its own: plugins derive tasks from it
     unit = "text"
+    trained = "zoo.inference.labelling:TrainedSequenceClassification"
     net: Any
 
     def predict_step(self, batch: dict[str, Tensor], batch_idx: int) -> list[dict[str, Any]]:
@@ -108,7 +115,7 @@ class TextClassification(Labelling):
 class SequenceClassification(TextClassification):
     """Name the class of a text; reports accuracy, F1 (mean over classes) and loss (nats per text)."""
 
-    net: TextClassifier
+    training_options = ("label_smoothing",)
 
     def __init__(
         self,
@@ -126,57 +133,34 @@ class SequenceClassification(TextClassification):
             vocab_size: number of tokens; what the data has unless given.
             num_classes: number of classes; what the data has unless given.
             max_length: longest text in tokens; what the data has unless given.
-            label_smoothing: share of the target spread over all classes.
-            lr: learning rate at its peak.
-            optimizer: the optimiser; matrices decay, gains and biases never.
-            schedule: how the learning rate moves.
         """
-        classes, words = required_size(num_classes, "num_classes"), required_size(vocab_size, "vocab_size")
-        net = TextClassifier(
-            words, classes, required_size(max_length, "max_length"), seed=torch.initial_seed(), **model
-        )
-        super().__init__(net, classes, label_smoothing, lr, optimizer, schedule)
+        sizes = required_sizes(num_classes=num_classes, vocab_size=vocab_size, max_length=max_length)
+        net = self.network(**sizes, seed=torch.initial_seed(), **model)
+        super().__init__(net, sizes["num_classes"], label_smoothing, lr, optimizer, schedule)
+
+    @staticmethod
+    def network(**options: Any) -> nn.Module:
+        """A TextClassifier."""
+        return TextClassifier(**options)
 
 
-class HierarchicalClassification(TextClassification):
+class HierarchicalClassification(SequenceClassification):
     """Name the class of a long text, whose blocks are encoded one by one; reports as SequenceClassification does."""
 
     data_sizes: ClassVar = {"vocab_size": 64, "num_classes": 5, "max_length": 128}  # two blocks
     sample_length = 128
-    net: HierarchicalClassifier
 
-    def __init__(
-        self,
-        vocab_size: int | None = None,
-        num_classes: int | None = None,
-        max_length: int | None = None,
-        label_smoothing: float = 0.0,
-        lr: float = 1e-3,
-        optimizer: OptimizerFactory = AdamW,
-        schedule: ScheduleFactory = Linear,
-        **model,
-    ):
-        """
-        Args:
-            vocab_size: number of tokens; what the data has unless given.
-            num_classes: number of classes; what the data has unless given.
-            max_length: longest text in tokens; what the data has unless given.
-            label_smoothing: share of the target spread over all classes.
-            lr: learning rate at its peak.
-            optimizer: the optimiser; matrices decay, gains and biases never.
-            schedule: how the learning rate moves.
-        """
-        classes, words = required_size(num_classes, "num_classes"), required_size(vocab_size, "vocab_size")
-        net = HierarchicalClassifier(
-            words, classes, required_size(max_length, "max_length"), seed=torch.initial_seed(), **model
-        )
-        super().__init__(net, classes, label_smoothing, lr, optimizer, schedule)
+    @staticmethod
+    def network(**options: Any) -> nn.Module:
+        """A HierarchicalClassifier."""
+        return HierarchicalClassifier(**options)
 
 
 class TokenClassification(Labelling):
     """Name the class of each token of a text; reports accuracy, F1 (mean over classes) and loss (nats per token)."""
 
-    net: TokenClassifier
+    trained = "zoo.inference.labelling:TrainedTokenClassification"
+    training_options = ("label_smoothing",)
 
     def __init__(
         self,
@@ -194,16 +178,15 @@ class TokenClassification(Labelling):
             vocab_size: number of tokens; what the data has unless given.
             num_classes: number of classes; what the data has unless given.
             max_length: longest text in tokens; what the data has unless given.
-            label_smoothing: share of the target spread over all classes.
-            lr: learning rate at its peak.
-            optimizer: the optimiser; matrices decay, gains and biases never.
-            schedule: how the learning rate moves.
         """
-        classes, words = required_size(num_classes, "num_classes"), required_size(vocab_size, "vocab_size")
-        net = TokenClassifier(
-            words, classes, required_size(max_length, "max_length"), seed=torch.initial_seed(), **model
-        )
-        super().__init__(net, classes, label_smoothing, lr, optimizer, schedule)
+        sizes = required_sizes(num_classes=num_classes, vocab_size=vocab_size, max_length=max_length)
+        net = self.network(**sizes, seed=torch.initial_seed(), **model)
+        super().__init__(net, sizes["num_classes"], label_smoothing, lr, optimizer, schedule)
+
+    @staticmethod
+    def network(**options: Any) -> TokenClassifier:
+        """A TokenClassifier."""
+        return TokenClassifier(**options)
 
     def predict_step(self, batch: dict[str, Tensor], batch_idx: int) -> list[dict[str, Any]]:
         """Per text the likeliest class and the label of each token that has a label."""

@@ -12,7 +12,7 @@ from torchmetrics import MeanMetric
 from zoo.models.language import LanguageModel
 from zoo.models.loss import IGNORED, cross_entropy
 from zoo.tasks.schedule import Cosine
-from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_size
+from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_sizes
 
 
 class LanguageTask(Task):
@@ -25,6 +25,9 @@ class LanguageTask(Task):
     """
 
     kind = "task"  # a base of its own: plugins derive tasks from it
+    trained = "zoo.inference.language:TrainedLanguageModel"
+    learns_from = "texts"
+    example_data: ClassVar[tuple[str, ...]] = ("StdlibDocs", "TextFiles")
     prediction = "the next token"
     data_sizes: ClassVar = {"vocab_size": 64, "max_length": 64}
     monitored_metrics: ClassVar[Directions] = {
@@ -115,6 +118,8 @@ class CausalLM(LanguageTask):
     Bits per byte do not depend on how the text was cut into tokens, so they compare across tokenizers.
     """
 
+    training_options: ClassVar[tuple[str, ...]] = ()
+    pictures = "zoo.logging.attention_maps:language_pictures"
     net: LanguageModel
 
     def __init__(
@@ -130,13 +135,14 @@ class CausalLM(LanguageTask):
         Args:
             vocab_size: number of tokens; what the data has unless given.
             max_length: longest sequence; what the data has unless given.
-            lr: learning rate at its peak.
-            optimizer: the optimiser; matrices decay, gains and biases never.
-            schedule: how the learning rate moves.
         """
-        vocab_size, max_length = required_size(vocab_size, "vocab_size"), required_size(max_length, "max_length")
-        net = LanguageModel(vocab_size, max_length, seed=torch.initial_seed(), **model)
-        super().__init__(net, lr, optimizer, schedule)
+        sizes = required_sizes(vocab_size=vocab_size, max_length=max_length)
+        super().__init__(self.network(**sizes, seed=torch.initial_seed(), **model), lr, optimizer, schedule)
+
+    @staticmethod
+    def network(**options: Any) -> LanguageModel:
+        """A LanguageModel."""
+        return LanguageModel(**options)
 
     def loss(self, batch: dict[str, Tensor]) -> Loss:
         """As the base's, computed some rows of logits at a time."""

@@ -1,7 +1,7 @@
 """Masked language modelling."""
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +13,7 @@ from zoo.errors import UsageError
 from zoo.models.encoder import MaskedLanguageModel
 from zoo.models.pseudo_likelihood import pseudo_log_probabilities
 from zoo.tasks.schedule import Cosine
-from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_size
+from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_size, required_sizes
 
 
 class MaskedLM(Task):
@@ -23,6 +23,10 @@ class MaskedLM(Task):
     the model also predicts whether a second text follows a first; ``follow_accuracy`` is how often it is right.
     """
 
+    trained = "zoo.inference.masked:TrainedMaskedLM"
+    training_options = ("mask_token",)
+    learns_from = "texts with hidden tokens"
+    example_data = ("MaskedText",)
     data_sizes: ClassVar = {"vocab_size": 64, "max_length": 64, "mask_token": 1}
     in_matrix = False  # its stack is used as Translation's encoder is
     monitored_metrics: ClassVar[Directions] = {"loss": "min", "accuracy": "max"}
@@ -45,20 +49,22 @@ class MaskedLM(Task):
             max_length: longest sequence; what the data has unless given.
             mask_token: number of the token that hides others; what the data has unless given.
             next_sentence: how many hidden tokens the loss of a pair of texts counts for; 0 leaves pairs out.
-            lr: learning rate at its peak.
-            optimizer: the optimiser; matrices decay, gains and biases never.
-            schedule: how the learning rate moves.
         """
-        vocab_size, max_length = required_size(vocab_size, "vocab_size"), required_size(max_length, "max_length")
+        sizes = required_sizes(vocab_size=vocab_size, max_length=max_length)
         if next_sentence < 0:
             raise UsageError(f"model.next_sentence is a weight, got {next_sentence}.")
-        net = MaskedLanguageModel(vocab_size, max_length, pairs=next_sentence > 0, seed=torch.initial_seed(), **model)
+        net = self.network(**sizes, next_sentence=next_sentence, seed=torch.initial_seed(), **model)
         super().__init__(net, lr, optimizer, schedule)
         if next_sentence and net.segments < 2:
             raise UsageError("model.next_sentence needs two kinds of segments. Add --model.segments 2")
         self.next_sentence, self.mask_token = next_sentence, mask_token
         for name in ("accuracy", "pseudo_perplexity", "follow_accuracy"):
             self.metrics[name] = MeanMetric()
+
+    @staticmethod
+    def network(**options: Any) -> MaskedLanguageModel:
+        """A MaskedLanguageModel."""
+        return MaskedLanguageModel(**options)
 
     def forward(self, tokens: Tensor, valid: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
         """Tokens (B, T) to logits (B, T, vocab_size)."""

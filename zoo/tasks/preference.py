@@ -13,7 +13,7 @@ from zoo.errors import UsageError
 from zoo.models.language import LanguageModel
 from zoo.parts.few_row_linear import linear
 from zoo.tasks.schedule import Cosine
-from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_size
+from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_sizes
 
 
 class DPO(Task):
@@ -27,7 +27,9 @@ class DPO(Task):
     sample_length = 12
     unit = "pair"
     prediction = "the preferred answer"
+    trained = "zoo.inference.language:TrainedLanguageModel"
     learns_from = "pairs of answers, the preferred one and another"
+    example_data = ("Preferences", "PreferenceFiles")
     data_sizes: ClassVar = {"vocab_size": 64, "max_length": 64}
     monitored_metrics: ClassVar[Directions] = {"loss": "min", "accuracy": "max"}
     net: LanguageModel
@@ -47,21 +49,21 @@ class DPO(Task):
             vocab_size: number of tokens; what the data has unless given.
             max_length: longest sequence; what the data has unless given.
             beta: how strongly the model is held to the reference; the paper's 0.1.
-            lr: learning rate at its peak.
-            optimizer: the optimiser; matrices decay, gains and biases never.
-            schedule: how the learning rate moves.
         """
-        vocab_size, max_length = required_size(vocab_size, "vocab_size"), required_size(max_length, "max_length")
+        sizes = required_sizes(vocab_size=vocab_size, max_length=max_length)
         if not 0 < beta < float("inf"):
             raise UsageError(f"model.beta must be above 0, got {beta}.")
-        super().__init__(
-            LanguageModel(vocab_size, max_length, seed=torch.initial_seed(), **model), lr, optimizer, schedule
-        )
+        super().__init__(self.network(**sizes, seed=torch.initial_seed(), **model), lr, optimizer, schedule)
         self.beta = beta
         self.reference = copy.deepcopy(self.net).requires_grad_(False)
         self.has_reference = False  # that of a start or of a checkpoint, not of random weights
         self.metrics["accuracy"] = MeanMetric()
         self.metrics["margin"] = MeanMetric()
+
+    @staticmethod
+    def network(**options: Any) -> LanguageModel:
+        """A LanguageModel."""
+        return LanguageModel(**options)
 
     def take_start(self) -> None:
         """Freeze a copy of the weights that training starts from: the reference."""

@@ -37,15 +37,30 @@ class Task(LightningModule):
     kind = "task"
     unit = "token"  # what a prediction is about, and a cost is per
     prediction = ""  # what its metrics judge: tasks that say the same are compared by the metrics of both
-    learns_from = ""  # the kind of data in words, for messages, where its sizes do not tell
+    learns_from = "something else"  # the kind of data in words, for messages
+    example_data: ClassVar[tuple[str, ...]] = ()  # names of data modules of that kind, for messages
     data_sizes: ClassVar[dict[str, int]] = {}  # options that the data sets where they are None, and a small value each
     monitored_metrics: ClassVar[Directions] = {"loss": "min"}  # of a validation; the first one decides
     in_matrix: ClassVar[bool] = True  # `zoo matrix` builds it; False where another task needs the same of a stack
     sample_length: int = 16  # most tokens of a text of ``sample``
     fixed_length: ClassVar[bool] = False  # whether all its texts have one length, of which padding is a part
+    # "module:Class", a subclass of `zoo.inference.trained_model.Trained`: what uses a trained one
+    trained: ClassVar[str] = ""
+    # options that only training needs, where `network` takes all others by their names and holds all that is trained;
+    # None where it does not. Holds for subclasses that inherit the constructor
+    training_options: ClassVar[tuple[str, ...] | None] = None
+    # "module:function" of a task and its data module, which gives pictures by name that a run logs after a validation
+    pictures: ClassVar[str] = ""
     tokens_seen: Tensor
 
     def __init__(self, net: nn.Module, lr: float, optimizer: OptimizerFactory, schedule: ScheduleFactory):
+        """
+        Args:
+            net: what is trained.
+            lr: learning rate at its peak.
+            optimizer: the optimiser; matrices decay, gains and biases never.
+            schedule: how the learning rate moves.
+        """
         super().__init__()
         if not lr > 0:
             raise UsageError(f"model.lr must be above 0, got {lr}.")
@@ -62,6 +77,14 @@ class Task(LightningModule):
         self.step_losses: list[Tensor] = []  # and the losses of these batches
         self._feeds: list[OwnsLoss] | None = None  # those of the net, while it is trained
         self.loss_log = LossLog()
+
+    @staticmethod
+    def network(**options: Any) -> nn.Module:
+        """``net`` with the options of a task that are its own: a call of its class with ``**options``.
+
+        A constructor calls it as ``self.network(…, **model)``: a subclass may inherit that and have another network.
+        """
+        raise NotImplementedError
 
     def named_buffers(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, Tensor]]:
         """As torch's, names and tensors of any shape, without counters and tables of integers: callbacks and strategies
@@ -270,6 +293,11 @@ def compute_and_reset(metric: Metric) -> float:
     value = float(metric.compute())
     metric.reset()
     return value
+
+
+def required_sizes(**sizes: int | None) -> dict[str, int]:
+    """Sizes that were set, or came from the data. Raises UsageError for the first one that is None."""
+    return {name: required_size(value, name) for name, value in sizes.items()}
 
 
 def required_size(value: int | None, name: str) -> int:

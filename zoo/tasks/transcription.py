@@ -9,7 +9,7 @@ from torchmetrics.functional.text import char_error_rate
 
 from zoo.models.audio import AudioSeq2Seq
 from zoo.tasks.schedule import InverseSqrt
-from zoo.tasks.task import Directions, OptimizerFactory, ScheduleFactory, required_size
+from zoo.tasks.task import Directions, OptimizerFactory, ScheduleFactory, required_sizes
 from zoo.tasks.translation import CorpusScore, TranslationTask
 
 
@@ -21,7 +21,11 @@ class Transcription(TranslationTask):
     substitutions per 100 characters of the true texts.
     """
 
+    trained = "zoo.inference.transcription:TrainedTranscription"
+    training_options = ("label_smoothing",)
+    pictures = "zoo.logging.attention_maps:sound_pictures"
     learns_from = "sounds with texts"
+    example_data = ("SpokenLetters",)
     data_sizes: ClassVar = {"target_vocab_size": 64, "max_length": 16, "sample_rate": 8000, "max_samples": 4000}
     monitored_metrics: ClassVar[Directions] = {"loss": "min", "cer": "min", "exact": "max"}
     in_matrix = False  # its stacks are used as Translation's are
@@ -45,21 +49,18 @@ class Transcription(TranslationTask):
             max_length: longest text; what the data has unless given.
             sample_rate: samples per second; what the data has unless given.
             max_samples: samples of the longest sound; what the data has unless given.
-            label_smoothing: share of the target spread over all tokens.
-            lr: learning rate at its peak.
-            optimizer: the optimiser; matrices decay, gains and biases never.
-            schedule: how the learning rate moves.
         """
-        net = AudioSeq2Seq(
-            required_size(target_vocab_size, "target_vocab_size"),
-            required_size(sample_rate, "sample_rate"),
-            required_size(max_samples, "max_samples"),
-            required_size(max_length, "max_length"),
-            seed=torch.initial_seed(),
-            **model,
+        sizes = required_sizes(
+            target_vocab_size=target_vocab_size, sample_rate=sample_rate, max_samples=max_samples, max_length=max_length
         )
+        net = self.network(**sizes, seed=torch.initial_seed(), **model)
         super().__init__(net, label_smoothing, "none", lr, optimizer, schedule)
         self.text_metrics = {"cer": CorpusScore(char_error_rate, "edits per character of the references")}
+
+    @staticmethod
+    def network(**options: Any) -> AudioSeq2Seq:
+        """A AudioSeq2Seq."""
+        return AudioSeq2Seq(**options)
 
     def predict_step(self, batch: dict[str, Any], batch_idx: int) -> list[dict[str, Any]]:
         """Per sound what was understood, and what was said."""

@@ -19,7 +19,7 @@ from zoo.models.loss import IGNORED, cross_entropy
 from zoo.models.seq2seq import Seq2Seq
 from zoo.parts.packing import Packing
 from zoo.tasks.schedule import InverseSqrt
-from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_size
+from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_sizes
 from zoo.value_checks import a_rate
 
 
@@ -92,6 +92,10 @@ class TranslationTask(Task):
     """
 
     kind = "task"  # a base, as Task is: it has no network of its own
+    trained = "zoo.inference.translation:TrainedTranslation"
+    pictures = "zoo.logging.attention_maps:alignment_pictures"
+    learns_from = "pairs of texts, a source and its target"
+    example_data: ClassVar[tuple[str, ...]] = ("Phrasebook", "ParallelFiles")
     data_sizes: ClassVar = {"source_vocab_size": 64, "target_vocab_size": 64, "max_length": 64}
     monitored_metrics: ClassVar[Directions] = {"loss": "min", "bleu": "max", "exact": "max"}
     sample_length = 8
@@ -105,6 +109,11 @@ class TranslationTask(Task):
         optimizer: OptimizerFactory,
         schedule: ScheduleFactory,
     ):
+        """
+        Args:
+            label_smoothing: share of the target spread over all tokens.
+            bleu_tokenize: how SacreBLEU cuts text into words; zh for Chinese.
+        """
         super().__init__(cast(nn.Module, net), lr, optimizer, schedule)
         a_rate(label_smoothing=label_smoothing)
         self.label_smoothing = label_smoothing
@@ -240,6 +249,7 @@ class TranslationTask(Task):
 class Translation(TranslationTask):
     """Translation by a Transformer; reports loss, BLEU, chrF, exact matches and how well attention is aligned."""
 
+    training_options = ("label_smoothing", "bleu_tokenize")
     net: Seq2Seq
 
     def __init__(
@@ -259,19 +269,17 @@ class Translation(TranslationTask):
             source_vocab_size: number of source tokens; what the data has unless given.
             target_vocab_size: number of target tokens; what the data has unless given.
             max_length: longest source or target; what the data has unless given.
-            label_smoothing: share of the target spread over all tokens.
-            bleu_tokenize: how SacreBLEU cuts text into words; zh for Chinese.
-            lr: learning rate at its peak.
-            optimizer: the optimiser; matrices decay, gains and biases never.
-            schedule: how the learning rate moves.
         """
-        sizes = (
-            required_size(source_vocab_size, "source_vocab_size"),
-            required_size(target_vocab_size, "target_vocab_size"),
+        sizes = required_sizes(
+            source_vocab_size=source_vocab_size, target_vocab_size=target_vocab_size, max_length=max_length
         )
-        length = required_size(max_length, "max_length")
-        net = Seq2Seq(*sizes, length, seed=torch.initial_seed(), **model)
+        net = self.network(**sizes, seed=torch.initial_seed(), **model)
         super().__init__(net, label_smoothing, bleu_tokenize, lr, optimizer, schedule)
+
+    @staticmethod
+    def network(**options: Any) -> Any:
+        """A Seq2Seq."""
+        return Seq2Seq(**options)
 
     def loss(self, batch: dict[str, Any]) -> Loss:
         """As the base's, computed some rows of logits at a time, and without padding in training."""

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from zoo.data.data import Data
 from zoo.models.initialization import preserve_rng
 from zoo.system.torch_internals import TorchDispatchMode, fake_tensors, is_fake, outside_fake_tensors, packs_sequences
-from zoo.tasks.preference import DPO
 from zoo.tasks.task import Task
 
 CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
@@ -276,10 +275,10 @@ def rows(task: Task, data: Mapping[str, Any]) -> int:
     """Samples of the greatest length in a batch of these options of the data; 0 where they set none.
 
     Data that are made of the samples of others, such as masked text, have batches of as many. Exercises train on texts
-    of a share of the greatest length, which those of validation have. A DPO's samples are pairs, which a reference
-    model reads too: 0.
+    of a share of the greatest length, which those of validation have. 0 where a sample has several rows, as a pair of
+    texts does.
     """
-    if isinstance(task, DPO):
+    if any(len(one) > 1 for one in task.example()[0]):
         return 0
     if data.get("max_tokens"):
         return max(1, int(data["max_tokens"]) // max(1, task.example()[1]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -10,9 +11,9 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 
 from zoo.models.initialization import initialize, preserve_rng
-from zoo.tasks.labelling import TextClassification
+from zoo.tasks.labelling import SequenceClassification, TextClassification
 from zoo.tasks.schedule import Linear
-from zoo.tasks.task import OptimizerFactory, ScheduleFactory, required_size
+from zoo.tasks.task import OptimizerFactory, ScheduleFactory, required_sizes
 from zoo.value_checks import a_rate, at_least
 
 FACTOR = 116049371  # of fastText's hash of n-grams
@@ -116,41 +117,19 @@ class NGramBag(nn.Module):
         return self.head(total / weights.sum(1, keepdim=True).clamp(min=1))
 
 
-class TextCNN(TextClassification):
+class TextCNN(SequenceClassification):
     """Name the class of a text by convolutions over its tokens, each reduced to its maximum (Kim, 2014)."""
 
-    net: ConvolutionalClassifier
-
-    def __init__(
-        self,
-        vocab_size: int | None = None,
-        num_classes: int | None = None,
-        max_length: int | None = None,
-        label_smoothing: float = 0.0,
-        lr: float = 1e-3,
-        optimizer: OptimizerFactory = AdamW,
-        schedule: ScheduleFactory = Linear,
-        **model,
-    ):
-        """
-        Args:
-            vocab_size: number of tokens; what the data has unless given.
-            num_classes: number of classes; what the data has unless given.
-            max_length: longest text in tokens; what the data has unless given.
-            label_smoothing: share of the target spread over all classes.
-            lr: learning rate at its peak.
-            optimizer: the optimiser; matrices decay, gains and biases never.
-            schedule: how the learning rate moves.
-        """
-        classes, words = required_size(num_classes, "num_classes"), required_size(vocab_size, "vocab_size")
-        length = required_size(max_length, "max_length")
-        net = ConvolutionalClassifier(words, classes, length, seed=torch.initial_seed(), **model)
-        super().__init__(net, classes, label_smoothing, lr, optimizer, schedule)
+    @staticmethod
+    def network(**options: Any) -> ConvolutionalClassifier:
+        """A ConvolutionalClassifier."""
+        return ConvolutionalClassifier(**options)
 
 
 class FastText(TextClassification):
     """Name the class of a text by the mean of the vectors of its tokens and n-grams (Joulin et al., 2016)."""
 
+    training_options = ("label_smoothing",)
     net: NGramBag
 
     def __init__(
@@ -169,11 +148,12 @@ class FastText(TextClassification):
             vocab_size: number of tokens; what the data has unless given.
             num_classes: number of classes; what the data has unless given.
             max_length: longest text in tokens; what the data has unless given.
-            label_smoothing: share of the target spread over all classes.
-            lr: learning rate at its peak.
-            optimizer: the optimiser; matrices decay, gains and biases never.
-            schedule: how the learning rate moves.
         """
-        classes, words = required_size(num_classes, "num_classes"), required_size(vocab_size, "vocab_size")
-        net = NGramBag(words, classes, required_size(max_length, "max_length"), seed=torch.initial_seed(), **model)
-        super().__init__(net, classes, label_smoothing, lr, optimizer, schedule)
+        sizes = required_sizes(num_classes=num_classes, vocab_size=vocab_size, max_length=max_length)
+        net = self.network(**sizes, seed=torch.initial_seed(), **model)
+        super().__init__(net, sizes["num_classes"], label_smoothing, lr, optimizer, schedule)
+
+    @staticmethod
+    def network(**options: Any) -> NGramBag:
+        """A NGramBag."""
+        return NGramBag(**options)

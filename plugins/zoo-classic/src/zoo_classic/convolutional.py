@@ -10,7 +10,7 @@ from torch.optim import AdamW
 from zoo.models.initialization import initialize, preserve_rng
 from zoo.tasks.lm import LanguageTask
 from zoo.tasks.schedule import Cosine
-from zoo.tasks.task import OptimizerFactory, ScheduleFactory, required_size
+from zoo.tasks.task import OptimizerFactory, ScheduleFactory, required_sizes
 from zoo.value_checks import MOST_MODULES, at_least, at_most
 from zoo_classic.rows import WindowState
 
@@ -74,10 +74,7 @@ class ConvolutionalLM(LanguageTask):
             dim: width of a token's vector.
             depth: number of convolutions, one on top of the other.
             dropout: rate on the output of each convolution and of the last.
-            lr: learning rate at its peak.
-            optimizer: the optimiser; matrices decay, gains and biases never.
-            schedule: how the learning rate moves.
         """
-        sizes = required_size(vocab_size, "vocab_size"), required_size(max_length, "max_length")
-        net = ConvolutionalNet(*sizes, width, dim, depth, dropout, seed=torch.initial_seed())
+        sizes = required_sizes(vocab_size=vocab_size, max_length=max_length)
+        net = ConvolutionalNet(**sizes, width=width, dim=dim, depth=depth, dropout=dropout, seed=torch.initial_seed())
         super().__init__(net, lr, optimizer, schedule)

@@ -11,15 +11,13 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 
 from zoo.errors import UsageError
-from zoo.inference.trained_tasks import use
 from zoo.models.initialization import initialize, preserve_rng
 from zoo.tasks.lm import LanguageTask
 from zoo.tasks.schedule import Cosine
-from zoo.tasks.task import Loss, OptimizerFactory, ScheduleFactory, required_size
+from zoo.tasks.task import Loss, OptimizerFactory, ScheduleFactory, required_sizes
 from zoo.value_checks import MOST_MODULES, at_least, at_most
 from zoo_classic.rows import rows
 from zoo_classic.spelling import CharacterCNN, spell
-from zoo_classic.trained import TrainedELMo
 
 Input = Literal["tokens", "letters"]
 
@@ -160,6 +158,8 @@ class ELMo(LanguageTask):
     trained one has ``embed``, and ``Mix`` learns for a task of one's own which layers it needs.
     """
 
+    trained = "zoo_classic.trained:TrainedELMo"
+    training_options = ()
     prediction = "the next and the previous token"
     net: BiLM
 
@@ -176,12 +176,15 @@ class ELMo(LanguageTask):
         Args:
             vocab_size: number of tokens; what the data has unless given.
             max_length: longest sequence; what the data has unless given.
-            lr: learning rate at its peak.
-            optimizer: the optimiser; matrices decay, gains and biases never.
-            schedule: how the learning rate moves.
         """
-        sizes = required_size(vocab_size, "vocab_size"), required_size(max_length, "max_length")
-        super().__init__(BiLM(*sizes, seed=torch.initial_seed(), **model), lr, optimizer, schedule)
+        sizes = required_sizes(vocab_size=vocab_size, max_length=max_length)
+        net = self.network(**sizes, seed=torch.initial_seed(), **model)
+        super().__init__(net, lr, optimizer, schedule)
+
+    @staticmethod
+    def network(**options: Any) -> BiLM:
+        """A BiLM."""
+        return BiLM(**options)
 
     def setup(self, stage: str) -> None:
         """Learn from the data how its tokens are spelled."""
@@ -215,6 +218,3 @@ class ELMo(LanguageTask):
         if length > 0:
             self.metrics["bits_per_byte"].update(forth.total / math.log(2) / length, length)
         return Loss(forth.total + back.total, forth.size + back.size)
-
-
-use.register(ELMo, TrainedELMo)

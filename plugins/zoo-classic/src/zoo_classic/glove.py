@@ -10,13 +10,11 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 
 from zoo.errors import UsageError
-from zoo.inference.trained_tasks import use
 from zoo.models.initialization import initialize, preserve_rng
 from zoo.tasks.schedule import Linear
-from zoo.tasks.task import Loss, OptimizerFactory, ScheduleFactory, Task, required_size
+from zoo.tasks.task import Loss, OptimizerFactory, ScheduleFactory, Task, required_sizes
 from zoo.value_checks import at_least
 from zoo_classic.rows import NOTHING, rows
-from zoo_classic.trained import TrainedVectors
 
 
 class Cells(NamedTuple):
@@ -95,6 +93,9 @@ class GloVe(Task):
     """
 
     unit = "pair"
+    trained = "zoo_classic.trained:TrainedVectors"
+    learns_from = "texts"
+    example_data = ("StdlibDocs", "TextFiles")
     data_sizes = {"vocab_size": 64, "max_length": 64}  # noqa: RUF012
     net: GloVeVectors
 
@@ -126,11 +127,17 @@ class GloVe(Task):
         at_least(1, window=window, cells=cells)
         if not most > 0 or not 0 <= power <= 1:
             raise UsageError(f"most must be above 0 and power lie between 0 and 1, got {most} and {power}.")
-        sizes = required_size(vocab_size, "vocab_size"), required_size(max_length, "max_length")
-        super().__init__(GloVeVectors(*sizes, seed=torch.initial_seed(), **model), lr, optimizer, schedule)
+        sizes = required_sizes(vocab_size=vocab_size, max_length=max_length)
+        net = self.network(**sizes, seed=torch.initial_seed(), **model)
+        super().__init__(net, lr, optimizer, schedule)
         self.window, self.cells, self.most, self.power = window, cells, most, power
         self.separator = NOTHING
         self.table: Cells | None = None  # of the training text, sorted by row and column
+
+    @staticmethod
+    def network(**options: Any) -> GloVeVectors:
+        """A GloVeVectors."""
+        return GloVeVectors(**options)
 
     def setup(self, stage: str) -> None:
         """Count the co-occurrences of the training text. Raises UsageError for data without one."""
@@ -181,6 +188,3 @@ class GloVe(Task):
         """One row of tokens (1, T) on the meta device, and T."""
         length = self.net.max_length
         return (torch.zeros(1, length, dtype=torch.long, device="meta"),), length
-
-
-use.register(GloVe, TrainedVectors)

@@ -11,7 +11,7 @@ from torch.optim import AdamW, Optimizer
 from zoo.errors import UsageError
 from zoo.tasks.lm import LanguageTask
 from zoo.tasks.schedule import Constant
-from zoo.tasks.task import required_size
+from zoo.tasks.task import required_sizes
 from zoo_classic.counts import Counts, Smoothing
 from zoo_classic.rows import rows
 
@@ -56,8 +56,8 @@ class NGram(LanguageTask):
             smoothing: laplace adds to every count; kneser_ney takes from every count and asks shorter n-grams.
             add: what laplace adds; 0 is the plain ratio of counts, which gives nothing to what was never met.
         """
-        sizes = required_size(vocab_size, "vocab_size"), required_size(max_length, "max_length")
-        super().__init__(Counts(*sizes, order, smoothing, add), 1.0, AdamW, Constant)
+        sizes = required_sizes(vocab_size=vocab_size, max_length=max_length)
+        super().__init__(Counts(**sizes, order=order, smoothing=smoothing, add=add), 1.0, AdamW, Constant)
         self.stream: Tensor | None = None  # the training text (1, N), where it is counted as a whole
 
     def on_fit_start(self) -> None:

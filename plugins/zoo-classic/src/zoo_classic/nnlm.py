@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +14,7 @@ from zoo.errors import UsageError
 from zoo.models.initialization import initialize, preserve_rng
 from zoo.tasks.lm import LanguageTask
 from zoo.tasks.schedule import Cosine
-from zoo.tasks.task import OptimizerFactory, ScheduleFactory, required_size
+from zoo.tasks.task import OptimizerFactory, ScheduleFactory, required_sizes
 from zoo_classic.rows import WindowState
 
 
@@ -73,6 +74,7 @@ class NNLM(LanguageTask):
     trained on.
     """
 
+    training_options = ("vectors", "tune")
     net: WindowNet
 
     def __init__(
@@ -92,15 +94,17 @@ class NNLM(LanguageTask):
             max_length: longest sequence; what the data has unless given.
             vectors: a run with the same tokenizer, whose token vectors (V, dim) are taken at the start of training.
             tune: train the vectors; false freezes them.
-            lr: learning rate at its peak.
-            optimizer: the optimiser; matrices decay, gains and biases never.
-            schedule: how the learning rate moves.
         """
-        sizes = required_size(vocab_size, "vocab_size"), required_size(max_length, "max_length")
-        net = WindowNet(*sizes, seed=torch.initial_seed(), **model)
+        sizes = required_sizes(vocab_size=vocab_size, max_length=max_length)
+        net = self.network(**sizes, seed=torch.initial_seed(), **model)
         super().__init__(net, lr, optimizer, schedule)
         self.vectors = vectors
         self.net.embedding.weight.requires_grad_(tune)
+
+    @staticmethod
+    def network(**options: Any) -> WindowNet:
+        """A WindowNet."""
+        return WindowNet(**options)
 
     def setup(self, stage: str) -> None:
         """Take the vectors before training; a checkpoint that is resumed has its own."""

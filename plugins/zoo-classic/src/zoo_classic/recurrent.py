@@ -14,7 +14,7 @@ from zoo.models.initialization import initialize, preserve_rng
 from zoo.models.recurrent import LAYERS
 from zoo.tasks.lm import LanguageTask
 from zoo.tasks.schedule import Cosine
-from zoo.tasks.task import OptimizerFactory, ScheduleFactory, required_size
+from zoo.tasks.task import OptimizerFactory, ScheduleFactory, required_sizes
 
 Cell = Literal["rnn", "gru", "lstm"]
 Hidden = tuple[Tensor, ...]
@@ -97,10 +97,7 @@ class RecurrentLM(LanguageTask):
             dim: width of a token's vector and of a state.
             depth: number of layers.
             dropout: rate on vectors, between layers and on the output.
-            lr: learning rate at its peak.
-            optimizer: the optimiser; matrices decay, gains and biases never.
-            schedule: how the learning rate moves.
         """
-        sizes = required_size(vocab_size, "vocab_size"), required_size(max_length, "max_length")
-        net = RecurrentNet(*sizes, cell, dim, depth, dropout, seed=torch.initial_seed())
+        sizes = required_sizes(vocab_size=vocab_size, max_length=max_length)
+        net = RecurrentNet(**sizes, cell=cell, dim=dim, depth=depth, dropout=dropout, seed=torch.initial_seed())
         super().__init__(net, lr, optimizer, schedule)

@@ -10,12 +10,10 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 
 from zoo.errors import UsageError
-from zoo.inference.trained_tasks import use
 from zoo.models.initialization import initialize, preserve_rng
 from zoo.tasks.schedule import Linear
-from zoo.tasks.task import Loss, OptimizerFactory, ScheduleFactory, Task, required_size
+from zoo.tasks.task import Loss, OptimizerFactory, ScheduleFactory, Task, required_sizes
 from zoo_classic.rows import NOTHING, rows
-from zoo_classic.trained import TrainedVectors
 
 Objective = Literal["skipgram", "cbow"]
 Output = Literal["negative", "softmax"]
@@ -121,6 +119,9 @@ class Word2Vec(Task):
     """
 
     unit = "pair"
+    trained = "zoo_classic.trained:TrainedVectors"
+    learns_from = "texts"
+    example_data = ("StdlibDocs", "TextFiles")
     data_sizes = {"vocab_size": 64, "max_length": 64}  # noqa: RUF012
     net: Vectors
     separator: Tensor
@@ -163,11 +164,17 @@ class Word2Vec(Task):
                 raise UsageError(f"{name} must be at least 1, got {number}.")
         if not 0 <= subsample <= 1:
             raise UsageError(f"subsample is {subsample}: it must lie between 0 and 1.")
-        sizes = required_size(vocab_size, "vocab_size"), required_size(max_length, "max_length")
-        super().__init__(Vectors(*sizes, seed=torch.initial_seed(), **model), lr, optimizer, schedule)
+        sizes = required_sizes(vocab_size=vocab_size, max_length=max_length)
+        net = self.network(**sizes, seed=torch.initial_seed(), **model)
+        super().__init__(net, lr, optimizer, schedule)
         self.objective, self.output = objective, output
         self.window, self.negatives, self.subsample = window, negatives, subsample
         self.register_buffer("separator", torch.tensor(NOTHING))
+
+    @staticmethod
+    def network(**options: Any) -> Vectors:
+        """A Vectors."""
+        return Vectors(**options)
 
     def setup(self, stage: str) -> None:
         """Count how frequent each token is, and learn which one stands between documents."""
@@ -226,6 +233,3 @@ class Word2Vec(Task):
         """One row of tokens (1, T) on the meta device, and T."""
         length = self.net.max_length
         return (torch.zeros(1, length, dtype=torch.long, device="meta"),), length
-
-
-use.register(Word2Vec, TrainedVectors)

@@ -17,7 +17,7 @@ from zoo.parts.few_row_linear import linear
 from zoo.parts.position import Extent
 from zoo.tasks.lm import CausalLM, LanguageTask
 from zoo.tasks.schedule import Cosine
-from zoo.tasks.task import Loss, OptimizerFactory, ScheduleFactory, required_size
+from zoo.tasks.task import Loss, OptimizerFactory, ScheduleFactory, required_sizes
 
 # options of a language model that its modules do not take: they have one block, and share embedding and output matrix
 OF_WHOLE_MODEL = ("tie", "scale_embedding", "seed", "depth", "overrides")
@@ -95,6 +95,7 @@ class MTP(CausalLM):
     """
 
     in_matrix = False  # its stack is CausalLM's
+    training_options = ("ahead_weight",)
     net: MultiTokenModel
 
     def __init__(
@@ -114,18 +115,20 @@ class MTP(CausalLM):
             max_length: longest sequence; what the data has unless given.
             ahead: number of tokens behind the next one that are predicted too.
             ahead_weight: weight of the mean of their losses beside the loss of the next token.
-            lr: learning rate at its peak.
-            optimizer: the optimiser; matrices decay, gains and biases never.
-            schedule: how the learning rate moves.
         """
-        vocab_size, max_length = required_size(vocab_size, "vocab_size"), required_size(max_length, "max_length")
+        sizes = required_sizes(vocab_size=vocab_size, max_length=max_length)
         if not 0 <= ahead_weight < float("inf"):
             raise UsageError(f"model.ahead_weight is a weight, got {ahead_weight}.")
-        net = MultiTokenModel(vocab_size, max_length, ahead, seed=torch.initial_seed(), **model)
+        net = self.network(**sizes, ahead=ahead, seed=torch.initial_seed(), **model)
         LanguageTask.__init__(self, net, lr, optimizer, schedule)
         self.ahead, self.ahead_weight = ahead, ahead_weight
         for k in range(1, ahead + 1):
             self.metrics[f"loss_{k}_later"] = MeanMetric()
+
+    @staticmethod
+    def network(**options: Any) -> MultiTokenModel:
+        """A MultiTokenModel."""
+        return MultiTokenModel(**options)
 
     def loss(self, batch: dict[str, Tensor]) -> Loss:
         """Σ CE(next token) + weight / K · Σ_k Σ CE(token k places behind it), per next token (); rows are (B, T).

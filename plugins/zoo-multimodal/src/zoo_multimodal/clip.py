@@ -13,12 +13,11 @@ from torch.optim import AdamW
 from torchmetrics import MeanMetric
 
 from zoo.errors import UsageError
-from zoo.inference.trained_tasks import use
 from zoo.models.encoder import TextClassifier
 from zoo.models.initialization import initialize, preserve_rng
 from zoo.models.vit import ViT
 from zoo.tasks.schedule import Cosine
-from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_size
+from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_sizes
 from zoo_multimodal.captions import PAD
 from zoo_multimodal.trained import Picture, TrainedOnCaptions
 
@@ -108,6 +107,9 @@ class CLIP(Task):
     """
 
     unit = "pair"
+    trained = "zoo_multimodal.clip:TrainedCLIP"
+    learns_from = "images with texts"
+    example_data = ("CaptionedShapes",)
     data_sizes: ClassVar = {"vocab_size": 24, "max_length": 10, "image_size": 32, "channels": 3}
     monitored_metrics: ClassVar[Directions] = {"loss": "min", "matched": "max"}
     known_failures: ClassVar = {"loss_is_a_sum": "a pair is measured against all others of its batch, not alone"}
@@ -130,16 +132,17 @@ class CLIP(Task):
             max_length: longest caption; what the data has unless given.
             image_size: height and width in pixels; what the data has unless given.
             channels: 1 for grey, 3 for colour; what the data has unless given.
-            lr: learning rate at its peak.
-            optimizer: the optimiser; matrices decay, gains and biases never.
-            schedule: how the learning rate moves.
         """
-        words, length = required_size(vocab_size, "vocab_size"), required_size(max_length, "max_length")
-        side, depth = required_size(image_size, "image_size"), required_size(channels, "channels")
-        net = Towers(words, length, side, depth, seed=torch.initial_seed(), **model)
+        sizes = required_sizes(vocab_size=vocab_size, max_length=max_length, image_size=image_size, channels=channels)
+        net = self.network(**sizes, seed=torch.initial_seed(), **model)
         super().__init__(net, lr, optimizer, schedule)
         for name in ("matched", "zero_shot"):
             self.metrics[name] = MeanMetric()
+
+    @staticmethod
+    def network(**options: Any) -> Towers:
+        """A Towers."""
+        return Towers(**options)
 
     def loss(self, batch: dict[str, Tensor]) -> Loss:
         """InfoNCE summed over images (), in nats, and their number ()."""
@@ -194,6 +197,3 @@ class TrainedCLIP(TrainedOnCaptions):
         net = self.net
         tokens = self.tokens(captions, net.text.max_length)
         return net.images(self.pixels(images, net.image.image_size)) @ net.texts(tokens, tokens != PAD).T
-
-
-use.register(CLIP, TrainedCLIP)

@@ -14,13 +14,12 @@ from torch.optim import AdamW
 from torchmetrics import MeanMetric
 
 from zoo.errors import UsageError
-from zoo.inference.trained_tasks import use
 from zoo.models.decoding_state import LanguageState
 from zoo.models.generation import GenerationConfig, generate
 from zoo.models.initialization import initialize, preserve_rng
 from zoo.models.language import LanguageModel
 from zoo.tasks.schedule import Cosine
-from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_size
+from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_sizes
 from zoo_multimodal.imagetokens import ImageTokenizer
 from zoo_multimodal.shapes import pixels
 from zoo_multimodal.trained import TrainedOnCaptions
@@ -116,6 +115,9 @@ class DALLE(Task):
     codes keep their meaning. ``reconstruction`` is its mean squared error per number in [-1, 1].
     """
 
+    trained = "zoo_multimodal.dalle:TrainedDALLE"
+    learns_from = "images with texts"
+    example_data = ("CaptionedShapes",)
     data_sizes: ClassVar = {"vocab_size": 24, "max_length": 10, "image_size": 32, "channels": 3}
     monitored_metrics: ClassVar[Directions] = {"loss": "min"}
     fixed_length = True
@@ -140,20 +142,20 @@ class DALLE(Task):
             image_size: height and width in pixels; what the data has unless given.
             channels: 1 for grey, 3 for colour; what the data has unless given.
             tokenizer_steps: steps in which the image tokenizer learns.
-            lr: learning rate at its peak.
-            optimizer: the optimiser; matrices decay, gains and biases never.
-            schedule: how the learning rate moves.
         """
-        words, length = required_size(vocab_size, "vocab_size"), required_size(max_length, "max_length")
-        side, depth = required_size(image_size, "image_size"), required_size(channels, "channels")
+        sizes = required_sizes(vocab_size=vocab_size, max_length=max_length, image_size=image_size, channels=channels)
         if tokenizer_steps < 1:
             raise UsageError(f"model.tokenizer_steps must be at least 1, got {tokenizer_steps}.")
-        super().__init__(
-            Painter(words, length, side, depth, seed=torch.initial_seed(), **model), lr, optimizer, schedule
-        )
+        net = self.network(**sizes, seed=torch.initial_seed(), **model)
+        super().__init__(net, lr, optimizer, schedule)
         self.tokenizer_steps = tokenizer_steps
         for name in ("words", "codes", "reconstruction"):
             self.metrics[name] = MeanMetric()
+
+    @staticmethod
+    def network(**options: Any) -> Painter:
+        """A Painter."""
+        return Painter(**options)
 
     def loss(self, batch: dict[str, Tensor]) -> Loss:
         """Cross-entropy summed over words and codes () in nats, at first plus the tokenizer's error; their number."""
@@ -209,6 +211,3 @@ class TrainedDALLE(TrainedOnCaptions):
         config = replace(search or GenerationConfig(temperature=1.0), max_length=length, min_length=length)
         images = pixels(self.net.paint(self.tokens(captions, self.net.text_length), config))
         return [Image.fromarray(one) for one in images.permute(0, 2, 3, 1).cpu().numpy()]
-
-
-use.register(DALLE, TrainedDALLE)

@@ -13,7 +13,6 @@ from torchmetrics import MeanMetric
 
 from zoo.errors import UsageError
 from zoo.inference import find_run, weight_files
-from zoo.inference.trained_tasks import use
 from zoo.models.decoding_state import Seq2SeqState
 from zoo.models.generation import GenerationConfig, generate
 from zoo.models.initialization import initialize, preserve_rng
@@ -24,7 +23,7 @@ from zoo.parts.block import Memory
 from zoo.parts.cache import Caches
 from zoo.parts.position import Extent
 from zoo.tasks.schedule import Cosine
-from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_size
+from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_sizes
 from zoo_multimodal.captions import BEGIN, END, decode
 from zoo_multimodal.clip import pictures
 from zoo_multimodal.gated import looks, open_eyes, renamed
@@ -142,6 +141,9 @@ class Flamingo(Task):
     only what connects them learns. Without, all of it learns. ``gates`` is the mean of abs(tanh) over the gates.
     """
 
+    trained = "zoo_multimodal.flamingo:TrainedFlamingo"
+    learns_from = "images with texts"
+    example_data = ("CaptionedShapes",)
     data_sizes: ClassVar = {"vocab_size": 24, "max_length": 10, "image_size": 32, "channels": 3}
     monitored_metrics: ClassVar[Directions] = {"loss": "min", "exact": "max"}
     net: SeeingLanguageModel
@@ -167,13 +169,9 @@ class Flamingo(Task):
             channels: 1 for grey, 3 for colour; what the data has unless given.
             language: a run of CausalLM, a checkpoint or a recipe, whose weights the language model keeps.
             vision: the same of CLIP, for the image tower.
-            lr: learning rate at its peak.
-            optimizer: the optimiser; matrices decay, gains and biases never.
-            schedule: how the learning rate moves.
         """
-        words, length = required_size(vocab_size, "vocab_size"), required_size(max_length, "max_length")
-        side, depth = required_size(image_size, "image_size"), required_size(channels, "channels")
-        net = SeeingLanguageModel(words, length, side, depth, seed=torch.initial_seed(), **model)
+        sizes = required_sizes(vocab_size=vocab_size, max_length=max_length, image_size=image_size, channels=channels)
+        net = self.network(**sizes, seed=torch.initial_seed(), **model)
         super().__init__(net, lr, optimizer, schedule)
         self.language, self.vision = language, vision
         self.metrics["exact"] = MeanMetric()
@@ -183,6 +181,11 @@ class Flamingo(Task):
                 look.requires_grad_(True)
         if vision is not None:
             net.image.requires_grad_(False)
+
+    @staticmethod
+    def network(**options: Any) -> SeeingLanguageModel:
+        """A SeeingLanguageModel."""
+        return SeeingLanguageModel(**options)
 
     def setup(self, stage: str | None = None) -> None:
         """Load the frozen language model and image encoder before training."""
@@ -259,6 +262,3 @@ class TrainedFlamingo(TrainedOnCaptions):
         """A caption per image, by the likeliest tokens unless ``search`` says otherwise."""
         config = search or GenerationConfig(max_length=self.net.language.max_length - 1)
         return [decode(row) for row in self.net.tell(self.pixels(images, self.net.image.image_size), config)]
-
-
-use.register(Flamingo, TrainedFlamingo)

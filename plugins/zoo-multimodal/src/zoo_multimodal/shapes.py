@@ -64,6 +64,8 @@ class CaptionedShapes(Data):
     every kind, for classification by the nearest caption.
     """
 
+    gives = "images with texts"
+
     def __init__(
         self,
         objects: int = 2,

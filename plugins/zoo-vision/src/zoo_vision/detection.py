@@ -11,14 +11,12 @@ from PIL import Image
 from torch import Tensor
 from torch.optim import AdamW
 
-from zoo.inference.trained_tasks import use
-from zoo.logging.attention_maps import pictures, validation
+from zoo.logging.attention_maps import validation
 from zoo.tasks.schedule import Cosine
-from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_size
+from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_sizes
 from zoo_vision.detr import DETR, check_layers, first_block
 from zoo_vision.precision import AveragePrecision
 from zoo_vision.setloss import NOTHING, Predictions, Targets, Weights, set_loss
-from zoo_vision.trained import TrainedDetection
 
 
 class Detection(Task):
@@ -30,6 +28,10 @@ class Detection(Task):
     """
 
     unit = "image"
+    trained = "zoo_vision.trained:TrainedDetection"
+    pictures = "zoo_vision.detection:box_pictures"
+    learns_from = "images with boxes"
+    example_data = ("DrawnScenes",)
     data_sizes: ClassVar = {"num_classes": 5, "image_size": 32, "channels": 3}
     monitored_metrics: ClassVar[Directions] = {"ap50": "max", "ap": "max", "loss": "min"}
     net: DETR
@@ -55,19 +57,20 @@ class Detection(Task):
             auxiliary: every block of the decoder must find the objects, not the last one alone.
             empty_weight: what a query that finds nothing counts in the cross-entropy, where one that does counts 1.
             box_weights: what L1 distance and 1 - gIoU count, where the cross-entropy counts 1.
-            lr: learning rate at its peak.
-            optimizer: the optimiser; matrices decay, gains and biases never.
-            schedule: how the learning rate moves.
         """
-        classes = required_size(num_classes, "num_classes")
-        size, depth = required_size(image_size, "image_size"), required_size(channels, "channels")
-        net = DETR(classes, size, depth, seed=torch.initial_seed(), **model)
+        sizes = required_sizes(num_classes=num_classes, image_size=image_size, channels=channels)
+        net = self.network(**sizes, seed=torch.initial_seed(), **model)
         super().__init__(net, lr, optimizer, schedule)
         if auxiliary:
             check_layers(first_block(net.decoder))
         distance, overlap = box_weights
         self.auxiliary, self.weights = auxiliary, Weights(1.0, distance, overlap, empty_weight)
-        self.num_classes, self.precision_of = classes, AveragePrecision(classes)
+        self.num_classes, self.precision_of = sizes["num_classes"], AveragePrecision(sizes["num_classes"])
+
+    @staticmethod
+    def network(**options: Any) -> DETR:
+        """A DETR."""
+        return DETR(**options)
 
     @classmethod
     def small_sizes(cls, options: Mapping[str, Any]) -> dict[str, int]:
@@ -132,12 +135,9 @@ class Detection(Task):
         return (torch.zeros(1, self.net.channels, side, side, device="meta"),), 1
 
 
-@pictures.register
-def _detection(task: Detection, data: Any) -> dict[str, Image.Image]:
+def box_pictures(task: Detection, data: Any) -> dict[str, Image.Image]:
+    """The boxes of a few images of the validation data, true and found."""
     from zoo_vision.detection_figures import SCENES, compared  # late: matplotlib takes half a second to load
 
     batch = move_data_to_device(validation(data, SCENES), task.device)
     return {"detection/boxes": compared(task, data, batch)}
-
-
-use.register(Detection, TrainedDetection)

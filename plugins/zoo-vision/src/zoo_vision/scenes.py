@@ -58,6 +58,8 @@ class DrawnScenes(Data):
     own, fixed for all. With `augment` training scenes are turned by quarters and mirrored at random.
     """
 
+    gives = "images with boxes"
+
     def __init__(
         self,
         objects: int = 5,

@@ -7,16 +7,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import AdamW
 from torchvision.ops import StochasticDepth
 
 from zoo.errors import UsageError
 from zoo.models.initialization import initialize, preserve_rng
 from zoo.parts.ffn import FFN, MLP
 from zoo.parts.norm import LayerNorm, Norm
-from zoo.tasks.classification import ImageTask, Mix
-from zoo.tasks.schedule import Cosine
-from zoo.tasks.task import OptimizerFactory, ScheduleFactory, required_size
+from zoo.tasks.classification import Classification
 from zoo_vision.windows import WindowAttention
 
 
@@ -156,41 +153,18 @@ class Slots:
         return SwinBlock(attention, self.ffn(dim, self.hidden * dim), norms, self.dropout, skip)
 
 
-class SwinClassification(ImageTask):
+class SwinClassification(Classification):
     """Name the class of an image by a pyramid of shifted windows (Liu et al., 2021): time grows with the pixels alone.
 
     Reports loss (nats per image), top-1 and top-5 accuracy.
     """
 
-    net: Swin
+    pictures = ""
 
-    def __init__(
-        self,
-        num_classes: int | None = None,
-        image_size: int | None = None,
-        channels: int | None = None,
-        label_smoothing: float = 0.0,
-        mix: Mix = "none",
-        lr: float = 1e-3,
-        optimizer: OptimizerFactory = AdamW,
-        schedule: ScheduleFactory = Cosine,
-        **model,
-    ):
-        """
-        Args:
-            num_classes: number of classes; what the data has unless given.
-            image_size: height and width in pixels; what the data has unless given.
-            channels: 1 for grey, 3 for colour; what the data has unless given.
-            label_smoothing: share of the target spread over all classes.
-            mix: blend images and labels of a batch (mixup), paste patches between them (cutmix), or either by chance.
-            lr: learning rate at its peak.
-            optimizer: the optimiser; matrices decay, gains and biases never.
-            schedule: how the learning rate moves.
-        """
-        classes = required_size(num_classes, "num_classes")
-        size, depth = required_size(image_size, "image_size"), required_size(channels, "channels")
-        net = Swin(classes, size, depth, seed=torch.initial_seed(), **model)
-        super().__init__(net, classes, label_smoothing, mix, lr, optimizer, schedule)
+    @staticmethod
+    def network(**options: Any) -> Any:
+        """A Swin."""
+        return Swin(**options)
 
     @classmethod
     def small_sizes(cls, options: Mapping[str, Any]) -> dict[str, int]:
