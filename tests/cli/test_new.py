@@ -140,7 +140,8 @@ def test_zoo_lists_shows_and_trains_them(packages, tmp_path):
     assert "--model.norm.eps" in zoo("show", "norm", "freshnorm")
     assert "freshcommand" in zoo("--help")
     assert "zoo-fresh-norm" in zoo("freshcommand", "zoo-fresh-*")
-    places = {kind: f"--model.{kind}" for kind in registry.KINDS if kind not in ("task", "data", "command")}
+    others = ("task", "data", *registry.APPLICATION_KINDS)
+    places = {kind: f"--model.{kind}" for kind in registry.KINDS if kind not in others}
     places["callback"] = "--trainer.callbacks"
     parts = [word for kind, place in places.items() for word in (place, full_name(kind))]
     small = ["--model.dim", "16", "--model.depth", "1", "--model.heads", "2", "--trainer.max_steps", "2"]

@@ -33,6 +33,7 @@ import torch
 
 from zoo.errors import CheckpointError, UsageError
 from zoo.inference.rebuild_task import complete_options, rebuild_task
+from zoo.inference.weight_files import keep_own_tensors
 from zoo.pretrained import importer, lookup
 from zoo.pretrained.config_keys import BOOKKEEPING
 
@@ -164,7 +165,7 @@ def siblings() -> dict[str, list[Any]]:
             result.setdefault(key, [])
             if value not in result[key]:
                 result[key].append(value)
-    for family in lookup.FAMILIES:
+    for family in lookup.families():
         for key in (*family.keys.read, *family.keys.fixed, *family.keys.ignored, *family.keys.aliases):
             result.setdefault(key, [1])
     return {key: some if key in STRAY else some[:2] for key, some in result.items()}
@@ -313,7 +314,7 @@ def our_logits(folder: Path, name: str, inputs: dict[str, Any], dtype: torch.dty
     finally:
         importer.rebuild_task, importer.complete_options = rebuild_task, complete_options
     net = one_net({"model": checkpoint.model}, folder).net.eval()
-    for key, tensor in importer.keep_own_tensors(net).items():
+    for key, tensor in keep_own_tensors(net).items():
         tensor.data.copy_(checkpoint.tensors[key])
     net = copy.deepcopy(net).to(dtype) if dtype != torch.float32 else net
     if not inputs:

@@ -94,7 +94,7 @@ def test_what_was_read_wrongly_or_refused_badly(one, verdict, tmp_path):
 
 def families():
     """Each family of transformers with the configuration class of its peer."""
-    every = {peers.transformers.CONFIG_MAPPING[kind]: family for family in lookup.FAMILIES for kind in family.types}
+    every = {peers.transformers.CONFIG_MAPPING[kind]: family for family in lookup.families() for kind in family.types}
     return [(family.name, family, config) for config, family in every.items()]
 
 

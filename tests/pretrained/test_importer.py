@@ -27,14 +27,14 @@ CONFIG = {
 def theirs(tmp_path):
     """A GPT-2 checkpoint, made from our own model by the family's rules backwards."""
     from zoo.inference.rebuild_task import rebuild_task
-    from zoo.pretrained.importer import keep_own_tensors
+    from zoo.inference.weight_files import keep_own_tensors
 
-    config = GPT2.complete(CONFIG, "config.json")
-    model = complete_options({"class_path": GPT2.task, "init_args": GPT2.options(config)})
+    config = GPT2().complete(CONFIG, "config.json")
+    model = complete_options({"class_path": GPT2.task, "init_args": GPT2().options(config)})
     folder = tmp_path / "theirs"
     folder.mkdir()
     tensors = tensor_mapping.write_published(
-        keep_own_tensors(rebuild_task({"model": model}, folder).net), GPT2.map_tensors(config)
+        keep_own_tensors(rebuild_task({"model": model}, folder).net), GPT2().map_tensors(config)
     )
     save_file({key: tensor.detach().contiguous() for key, tensor in tensors.items()}, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(CONFIG))

@@ -12,6 +12,7 @@ from PIL import Image
 from tests.covering import choices_in_turn
 from zoo.cli import main
 from zoo.pretrained.hf_export import export_pretrained
+from zoo.pretrained.vit import TimmViT
 
 DTYPES = {torch.float32: 1e-5, torch.float64: 1e-10}
 TIMM = {"img_size": 16, "patch_size": 4, "embed_dim": 32, "depth": 2, "num_heads": 4, "num_classes": 5}
@@ -69,10 +70,10 @@ def test_a_state_dict_of_timm(options, dtype, tmp_path):
 
 
 def test_timms_names_of_sizes_are_enough(tmp_path):
-    from zoo.pretrained.vit import timm_complete, timm_options
+    family = TimmViT()
 
     for name in ("vit_tiny_patch16_224", "vit_small_patch16_224", "vit_base_patch16_224.augreg_in1k"):
-        expected = timm_options(timm_complete({"architecture": name, "num_classes": 7}, "config.json"))
+        expected = family.options(family.complete({"architecture": name, "num_classes": 7}, "config.json"))
         with torch.device("meta"):
             model = peers.timm.create_model(name, num_classes=7)
         assert expected["dim"] == model.embed_dim

@@ -34,6 +34,7 @@ FIT = {
     "data": "zoo fit vit-glyphs --data {Class}",
     "callback": "zoo fit lm-tiny --trainer.callbacks {Class}",
     "command": "zoo {class} --help",
+    "family": "zoo import CHECKPOINT OUT",
 }
 FIT_PART = "zoo fit lm-tiny --model.{kind} {Class}"
 STACK_ARGUMENTS = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -11,7 +11,6 @@ from zoo.pretrained.config_keys import BOOKKEEPING, Key, Keys, flag, real, size,
 from zoo.pretrained.family import ACTIVATION_NAMES, Config, Family, Options, activation, inner, part, unsupported_value
 from zoo.pretrained.tensor_mapping import MappedTensors, Shaped, Stacked, TensorRule, Tensors
 
-TASK = "zoo.tasks.translation.Translation"
 OFFSET = 2  # rows in front of BART's first position
 READ = {
     "vocab_size": size(50265), "max_position_embeddings": size(1024), "d_model": size(1024),
@@ -36,7 +35,7 @@ ALIASES = {
 }
 
 
-def keys(fixed: dict[str, list[Any]], **read: Key) -> Keys:
+def make_keys(fixed: dict[str, list[Any]], **read: Key) -> Keys:
     """The keys of one of the two: what they have in common, and its own."""
     return Keys({**READ, **read}, {**FIXED, **fixed}, IGNORED, ALIASES)
 
@@ -51,89 +50,6 @@ def both(config: Config, name: str) -> Any:
             config, "encoder_attention_heads", config["model_type"], f"a divisor of {config['d_model']}"
         )
     return one
-
-
-def options(config: Config) -> Options:
-    """Options of zoo's task for a published configuration. Raises UsageError for unsupported values."""
-    bart = config["model_type"] == "bart"
-    if not bart and config["decoder_vocab_size"] not in (None, config["vocab_size"]):
-        raise unsupported_value(config, "decoder_vocab_size", "marian", f"the vocab_size, {config['vocab_size']}")
-    if not bart and config["d_model"] % 2:
-        raise unsupported_value(config, "d_model", "marian", "an even number")
-    return {
-        "source_vocab_size": config["vocab_size"],
-        "target_vocab_size": config["vocab_size"],
-        "max_length": config["max_position_embeddings"],
-        "tie": "all",
-        "scale_embedding": config["scale_embedding"],
-        "output_bias": True,
-        "embedding_norm": bart,
-        "dim": config["d_model"],
-        "depth": config["encoder_layers"],
-        "decoder_depth": config["decoder_layers"],
-        "heads": both(config, "attention_heads"),
-        "hidden": both(config, "ffn_dim"),
-        "position": part("position.Learned", offset=OFFSET) if bart else part("position.Sinusoidal", layout="halves"),
-        "attention": part("attention.MultiHead"),
-        "norm": part("norm.LayerNorm"),
-        "block": part("block.PostNorm"),
-        "ffn": part("ffn.MLP", activation=activation(config, "activation_function")),
-        "dropout": config["dropout"],
-        "attention_dropout": config["attention_dropout"],
-    }
-
-
-def config(options: Options) -> dict[str, Any]:
-    """The configuration keys that BART and Marian share, for the options of zoo's task."""
-    hidden, heads = options["hidden"] or 4 * options["dim"], options["heads"]
-    return {
-        "is_encoder_decoder": True,
-        "vocab_size": options["target_vocab_size"],
-        "max_position_embeddings": options["max_length"],
-        "scale_embedding": options["scale_embedding"],
-        "d_model": options["dim"],
-        "encoder_layers": options["depth"],
-        "decoder_layers": options["decoder_depth"] or options["depth"],
-        **{"encoder_attention_heads": heads, "decoder_attention_heads": heads},
-        **{"encoder_ffn_dim": hidden, "decoder_ffn_dim": hidden},
-        "activation_function": ACTIVATION_NAMES[inner(options["ffn"])["activation"]],
-        "tie_word_embeddings": True,
-        "dropout": options["dropout"],
-        "attention_dropout": options["attention_dropout"],
-    }
-
-
-def bart_config(options: Options) -> dict[str, Any]:
-    """BART's configuration for the options of zoo's task."""
-    return {**config(options), "model_type": "bart"}
-
-
-def marian_config(options: Options) -> dict[str, Any]:
-    """Marian's configuration for the options of zoo's task."""
-    return {**config(options), "model_type": "marian", "decoder_vocab_size": options["target_vocab_size"]}
-
-
-def map_tensors(config: Config) -> MappedTensors:
-    """The rules that convert the family's tensors to zoo's, for a configuration."""
-    bart, size = config["model_type"] == "bart", config["vocab_size"]
-    rules = [
-        TensorRule("model.shared.weight", "target_embedding.weight"),
-        TensorRule("final_logits_bias", "bias.weight", Shaped((1, size), (size,))),
-    ]
-    constants = []
-    for side in ("encoder", "decoder"):
-        places = f"model.{side}.embed_positions.weight"
-        if bart:
-            rules.append(TensorRule(places, f"{side}.position.table.weight"))
-            rules += [
-                TensorRule(f"model.{side}.layernorm_embedding.{end}", f"{side}.entry.{end}")
-                for end in ("weight", "bias")
-            ]
-        else:
-            constants.append(places)
-        rules += stack(config["d_model"], side)
-    copies = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight")
-    return MappedTensors(rules, constants, dict.fromkeys(copies, "model.shared.weight"))
 
 
 def stack(dim: int, side: str) -> list[TensorRule]:
@@ -152,25 +68,114 @@ def stack(dim: int, side: str) -> list[TensorRule]:
     return rules
 
 
-def supplied(config: Config, tensors: Tensors) -> Tensors:
-    """With the bias of the logits, which starts at zero, where a BART was saved without its head."""
-    if "final_logits_bias" in tensors or "BartModel" not in (config.get("architectures") or ()):
-        return tensors
-    return {**tensors, "final_logits_bias": torch.zeros(1, config["vocab_size"])}
+class BART(Family):
+    """BART (Lewis et al., 2020)."""
+
+    name = "bart"
+    types = ("bart",)
+    architectures: ClassVar[tuple[str, ...]] = ("BartForConditionalGeneration", "BartModel")
+    task = "zoo.tasks.translation.Translation"
+    keys = make_keys({"static_position_embeddings": [False], "normalize_embedding": [True]})
+    prefix = "model."
+    example: ClassVar = {
+        "vocab_size": 41, "max_position_embeddings": 16, "d_model": 16, "encoder_layers": 2, "encoder_ffn_dim": 24,
+        "encoder_attention_heads": 2, "decoder_layers": 1, "decoder_ffn_dim": 24, "decoder_attention_heads": 2,
+    }  # fmt: skip
+
+    def options(self, config: Config) -> Options:
+        """Options of zoo's task for a published configuration. Raises UsageError for unsupported values."""
+        bart = config["model_type"] == "bart"
+        if not bart and config["decoder_vocab_size"] not in (None, config["vocab_size"]):
+            raise unsupported_value(config, "decoder_vocab_size", "marian", f"the vocab_size, {config['vocab_size']}")
+        if not bart and config["d_model"] % 2:
+            raise unsupported_value(config, "d_model", "marian", "an even number")
+        return {
+            "source_vocab_size": config["vocab_size"],
+            "target_vocab_size": config["vocab_size"],
+            "max_length": config["max_position_embeddings"],
+            "tie": "all",
+            "scale_embedding": config["scale_embedding"],
+            "output_bias": True,
+            "embedding_norm": bart,
+            "dim": config["d_model"],
+            "depth": config["encoder_layers"],
+            "decoder_depth": config["decoder_layers"],
+            "heads": both(config, "attention_heads"),
+            "hidden": both(config, "ffn_dim"),
+            "position": part("position.Learned", offset=OFFSET)
+            if bart
+            else part("position.Sinusoidal", layout="halves"),
+            "attention": part("attention.MultiHead"),
+            "norm": part("norm.LayerNorm"),
+            "block": part("block.PostNorm"),
+            "ffn": part("ffn.MLP", activation=activation(config, "activation_function")),
+            "dropout": config["dropout"],
+            "attention_dropout": config["attention_dropout"],
+        }
+
+    def config(self, options: Options) -> dict[str, Any]:
+        """The published configuration for the options of zoo's task."""
+        hidden, heads = options["hidden"] or 4 * options["dim"], options["heads"]
+        return {
+            "is_encoder_decoder": True,
+            "vocab_size": options["target_vocab_size"],
+            "max_position_embeddings": options["max_length"],
+            "scale_embedding": options["scale_embedding"],
+            "d_model": options["dim"],
+            "encoder_layers": options["depth"],
+            "decoder_layers": options["decoder_depth"] or options["depth"],
+            **{"encoder_attention_heads": heads, "decoder_attention_heads": heads},
+            **{"encoder_ffn_dim": hidden, "decoder_ffn_dim": hidden},
+            "activation_function": ACTIVATION_NAMES[inner(options["ffn"])["activation"]],
+            "tie_word_embeddings": True,
+            "dropout": options["dropout"],
+            "attention_dropout": options["attention_dropout"],
+        }
+
+    def map_tensors(self, config: Config) -> MappedTensors:
+        """The rules that convert the family's tensors to zoo's, for a configuration."""
+        bart, size = config["model_type"] == "bart", config["vocab_size"]
+        rules = [
+            TensorRule("model.shared.weight", "target_embedding.weight"),
+            TensorRule("final_logits_bias", "bias.weight", Shaped((1, size), (size,))),
+        ]
+        constants = []
+        for side in ("encoder", "decoder"):
+            places = f"model.{side}.embed_positions.weight"
+            if bart:
+                rules.append(TensorRule(places, f"{side}.position.table.weight"))
+                rules += [
+                    TensorRule(f"model.{side}.layernorm_embedding.{end}", f"{side}.entry.{end}")
+                    for end in ("weight", "bias")
+                ]
+            else:
+                constants.append(places)
+            rules += stack(config["d_model"], side)
+        copies = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight")
+        return MappedTensors(rules, constants, dict.fromkeys(copies, "model.shared.weight"))
+
+    def supplied(self, config: Config, tensors: Tensors) -> Tensors:
+        """With the bias of the logits, which starts at zero, where a BART was saved without its head."""
+        if "final_logits_bias" in tensors or "BartModel" not in (config.get("architectures") or ()):
+            return tensors
+        return {**tensors, "final_logits_bias": torch.zeros(1, config["vocab_size"])}
 
 
-BART = Family(
-    "bart", ("bart",), ("BartForConditionalGeneration", "BartModel"), TASK, options, bart_config, map_tensors,
-    keys({"static_position_embeddings": [False], "normalize_embedding": [True]}), supplied=supplied,
-    prefix="model.",
-)  # fmt: skip
-MARIAN = Family(
-    "marian", ("marian",), ("MarianMTModel",), TASK, options, marian_config, map_tensors,
-    keys(
+class Marian(BART):
+    """The translators of Marian (Junczys-Dowmunt et al., 2018)."""
+
+    name = "marian"
+    types = ("marian",)
+    architectures = ("MarianMTModel",)
+    keys = make_keys(
         {
             "static_position_embeddings": [True], "normalize_embedding": [False],
             "share_encoder_decoder_embeddings": [True],
         },
         vocab_size=size(58101), decoder_vocab_size=size(None),
-    ),
-)  # fmt: skip
+    )  # fmt: skip
+    prefix = ""
+
+    def config(self, options: Options) -> dict[str, Any]:
+        """The published configuration for the options of zoo's task."""
+        return {**super().config(options), "decoder_vocab_size": options["target_vocab_size"]}

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -33,7 +32,7 @@ POOLER = {
 }  # fmt: skip
 
 
-def keys(kind: str, task: str) -> Keys:
+def make_keys(kind: str, task: str) -> Keys:
     """The keys of a model with a head: one that names classes has no tied matrix, one that fills in no classes."""
     read = {**READ, "type_vocab_size": size(2)}
     if kind == "roberta":
@@ -124,20 +123,6 @@ def config_of(options: Options, kind: str) -> dict[str, Any]:
     return config if kind == "bert" else {**config, "pad_token_id": first - 1}
 
 
-def masked(config: Config) -> Options:
-    """The head of a masked language model; RoBERTa's activation is always GELU."""
-    bert, pairs = config["model_type"] == "bert", PAIRS in (config.get("architectures") or ())
-    if pairs and config["type_vocab_size"] < 2:
-        raise unsupported_value(config, "type_vocab_size", PAIRS, "2 or more, one for each text of a pair,")
-    name = activation(config, "hidden_act") if bert else "gelu"
-    return {**body(config), "tie": True, "activation": name, "next_sentence": float(pairs)}
-
-
-def written_masked(options: Options, kind: str) -> dict[str, Any]:
-    """The configuration of a masked language model of this ``kind``."""
-    return {**config_of(options, kind), **({"architectures": [PAIRS]} if options["next_sentence"] else {})}
-
-
 def labelled(config: Config) -> Options:
     """The classes of a classifier and its dropout."""
     rate = config["classifier_dropout"]
@@ -155,21 +140,6 @@ def written_labels(options: Options) -> dict[str, Any]:
         "label2id": {f"LABEL_{n}": n for n in range(count)},
         "classifier_dropout": options["head_dropout"],
     }
-
-
-def texts(config: Config) -> Options:
-    """Options of a text classifier for a published configuration. Raises UsageError for unsupported values."""
-    return {**body(config), **labelled(config), "pool": "first", "pooler": "tanh"}
-
-
-def tokens(config: Config) -> Options:
-    """Options of a token classifier for a published configuration. Raises UsageError for unsupported values."""
-    return {**body(config), **labelled(config)}
-
-
-def written_classifier(options: Options, kind: str) -> dict[str, Any]:
-    """The configuration of a classifier of this ``kind``."""
-    return {**config_of(options, kind), **written_labels(options)}
 
 
 def same(theirs: str, ours: str) -> list[TensorRule]:
@@ -206,60 +176,127 @@ def bert_head(weights: str) -> tuple[list[TensorRule], dict[str, str]]:
     return [*rules, TensorRule(f"{first}bias", "head.bias")], copies
 
 
-def map_tensors(config: Config, task: str) -> MappedTensors:
-    """The rules that convert the family's tensors to those of a ``task`` of zoo."""
-    kind = config["model_type"]
-    first = f"{kind}.embeddings."
-    rules = layers(kind, config["hidden_size"], ("query", "key", "value"))
-    rules.append(TensorRule(f"{first}position_embeddings.weight", "stack.position.table.weight"))
-    rules.append(TensorRule(f"{first}token_type_embeddings.weight", "segment.weight"))
-    unread = [f"{first}position_ids", f"{first}token_type_ids"]
-    copies: dict[str, str] = {}
-    pooled = [f"{kind}.pooler.dense.{end}" for end in ("weight", "bias")]
-    if task == MASKED and kind == "bert":
-        more, copies = bert_head(f"{first}word_embeddings.weight")
-        rules += more
-        if PAIRS in (config.get("architectures") or ()):
-            rules += same("bert.pooler.dense", "pooler")
-            rules += [
-                TensorRule(f"cls.seq_relationship.{end}", f"follows.{end}", Reversed()) for end in ("weight", "bias")
-            ]
-        else:
+class BERT(Family):
+    """BERT (Devlin et al., 2019) as a masked language model."""
+
+    name = "bert"
+    types = ("bert",)
+    architectures: ClassVar[tuple[str, ...]] = ("BertForMaskedLM", PAIRS)
+    task = MASKED
+    keys = make_keys("bert", MASKED)
+    example: ClassVar = {
+        "vocab_size": 41, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24,
+        "max_position_embeddings": 16,
+    }  # fmt: skip
+
+    def options(self, config: Config) -> Options:
+        """The head of a masked language model; RoBERTa's activation is always GELU."""
+        bert, pairs = config["model_type"] == "bert", PAIRS in (config.get("architectures") or ())
+        if pairs and config["type_vocab_size"] < 2:
+            raise unsupported_value(config, "type_vocab_size", PAIRS, "2 or more, one for each text of a pair,")
+        name = activation(config, "hidden_act") if bert else "gelu"
+        return {**body(config), "tie": True, "activation": name, "next_sentence": float(pairs)}
+
+    def config(self, options: Options) -> dict[str, Any]:
+        """The published configuration for the options of zoo's task."""
+        return {**config_of(options, self.types[0]), **({"architectures": [PAIRS]} if options["next_sentence"] else {})}
+
+    def map_tensors(self, config: Config) -> MappedTensors:
+        """The rules that convert the family's tensors to zoo's, for a configuration."""
+        kind = config["model_type"]
+        first = f"{kind}.embeddings."
+        rules = layers(kind, config["hidden_size"], ("query", "key", "value"))
+        rules.append(TensorRule(f"{first}position_embeddings.weight", "stack.position.table.weight"))
+        rules.append(TensorRule(f"{first}token_type_embeddings.weight", "segment.weight"))
+        unread = [f"{first}position_ids", f"{first}token_type_ids"]
+        copies: dict[str, str] = {}
+        pooled = [f"{kind}.pooler.dense.{end}" for end in ("weight", "bias")]
+        if self.task == MASKED and kind == "bert":
+            more, copies = bert_head(f"{first}word_embeddings.weight")
+            rules += more
+            if PAIRS in (config.get("architectures") or ()):
+                rules += same("bert.pooler.dense", "pooler")
+                rules += [
+                    TensorRule(f"cls.seq_relationship.{end}", f"follows.{end}", Reversed())
+                    for end in ("weight", "bias")
+                ]
+            else:
+                unread += pooled
+        elif self.task == MASKED:
+            rules += same("lm_head.dense", "transform") + same("lm_head.layer_norm", "transform_norm")
+            rules.append(TensorRule("lm_head.bias", "head.bias"))
+            copies = {
+                "lm_head.decoder.weight": f"{first}word_embeddings.weight",
+                "lm_head.decoder.bias": "lm_head.bias",
+            }
             unread += pooled
-    elif task == MASKED:
-        rules += same("lm_head.dense", "transform") + same("lm_head.layer_norm", "transform_norm")
-        rules.append(TensorRule("lm_head.bias", "head.bias"))
-        copies = {"lm_head.decoder.weight": f"{first}word_embeddings.weight", "lm_head.decoder.bias": "lm_head.bias"}
-        unread += pooled
-    elif task == TEXTS and kind == "bert":
-        rules += same("bert.pooler.dense", "pooler") + same("classifier", "head")
-    elif task == TEXTS:
-        rules += same("classifier.dense", "pooler") + same("classifier.out_proj", "head")
-        unread += pooled
-    else:
-        rules += same("classifier", "head")
-        unread += pooled
-    return MappedTensors(rules, unread, copies)
+        elif self.task == TEXTS and kind == "bert":
+            rules += same("bert.pooler.dense", "pooler") + same("classifier", "head")
+        elif self.task == TEXTS:
+            rules += same("classifier.dense", "pooler") + same("classifier.out_proj", "head")
+            unread += pooled
+        else:
+            rules += same("classifier", "head")
+            unread += pooled
+        return MappedTensors(rules, unread, copies)
+
+    def noticed(self, config: Config, tensors: Tensors) -> Config:
+        """With the head of pairs, where its tensors are there: BERT's own checkpoints are called BertForMaskedLM."""
+        return {**config, "architectures": [PAIRS]} if "cls.seq_relationship.weight" in tensors else config
 
 
-def noticed(config: Config, tensors: Tensors) -> Config:
-    """With the head of pairs, where its tensors are there: BERT's own checkpoints are called BertForMaskedLM."""
-    return {**config, "architectures": [PAIRS]} if "cls.seq_relationship.weight" in tensors else config
+class BERTClassifier(BERT):
+    """BERT that classifies texts."""
+
+    name = "bert-classifier"
+    architectures = ("BertForSequenceClassification",)
+    task = TEXTS
+    keys = make_keys("bert", TEXTS)
+
+    def options(self, config: Config) -> Options:
+        """Options of a text classifier for a published configuration. Raises UsageError for unsupported values."""
+        return {**body(config), **labelled(config), "pool": "first", "pooler": "tanh"}
+
+    def config(self, options: Options) -> dict[str, Any]:
+        """The published configuration for the options of zoo's task."""
+        return {**config_of(options, self.types[0]), **written_labels(options)}
 
 
-def families(kind: str, name: str) -> tuple[Family, Family, Family]:
-    """A model's three families, one for each head."""
-    heads = (f"{name}ForMaskedLM", PAIRS) if kind == "bert" else (f"{name}ForMaskedLM",)
-    write = partial(written_classifier, kind=kind)
-    return (
-        Family(kind, (kind,), heads, MASKED, masked, partial(written_masked, kind=kind),
-               partial(map_tensors, task=MASKED), keys(kind, MASKED), noticed),
-        Family(f"{kind}-classifier", (kind,), (f"{name}ForSequenceClassification",), TEXTS, texts, write,
-               partial(map_tensors, task=TEXTS), keys(kind, TEXTS)),
-        Family(f"{kind}-tagger", (kind,), (f"{name}ForTokenClassification",), TOKENS, tokens, write,
-               partial(map_tensors, task=TOKENS), keys(kind, TOKENS)),
-    )  # fmt: skip
+class BERTTagger(BERTClassifier):
+    """BERT that classifies tokens."""
+
+    name = "bert-tagger"
+    architectures = ("BertForTokenClassification",)
+    task = TOKENS
+    keys = make_keys("bert", TOKENS)
+
+    def options(self, config: Config) -> Options:
+        """Options of a token classifier for a published configuration. Raises UsageError for unsupported values."""
+        return {**body(config), **labelled(config)}
 
 
-BERT, BERT_TEXTS, BERT_TOKENS = families("bert", "Bert")
-ROBERTA, ROBERTA_TEXTS, ROBERTA_TOKENS = families("roberta", "Roberta")
+class RoBERTa(BERT):
+    """RoBERTa (Liu et al., 2019) as a masked language model."""
+
+    name = "roberta"
+    types = ("roberta",)
+    architectures = ("RobertaForMaskedLM",)
+    keys = make_keys("roberta", MASKED)
+
+
+class RoBERTaClassifier(BERTClassifier):
+    """RoBERTa that classifies texts."""
+
+    name = "roberta-classifier"
+    types = ("roberta",)
+    architectures = ("RobertaForSequenceClassification",)
+    keys = make_keys("roberta", TEXTS)
+
+
+class RoBERTaTagger(BERTTagger):
+    """RoBERTa that classifies tokens."""
+
+    name = "roberta-tagger"
+    types = ("roberta",)
+    architectures = ("RobertaForTokenClassification",)
+    keys = make_keys("roberta", TOKENS)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from zoo.pretrained.bert import (
     FIXED,
@@ -40,7 +39,7 @@ TABLE = "stack.blocks.0.attend.part.places."  # which all layers share
 NAME = "deberta-v2"
 
 
-def keys(task: str) -> Keys:
+def make_keys(task: str) -> Keys:
     """The keys of a model with a head."""
     read = {
         **READ, "vocab_size": size(128100), "hidden_size": size(1536), "num_hidden_layers": size(24),
@@ -113,101 +112,123 @@ def body(config: Config) -> Options:
     }
 
 
-def config_of(options: Options) -> dict[str, Any]:
-    """The configuration of a DeBERTa, without that of its head."""
-    attention_options = inner(options["attention"])
-    return {
-        **written_encoder(options),
-        "model_type": "deberta-v2",
-        "position_biased_input": name_of(options["position"]) == "Learned",
-        "relative_attention": True,
-        "pos_att_type": sorted(TERMS[attention_options["pos_att_type"]]),
-        "position_buckets": attention_options["span"] if attention_options["max_distance"] else -1,
-        "max_relative_positions": attention_options["max_distance"] or attention_options["span"],
-        "share_att_key": attention_options["share_att_key"],
-        "norm_rel_ebd": "layer_norm" if attention_options["norm"] else "none",
-        "legacy": True,
-    }
-
-
-def masked(config: Config) -> Options:
-    """Options of a masked language model for a published configuration. Raises UsageError for unsupported values."""
-    return {**body(config), "tie": True, "activation": activation(config, "hidden_act"), "next_sentence": 0.0}
-
-
 def rate(config: Config) -> Config:
     """Their name of the classifier's dropout in the words of BERT."""
     return {**config, "classifier_dropout": config["cls_dropout"]}
 
 
-def texts(config: Config) -> Options:
-    """Options of a text classifier for a published configuration. Raises UsageError for unsupported values."""
-    if config["pooler_hidden_size"] not in (None, config["hidden_size"]):
-        raise unsupported_value(config, "pooler_hidden_size", NAME, str(config["hidden_size"]))
-    pooler = "tanh" if config["pooler_hidden_act"] == "tanh" else activation(config, "pooler_hidden_act")
-    return {**body(config), **labelled(rate(config)), "pool": "first", "pooler": pooler}
+def class_labels(options: Options) -> dict[str, Any]:
+    """The keys of a published configuration that describe classes."""
+    return {key: value for key, value in written_labels(options).items() if key != "classifier_dropout"}
 
 
-def tokens(config: Config) -> Options:
-    """Options of a token classifier for a published configuration. Raises UsageError for unsupported values."""
-    return {**body(config), **labelled({**config, "classifier_dropout": None})}
+class DeBERTa(Family):
+    """DeBERTa, versions 2 and 3 (He et al., 2021 and 2023), as a masked language model."""
 
+    name = NAME
+    types = (NAME,)
+    architectures = ("DebertaV2ForMaskedLM",)
+    task = MASKED
+    keys = make_keys(MASKED)
+    example: ClassVar = {
+        "vocab_size": 41, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24,
+        "max_position_embeddings": 16, "relative_attention": True, "pos_att_type": ["p2c", "c2p"], "legacy": True,
+        "share_att_key": True, "norm_rel_ebd": "layer_norm", "position_buckets": 4, "position_biased_input": False,
+    }  # fmt: skip
 
-def written_texts(options: Options) -> dict[str, Any]:
-    """The configuration of a text classifier."""
-    config, pooler = written_tokens(options), options["pooler"]
-    return {**config, "cls_dropout": options["head_dropout"], "pooler_hidden_act": ACTIVATION_NAMES.get(pooler, pooler)}
+    def options(self, config: Config) -> Options:
+        """Options of zoo's task for a published configuration. Raises UsageError for unsupported values."""
+        return {**body(config), "tie": True, "activation": activation(config, "hidden_act"), "next_sentence": 0.0}
 
+    def config(self, options: Options) -> dict[str, Any]:
+        """The published configuration for the options of zoo's task."""
+        attention_options = inner(options["attention"])
+        return {
+            **written_encoder(options),
+            "position_biased_input": name_of(options["position"]) == "Learned",
+            "relative_attention": True,
+            "pos_att_type": sorted(TERMS[attention_options["pos_att_type"]]),
+            "position_buckets": attention_options["span"] if attention_options["max_distance"] else -1,
+            "max_relative_positions": attention_options["max_distance"] or attention_options["span"],
+            "share_att_key": attention_options["share_att_key"],
+            "norm_rel_ebd": "layer_norm" if attention_options["norm"] else "none",
+            "legacy": True,
+        }
 
-def written_tokens(options: Options) -> dict[str, Any]:
-    """The configuration of a token classifier."""
-    labels = {key: value for key, value in written_labels(options).items() if key != "classifier_dropout"}
-    return {**config_of(options), **labels}
-
-
-def map_tensors(config: Config, task: str) -> MappedTensors:
-    """The rules that convert DeBERTa's tensors to those of a ``task`` of zoo."""
-    rules = layers("deberta", config["hidden_size"], ("query_proj", "key_proj", "value_proj"))
-    rules.append(TensorRule("deberta.encoder.rel_embeddings.weight", f"{TABLE}table.weight"))
-    rules += norm("deberta.encoder.LayerNorm", f"{TABLE}norm")
-    for key, ours in (("key", "place_key"), ("query", "place_query")):
-        theirs = f"deberta.encoder.layer.{{n}}.attention.self.pos_{key}_proj"
-        rules += same(theirs, f"stack.blocks.{{n}}.attend.part.{ours}")
-    first = "deberta.embeddings."
-    rules.append(TensorRule(f"{first}token_type_embeddings.weight", "segment.weight"))
-    places, unread = f"{first}position_embeddings.weight", [f"{first}position_ids"]
-    if config["position_biased_input"]:
-        rules.append(TensorRule(places, "stack.position.table.weight"))
-    else:
-        unread.append(places)  # version 3 has them for a decoder that only its pre-training had
-    copies: dict[str, str] = {}
-    if task == MASKED:
-        unread += [f"mask_predictions.{name}.{end}" for name in ("dense", "LayerNorm", "classifier")
-                   for end in ("weight", "bias")]  # fmt: skip
-        if config["legacy"]:
-            more, copies = bert_head(f"{first}word_embeddings.weight")
-            rules += more
+    def map_tensors(self, config: Config) -> MappedTensors:
+        """The rules that convert the family's tensors to zoo's, for a configuration."""
+        rules = layers("deberta", config["hidden_size"], ("query_proj", "key_proj", "value_proj"))
+        rules.append(TensorRule("deberta.encoder.rel_embeddings.weight", f"{TABLE}table.weight"))
+        rules += norm("deberta.encoder.LayerNorm", f"{TABLE}norm")
+        for key, ours in (("key", "place_key"), ("query", "place_query")):
+            theirs = f"deberta.encoder.layer.{{n}}.attention.self.pos_{key}_proj"
+            rules += same(theirs, f"stack.blocks.{{n}}.attend.part.{ours}")
+        first = "deberta.embeddings."
+        rules.append(TensorRule(f"{first}token_type_embeddings.weight", "segment.weight"))
+        places, unread = f"{first}position_embeddings.weight", [f"{first}position_ids"]
+        if config["position_biased_input"]:
+            rules.append(TensorRule(places, "stack.position.table.weight"))
         else:
-            head = "lm_predictions.lm_head."
-            rules += same(f"{head}dense", "transform") + norm(f"{head}LayerNorm", "transform_norm")
-            rules.append(TensorRule(f"{head}bias", "head.bias"))
-    else:
-        rules += (same("pooler.dense", "pooler") if task == TEXTS else []) + same("classifier", "head")
-    return MappedTensors(rules, unread, copies)
+            unread.append(places)  # version 3 has them for a decoder that only its pre-training had
+        copies: dict[str, str] = {}
+        if self.task == MASKED:
+            unread += [f"mask_predictions.{name}.{end}" for name in ("dense", "LayerNorm", "classifier")
+                       for end in ("weight", "bias")]  # fmt: skip
+            if config["legacy"]:
+                more, copies = bert_head(f"{first}word_embeddings.weight")
+                rules += more
+            else:
+                head = "lm_predictions.lm_head."
+                rules += same(f"{head}dense", "transform") + norm(f"{head}LayerNorm", "transform_norm")
+                rules.append(TensorRule(f"{head}bias", "head.bias"))
+        else:
+            rules += (same("pooler.dense", "pooler") if self.task == TEXTS else []) + same("classifier", "head")
+        return MappedTensors(rules, unread, copies)
+
+    def noticed(self, config: Config, tensors: Tensors) -> Config:
+        """Which of the two heads it is, as the tensors are called: a checkpoint of version 3 does not say it."""
+        new = any(key.startswith("lm_predictions.") for key in tensors)
+        return {**config, "legacy": not new}
 
 
-def noticed(config: Config, tensors: Tensors) -> Config:
-    """Which of the two heads it is, as the tensors are called: a checkpoint of version 3 does not say it."""
-    new = any(key.startswith("lm_predictions.") for key in tensors)
-    return {**config, "legacy": not new}
+class DeBERTaClassifier(DeBERTa):
+    """DeBERTa that classifies texts."""
+
+    name = "deberta-v2-classifier"
+    architectures = ("DebertaV2ForSequenceClassification",)
+    task = TEXTS
+    keys = make_keys(TEXTS)
+
+    def options(self, config: Config) -> Options:
+        """Options of a text classifier for a published configuration. Raises UsageError for unsupported values."""
+        if config["pooler_hidden_size"] not in (None, config["hidden_size"]):
+            raise unsupported_value(config, "pooler_hidden_size", NAME, str(config["hidden_size"]))
+        pooler = "tanh" if config["pooler_hidden_act"] == "tanh" else activation(config, "pooler_hidden_act")
+        return {**body(config), **labelled(rate(config)), "pool": "first", "pooler": pooler}
+
+    def config(self, options: Options) -> dict[str, Any]:
+        """The published configuration for the options of zoo's task."""
+        pooler = options["pooler"]
+        return {
+            **super().config(options),
+            **class_labels(options),
+            "cls_dropout": options["head_dropout"],
+            "pooler_hidden_act": ACTIVATION_NAMES.get(pooler, pooler),
+        }
 
 
-def family(name: str, architecture: str, task: str, read: Any, write: Any) -> Family:
-    """The family of DeBERTa-v2 models with one kind of head."""
-    mapping = partial(map_tensors, task=task)
-    return Family(name, ("deberta-v2",), (architecture,), task, read, write, mapping, keys(task), noticed)
+class DeBERTaTagger(DeBERTa):
+    """DeBERTa that classifies tokens."""
 
+    name = "deberta-v2-tagger"
+    architectures = ("DebertaV2ForTokenClassification",)
+    task = TOKENS
+    keys = make_keys(TOKENS)
 
-DEBERTA = family("deberta-v2", "DebertaV2ForMaskedLM", MASKED, masked, config_of)
-DEBERTA_TEXTS = family("deberta-v2-classifier", "DebertaV2ForSequenceClassification", TEXTS, texts, written_texts)
-DEBERTA_TOKENS = family("deberta-v2-tagger", "DebertaV2ForTokenClassification", TOKENS, tokens, written_tokens)
+    def options(self, config: Config) -> Options:
+        """Options of a token classifier for a published configuration. Raises UsageError for unsupported values."""
+        return {**body(config), **labelled({**config, "classifier_dropout": None})}
+
+    def config(self, options: Options) -> dict[str, Any]:
+        """The published configuration for the options of zoo's task."""
+        return {**super().config(options), **class_labels(options)}

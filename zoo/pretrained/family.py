@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from zoo.errors import UsageError
 from zoo.pretrained.config_keys import Keys, shorten
-from zoo.pretrained.tensor_mapping import MappedTensors, Tensors
+from zoo.pretrained.tensor_mapping import MappedTensors, ReadTensors, Tensors, read_published, write_published
 
 Config = Mapping[str, Any]
 Options = dict[str, Any]
@@ -21,40 +20,75 @@ ACTIVATIONS = {
 ACTIVATION_NAMES = {"gelu": "gelu", "relu": "relu", "swish": "silu", "gelu_tanh": "gelu_new"}
 
 
-@dataclass(frozen=True)
 class Family:
-    """A family of checkpoints, and how each is converted to a task of zoo with its options.
+    """A family of checkpoints, and how each is converted to a task of zoo with its options, and back.
 
-    ``keys`` are all that their configuration may hold. ``options`` reads a complete one; ``config`` writes one, and
-    ``options`` of what it wrote must give the same options again, or the model is none of this family. ``mapped`` gives
-    the tensors' mapping for a complete configuration. ``noticed`` corrects a configuration by the tensors beside it,
-    where its family's files are known to say something else; ``supplied`` adds tensors that their library makes up.
+    A package registers it by an entry point in the group ``zoo.family``. `zoo import` asks each family whether it
+    ``claims`` a configuration; `zoo export` tries those of a ``format`` and writes the family whose ``config``, read
+    by ``options`` again, gives all options of the model.
     """
 
-    name: str
-    types: tuple[str, ...]  # model_type, or timm's architecture
-    architectures: tuple[str, ...]  # the heads that are read; the first is written
+    kind = "family"
+    name: str  # in messages, and in the files of an import
+    types: ClassVar[tuple[str, ...]]  # the values of model_type
+    architectures: ClassVar[tuple[str, ...]]  # the heads that are read; the first is written
     task: str  # a class path
-    options: Callable[[Config], Options]
-    config: Callable[[Options], Options]
-    map_tensors: Callable[[Config], MappedTensors]
-    keys: Keys
-    noticed: Callable[[Config, Tensors], Config] = lambda config, tensors: config
-    supplied: Callable[[Config, Tensors], Tensors] = lambda config, tensors: tensors
-    filled: Callable[[Config, str], Options] | None = None  # instead of what ``keys`` make complete
-    prefix: str = ""  # of all keys, left out where the checkpoint was saved without its head
+    keys: ClassVar[Keys]  # all that the configuration may hold
+    example: ClassVar[Mapping[str, Any]]  # the configuration of a tiny model, by which `zoo check` tries it
+    prefix = ""  # of all keys, left out where the checkpoint was saved without its head
+    format = "hf"  # `zoo export --format`
+    exports = "zoo.pretrained.hf_export:export_pretrained"  # writes a trained model of these families into a folder
 
     @property
     def architecture(self) -> str:
         """The name of the class that loads what we write; empty where the configuration has no word for it."""
         return self.architectures[0] if self.architectures else ""
 
+    def claims(self, config: Config) -> bool:
+        """Whether a published configuration belongs to this family, or to another head of its models."""
+        return config.get("model_type") in self.types
+
     def complete(self, config: Config, source: str) -> dict[str, Any]:
         """A configuration with the peer's default of each key that it lacks.
 
         Raises UsageError that names a key which is not read, or whose value has another type.
         """
-        return self.filled(config, source) if self.filled else self.keys.complete(config, self.name, source)
+        return self.keys.complete(config, self.name, source)
+
+    def options(self, config: Config) -> Options:
+        """Options of zoo's task for a complete configuration. Raises UsageError for unsupported values."""
+        raise NotImplementedError
+
+    def config(self, options: Options) -> dict[str, Any]:
+        """The published configuration for complete options of zoo's task, without model_type.
+
+        Raises KeyError, TypeError or UsageError where it has no word for one of the parts.
+        """
+        raise NotImplementedError
+
+    def map_tensors(self, config: Config) -> MappedTensors:
+        """The rules that convert the family's tensors to zoo's, for a complete configuration."""
+        raise NotImplementedError
+
+    def noticed(self, config: Config, tensors: Tensors) -> Config:
+        """The configuration corrected by the tensors beside it, where files of the family are known to differ."""
+        return config
+
+    def supplied(self, config: Config, tensors: Tensors) -> Tensors:
+        """The tensors with those that their library makes up where a file lacks them."""
+        return tensors
+
+    def write_config(self, options: Options) -> dict[str, Any]:
+        """The published configuration with its model_type, as a file holds it."""
+        return {**({"model_type": self.types[0]} if self.types else {}), **self.config(options)}
+
+    def read_tensors(self, config: Config, tensors: Tensors, source: str) -> ReadTensors:
+        """Tensors of zoo for published ones. Raises CheckpointError that names a key which no rule speaks of."""
+        return read_published(tensors, self.map_tensors(config), source)
+
+    def write_tensors(self, config: Config, tensors: Tensors) -> Tensors:
+        """Published tensors for those of zoo. Raises CheckpointError for a tensor without a rule."""
+        return write_published(tensors, self.map_tensors(config))
 
 
 def part(path: str, **options: Any) -> Options:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from zoo.pretrained.config_keys import BOOKKEEPING, Keys, flag, real, size, word
 from zoo.pretrained.family import ACTIVATION_NAMES, Config, Family, Options, activation, inner, part
@@ -30,78 +30,74 @@ KEYS = Keys(
 )  # fmt: skip
 
 
-def options(config: Config) -> Options:
-    """Options of zoo's task for a published configuration. Raises UsageError for unsupported values."""
-    dim = config["n_embd"]
-    return {
-        "vocab_size": config["vocab_size"],
-        "max_length": config["n_positions"],
-        "dim": dim,
-        "depth": config["n_layer"],
-        "heads": config["n_head"],
-        "hidden": config["n_inner"] or 4 * dim,
-        "tie": config["tie_word_embeddings"],
-        "position": part("position.Learned"),
-        "attention": part("attention.MultiHead"),
-        "norm": part("norm.LayerNorm", eps=config["layer_norm_epsilon"]),
-        "ffn": part("ffn.MLP", activation=activation(config, "activation_function")),
-        "dropout": config["resid_pdrop"],
-        "attention_dropout": config["attn_pdrop"],
-    }
+class GPT2(Family):
+    """GPT-2 (Radford et al., 2019)."""
 
+    name = "gpt2"
+    types = ("gpt2",)
+    architectures = ("GPT2LMHeadModel",)
+    task = "zoo.tasks.lm.CausalLM"
+    keys = KEYS
+    prefix = "transformer."
+    example: ClassVar = {"vocab_size": 41, "n_positions": 16, "n_embd": 16, "n_layer": 2, "n_head": 2}
 
-def config(options: Options) -> dict[str, Any]:
-    """The published configuration for the options of zoo's task."""
-    rate = options["dropout"]
-    return {
-        "vocab_size": options["vocab_size"],
-        "n_positions": options["max_length"],
-        "n_ctx": options["max_length"],
-        "n_embd": options["dim"],
-        "n_layer": options["depth"],
-        "n_head": options["heads"],
-        "n_inner": options["hidden"] or 4 * options["dim"],
-        "tie_word_embeddings": options["tie"],
-        "layer_norm_epsilon": inner(options["norm"])["eps"],
-        "activation_function": ACTIVATION_NAMES[inner(options["ffn"])["activation"]],
-        **{"resid_pdrop": rate, "embd_pdrop": rate, "attn_pdrop": options["attention_dropout"]},
-    }
+    def options(self, config: Config) -> Options:
+        """Options of zoo's task for a published configuration. Raises UsageError for unsupported values."""
+        dim = config["n_embd"]
+        return {
+            "vocab_size": config["vocab_size"],
+            "max_length": config["n_positions"],
+            "dim": dim,
+            "depth": config["n_layer"],
+            "heads": config["n_head"],
+            "hidden": config["n_inner"] or 4 * dim,
+            "tie": config["tie_word_embeddings"],
+            "position": part("position.Learned"),
+            "attention": part("attention.MultiHead"),
+            "norm": part("norm.LayerNorm", eps=config["layer_norm_epsilon"]),
+            "ffn": part("ffn.MLP", activation=activation(config, "activation_function")),
+            "dropout": config["resid_pdrop"],
+            "attention_dropout": config["attn_pdrop"],
+        }
 
+    def config(self, options: Options) -> dict[str, Any]:
+        """The published configuration for the options of zoo's task."""
+        rate = options["dropout"]
+        return {
+            "vocab_size": options["vocab_size"],
+            "n_positions": options["max_length"],
+            "n_ctx": options["max_length"],
+            "n_embd": options["dim"],
+            "n_layer": options["depth"],
+            "n_head": options["heads"],
+            "n_inner": options["hidden"] or 4 * options["dim"],
+            "tie_word_embeddings": options["tie"],
+            "layer_norm_epsilon": inner(options["norm"])["eps"],
+            "activation_function": ACTIVATION_NAMES[inner(options["ffn"])["activation"]],
+            **{"resid_pdrop": rate, "embd_pdrop": rate, "attn_pdrop": options["attention_dropout"]},
+        }
 
-def map_tensors(config: Config) -> MappedTensors:
-    """The rules that convert the family's tensors to zoo's, for a configuration."""
-    theirs, ours = "transformer.h.{n}.", "stack.blocks.{n}."
-    rules = [
-        TensorRule("transformer.wte.weight", "embedding.weight"),
-        TensorRule("transformer.wpe.weight", "stack.position.table.weight"),
-        TensorRule("transformer.ln_f.weight", "stack.norm.weight"),
-        TensorRule("transformer.ln_f.bias", "stack.norm.bias"),
-    ]
-    for key, name in (("ln_1", "attend.norm"), ("ln_2", "ffn.norm")):
-        rules += [TensorRule(f"{theirs}{key}.{end}", f"{ours}{name}.{end}") for end in ("weight", "bias")]
-    for key, name in (
-        ("attn.c_attn", "attend.part.qkv"),
-        ("attn.c_proj", "attend.part.out"),
-        ("mlp.c_fc", "ffn.part.up"),
-        ("mlp.c_proj", "ffn.part.down"),
-    ):
-        rules.append(TensorRule(f"{theirs}{key}.weight", f"{ours}{name}.weight", TURNED))
-        rules.append(TensorRule(f"{theirs}{key}.bias", f"{ours}{name}.bias"))
-    tied = config["tie_word_embeddings"]
-    if not tied:
-        rules.append(TensorRule("lm_head.weight", "head.weight"))
-    masks = (f"{theirs}attn.bias", f"{theirs}attn.masked_bias")
-    return MappedTensors(rules, masks, {"lm_head.weight": "transformer.wte.weight"} if tied else {})
-
-
-GPT2 = Family(
-    name="gpt2",
-    types=("gpt2",),
-    architectures=("GPT2LMHeadModel",),
-    task="zoo.tasks.lm.CausalLM",
-    options=options,
-    config=config,
-    map_tensors=map_tensors,
-    keys=KEYS,
-    prefix="transformer.",
-)
+    def map_tensors(self, config: Config) -> MappedTensors:
+        """The rules that convert the family's tensors to zoo's, for a configuration."""
+        theirs, ours = "transformer.h.{n}.", "stack.blocks.{n}."
+        rules = [
+            TensorRule("transformer.wte.weight", "embedding.weight"),
+            TensorRule("transformer.wpe.weight", "stack.position.table.weight"),
+            TensorRule("transformer.ln_f.weight", "stack.norm.weight"),
+            TensorRule("transformer.ln_f.bias", "stack.norm.bias"),
+        ]
+        for key, name in (("ln_1", "attend.norm"), ("ln_2", "ffn.norm")):
+            rules += [TensorRule(f"{theirs}{key}.{end}", f"{ours}{name}.{end}") for end in ("weight", "bias")]
+        for key, name in (
+            ("attn.c_attn", "attend.part.qkv"),
+            ("attn.c_proj", "attend.part.out"),
+            ("mlp.c_fc", "ffn.part.up"),
+            ("mlp.c_proj", "ffn.part.down"),
+        ):
+            rules.append(TensorRule(f"{theirs}{key}.weight", f"{ours}{name}.weight", TURNED))
+            rules.append(TensorRule(f"{theirs}{key}.bias", f"{ours}{name}.bias"))
+        tied = config["tie_word_embeddings"]
+        if not tied:
+            rules.append(TensorRule("lm_head.weight", "head.weight"))
+        masks = (f"{theirs}attn.bias", f"{theirs}attn.masked_bias")
+        return MappedTensors(rules, masks, {"lm_head.weight": "transformer.wte.weight"} if tied else {})

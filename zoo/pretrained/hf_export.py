@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from zoo.errors import UsageError
 from zoo.inference.rebuild_task import complete_options
+from zoo.inference.weight_files import keep_own_tensors
 from zoo.io import atomic_files
 from zoo.pretrained import hf_files, image_files, lookup, tokenizer_files
 from zoo.pretrained.family import Family, budget, width
-from zoo.pretrained.importer import keep_own_tensors
-from zoo.pretrained.tensor_mapping import write_published
 
 if TYPE_CHECKING:
     from zoo.inference.trained_model import Trained
@@ -35,9 +34,7 @@ def export_pretrained(trained: Trained, folder: Path, force: bool = False) -> Fa
         raise UsageError(f"{folder} is where the model comes from. Choose another folder.")
     model = complete_options(trained.place.config["model"])
     family, config = _family(model, trained.place.config.get("family"))
-    tensors = write_published(
-        keep_own_tensors(trained.net), family.map_tensors(family.complete(config, hf_files.CONFIG))
-    )
+    tensors = family.write_tensors(family.complete(config, hf_files.CONFIG), keep_own_tensors(trained.net))
     heads = {"architectures": [family.architecture], "dtype": _dtype(trained)} if family.architecture else {}
     about = {**heads, **config}
     try:
@@ -51,19 +48,19 @@ def export_pretrained(trained: Trained, folder: Path, force: bool = False) -> Fa
 
 def _family(model: Mapping[str, Any], recorded: object) -> tuple[Family, dict[str, Any]]:
     """The family that can express all options of this model, trying the recorded one first, and its configuration."""
-    candidates = [family for family in lookup.FAMILIES if family.task == model["class_path"]]
+    candidates = [family for family in lookup.families() if (family.format, family.task) == ("hf", model["class_path"])]
     candidates.sort(key=lambda family: family.name != recorded)
     best: tuple[int, str] | None = None
     for family in candidates:
         try:
-            config = {"model_type": (family.types or (None,))[0], **family.config(model["init_args"])}
+            config = family.write_config(model["init_args"])
             full = family.complete(config, "config.json")
             complete = complete_options({"class_path": family.task, "init_args": family.options(full)})
         except (KeyError, TypeError, UsageError):
             continue  # it has no word for one of the parts
         differing = list(_differences("model", _normal(model["init_args"]), _normal(complete["init_args"])))
         if not differing:
-            return family, {key: value for key, value in config.items() if value is not None or key != "model_type"}
+            return family, config
         if best is None or len(differing) < best[0]:
             best = (len(differing), f"{family.name} has {differing[0]}")
     why = f"The nearest, {best[1]}." if best else "None has its task and parts."

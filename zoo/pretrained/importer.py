@@ -16,10 +16,11 @@ from zoo.inference import part_versions, weight_files
 from zoo.inference.export import FORMAT
 from zoo.inference.find_run import EXPORT, WEIGHTS
 from zoo.inference.rebuild_task import complete_options, rebuild_task
+from zoo.inference.weight_files import keep_own_tensors
 from zoo.io import atomic_files
 from zoo.pretrained import hf_files, lookup, tokenizer_files
 from zoo.pretrained.family import Family
-from zoo.pretrained.tensor_mapping import Origin, Tensors, fit_shapes, read_published
+from zoo.pretrained.tensor_mapping import Origin, Tensors, fit_shapes
 from zoo.tasks.task import Task
 
 RECIPE = "recipe.yaml"  # of an import: how to train it on
@@ -60,7 +61,7 @@ def checkpoint(folder: Path) -> Checkpoint:
         theirs = {family.prefix + key: tensor for key, tensor in theirs.items()}
     theirs = family.supplied(config, theirs)
     try:
-        tensors, origins, constants = read_published(theirs, family.map_tensors(config), str(folder))
+        tensors, origins, constants = family.read_tensors(config, theirs, str(folder))
     except CheckpointError as error:
         if config.get("architectures") or not family.architectures:
             raise
@@ -73,13 +74,6 @@ def checkpoint(folder: Path) -> Checkpoint:
     shapes = {name: tensor.shape for name, tensor in keep_own_tensors(net).items()}
     fit_shapes(tensors, shapes, origins, str(folder))
     return Checkpoint(folder, family, config, model, tensors, origins, constants)
-
-
-def keep_own_tensors(net: nn.Module) -> Tensors:
-    """The tensors of a model by name, each once however many names it has."""
-    names = net.state_dict().keys()
-    buffers = {name: tensor for name, tensor in net.named_buffers() if name in names}
-    return {**dict(net.named_parameters()), **buffers}
 
 
 def aliases(net: nn.Module) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from zoo.errors import UsageError
 from zoo.models.layer_overrides import PLACES, configured_layers
@@ -38,7 +38,7 @@ GATED = {
 }  # fmt: skip
 
 
-def keys(fixed: dict[str, list[Any]], **read: Key) -> Keys:
+def relative_keys(fixed: dict[str, list[Any]], **read: Key) -> Keys:
     """The keys of a relative: LLaMA's with its own defaults, and those that it has besides."""
     return Keys({**READ, **read}, {**FIXED, **fixed}, BOOKKEEPING)
 
@@ -132,35 +132,6 @@ def windows(config: Config) -> Options:
     return {"overrides": [{"first": n, "last": n, "window": window} for n in narrow]} if narrow else {}
 
 
-def options(config: Config) -> Options:
-    """Options of zoo's task for a published configuration. Raises UsageError for unsupported values."""
-    _, kv_heads, wide = heads(config)
-    bias = config["model_type"] == "qwen2" or config.get("attention_bias", False)
-    norm = part("norm.RMSNorm", eps=config["rms_norm_eps"])
-    return {
-        "vocab_size": config["vocab_size"],
-        "max_length": config["max_position_embeddings"],
-        "dim": config["hidden_size"],
-        "depth": config["num_hidden_layers"],
-        "heads": config["num_attention_heads"],
-        "hidden": budget(config["intermediate_size"]),
-        "tie": config["tie_word_embeddings"],
-        "position": rope(config),
-        "attention": part(
-            "attention.MultiHead",
-            kv_heads=kv_heads,
-            head_dim=wide,
-            bias=bias,
-            out_bias=bias and config["model_type"] != "qwen2",
-            qk_norm=norm if config["model_type"] == "qwen3" else None,
-        ),
-        "norm": norm,
-        "ffn": feed(config),
-        "attention_dropout": config["attention_dropout"],
-        **windows(config),
-    }
-
-
 def feed(config: Config) -> Options:
     """The feed-forward of a configuration. Raises UsageError for an unknown activation."""
     gated = GATED.get(config["hidden_act"])
@@ -180,7 +151,37 @@ def feed(config: Config) -> Options:
     )
 
 
-def config_of(options: Options) -> dict[str, Any]:
+def gated(config: Config, theirs: str, ours: str) -> list[TensorRule]:
+    """The rules of a gated feed-forward: gate and up projections are one matrix in zoo."""
+    both = (f"{theirs}mlp.gate_proj.weight", f"{theirs}mlp.up_proj.weight")
+    return [
+        TensorRule(both, f"{ours}ffn.part.up.weight", Stacked([config["intermediate_size"]] * 2)),
+        TensorRule(f"{theirs}mlp.down_proj.weight", f"{ours}ffn.part.down.weight"),
+    ]
+
+
+def experts(config: Config, theirs: str, ours: str) -> list[TensorRule]:
+    """The rules of a mixture of experts: the matrices of all experts are one tensor in zoo."""
+    expert, part = f"{theirs}block_sparse_moe.experts.{{e}}.", f"{ours}ffn.part.ffn."
+    both = (f"{expert}w1.weight", f"{expert}w3.weight")
+    return [
+        TensorRule(f"{theirs}block_sparse_moe.gate.weight", f"{part}router.weight"),
+        TensorRule(both, f"{part}experts.{{e}}.up.weight", Stacked([config["intermediate_size"]] * 2)),
+        TensorRule(f"{expert}w2.weight", f"{part}experts.{{e}}.down.weight"),
+    ]
+
+
+WINDOWS = {
+    "use_sliding_window": flag(False), "sliding_window": size(4096, optional=True), "max_window_layers": size(28, 0),
+    "layer_types": LIST,
+}  # fmt: skip
+QWENS = {
+    "vocab_size": size(151936), "intermediate_size": size(22016), "max_position_embeddings": size(32768),
+    "num_key_value_heads": size(32, optional=True),
+}  # fmt: skip
+
+
+def shared_config(options: Options) -> dict[str, Any]:
     """The configuration keys that all relatives of LLaMA share, for the options of zoo's task."""
     attention, ffn = inner(options["attention"]), inner(options["ffn"])
     kind = ffn.get("expert", options["ffn"])
@@ -205,129 +206,139 @@ def config_of(options: Options) -> dict[str, Any]:
     }
 
 
-def llama_config(options: Options) -> dict[str, Any]:
-    """LLaMA's configuration for the options of zoo's task."""
-    return {**config_of(options), "model_type": "llama", "attention_bias": inner(options["attention"])["bias"]}
+class Llama(Family):
+    """LLaMA (Touvron et al., 2023), versions 1 to 3."""
 
-
-def mistral_config(options: Options) -> dict[str, Any]:
-    """Mistral's configuration for the options of zoo's task."""
-    return {**config_of(options), "model_type": "mistral", "sliding_window": options["window"]}
-
-
-def qwen2_config(options: Options) -> dict[str, Any]:
-    """Qwen 2's configuration for the options of zoo's task."""
-    depth, size = options["depth"], options["window"]
-    narrow = set(range(depth)) if size else set()
-    for one in options["overrides"] or ():
-        if others := sorted(name for name, value in one.items() if value and name not in ("window", *PLACES)):
-            raise UsageError(f"overrides of {', '.join(others)} have no place in the published configuration.")
-        size = one["window"]
-        narrow |= set(configured_layers(one, depth))
-    kinds = ["sliding_attention" if n in narrow else "full_attention" for n in range(depth)]
-    return {
-        **config_of(options),
-        "model_type": "qwen2",
-        "use_sliding_window": bool(narrow),
-        "sliding_window": size,
-        "layer_types": kinds,
-    }
-
-
-def qwen3_config(options: Options) -> dict[str, Any]:
-    """Qwen 3's configuration for the options of zoo's task."""
-    bias = inner(options["attention"])["bias"]
-    return {**qwen2_config(options), "model_type": "qwen3", "attention_bias": bias}
-
-
-def mixtral_config(options: Options) -> dict[str, Any]:
-    """Mixtral's configuration for the options of zoo's task."""
-    moe = inner(options["ffn"])
-    return {
-        **config_of(options),
-        "model_type": "mixtral",
-        "sliding_window": options["window"],
-        "num_local_experts": moe["experts"],
-        "num_experts_per_tok": moe["top_k"],
-        "router_aux_loss_coef": moe["aux_loss_weight"] * options["depth"] / moe["top_k"],
-    }
-
-
-def map_tensors(config: Config) -> MappedTensors:
-    """The rules that convert the family's tensors to zoo's, for a configuration."""
-    theirs, ours = "model.layers.{n}.", "stack.blocks.{n}."
-    count, kv_heads, wide = heads(config)
-    packed = Stacked([count * wide, kv_heads * wide, kv_heads * wide])
-    names = tuple(f"{theirs}self_attn.{one}_proj." for one in "qkv")
-    rules = [
-        TensorRule("model.embed_tokens.weight", "embedding.weight"),
-        TensorRule("model.norm.weight", "stack.norm.weight"),
-        TensorRule(f"{theirs}input_layernorm.weight", f"{ours}attend.norm.weight"),
-        TensorRule(f"{theirs}post_attention_layernorm.weight", f"{ours}ffn.norm.weight"),
-    ]
-    for end in ("weight", "bias"):
-        rules.append(TensorRule(tuple(name + end for name in names), f"{ours}attend.part.qkv.{end}", packed))
-        rules.append(TensorRule(f"{theirs}self_attn.o_proj.{end}", f"{ours}attend.part.out.{end}"))
-    for end in ("query", "key") if config["model_type"] == "qwen3" else ():
-        rules.append(TensorRule(f"{theirs}self_attn.{end[0]}_norm.weight", f"{ours}attend.part.{end}_norm.weight"))
-    rules += (experts if config["model_type"] == "mixtral" else gated)(config, theirs, ours)
-    tied = config["tie_word_embeddings"]
-    if not tied:
-        rules.append(TensorRule("lm_head.weight", "head.weight"))
-    turns = (f"{theirs}self_attn.rotary_emb.inv_freq",)
-    return MappedTensors(rules, turns, {"lm_head.weight": "model.embed_tokens.weight"} if tied else {})
-
-
-def gated(config: Config, theirs: str, ours: str) -> list[TensorRule]:
-    """The rules of a gated feed-forward: gate and up projections are one matrix in zoo."""
-    both = (f"{theirs}mlp.gate_proj.weight", f"{theirs}mlp.up_proj.weight")
-    return [
-        TensorRule(both, f"{ours}ffn.part.up.weight", Stacked([config["intermediate_size"]] * 2)),
-        TensorRule(f"{theirs}mlp.down_proj.weight", f"{ours}ffn.part.down.weight"),
-    ]
-
-
-def experts(config: Config, theirs: str, ours: str) -> list[TensorRule]:
-    """The rules of a mixture of experts: the matrices of all experts are one tensor in zoo."""
-    expert, part = f"{theirs}block_sparse_moe.experts.{{e}}.", f"{ours}ffn.part.ffn."
-    both = (f"{expert}w1.weight", f"{expert}w3.weight")
-    return [
-        TensorRule(f"{theirs}block_sparse_moe.gate.weight", f"{part}router.weight"),
-        TensorRule(both, f"{part}experts.{{e}}.up.weight", Stacked([config["intermediate_size"]] * 2)),
-        TensorRule(f"{expert}w2.weight", f"{part}experts.{{e}}.down.weight"),
-    ]
-
-
-def family(name: str, architecture: str, config: Any, keys: Keys) -> Family:
-    """A relative: the same tensors, and a configuration with fields of its own."""
+    name = "llama"
+    types = ("llama",)
+    architectures = ("LlamaForCausalLM",)
     task = "zoo.tasks.lm.CausalLM"
-    return Family(name, (name,), (architecture,), task, options, config, map_tensors, keys, prefix="model.")
+    keys = relative_keys({}, attention_bias=flag(False))
+    prefix = "model."
+    example: ClassVar = {
+        "vocab_size": 41, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "num_key_value_heads": 1, "head_dim": 8, "max_position_embeddings": 16,
+    }  # fmt: skip
+
+    def options(self, config: Config) -> Options:
+        """Options of zoo's task for a published configuration. Raises UsageError for unsupported values."""
+        _, kv_heads, wide = heads(config)
+        bias = config["model_type"] == "qwen2" or config.get("attention_bias", False)
+        norm = part("norm.RMSNorm", eps=config["rms_norm_eps"])
+        return {
+            "vocab_size": config["vocab_size"],
+            "max_length": config["max_position_embeddings"],
+            "dim": config["hidden_size"],
+            "depth": config["num_hidden_layers"],
+            "heads": config["num_attention_heads"],
+            "hidden": budget(config["intermediate_size"]),
+            "tie": config["tie_word_embeddings"],
+            "position": rope(config),
+            "attention": part(
+                "attention.MultiHead",
+                kv_heads=kv_heads,
+                head_dim=wide,
+                bias=bias,
+                out_bias=bias and config["model_type"] != "qwen2",
+                qk_norm=norm if config["model_type"] == "qwen3" else None,
+            ),
+            "norm": norm,
+            "ffn": feed(config),
+            "attention_dropout": config["attention_dropout"],
+            **windows(config),
+        }
+
+    def config(self, options: Options) -> dict[str, Any]:
+        """The published configuration for the options of zoo's task."""
+        return {**shared_config(options), "attention_bias": inner(options["attention"])["bias"]}
+
+    def map_tensors(self, config: Config) -> MappedTensors:
+        """The rules that convert the family's tensors to zoo's, for a configuration."""
+        theirs, ours = "model.layers.{n}.", "stack.blocks.{n}."
+        count, kv_heads, wide = heads(config)
+        packed = Stacked([count * wide, kv_heads * wide, kv_heads * wide])
+        names = tuple(f"{theirs}self_attn.{one}_proj." for one in "qkv")
+        rules = [
+            TensorRule("model.embed_tokens.weight", "embedding.weight"),
+            TensorRule("model.norm.weight", "stack.norm.weight"),
+            TensorRule(f"{theirs}input_layernorm.weight", f"{ours}attend.norm.weight"),
+            TensorRule(f"{theirs}post_attention_layernorm.weight", f"{ours}ffn.norm.weight"),
+        ]
+        for end in ("weight", "bias"):
+            rules.append(TensorRule(tuple(name + end for name in names), f"{ours}attend.part.qkv.{end}", packed))
+            rules.append(TensorRule(f"{theirs}self_attn.o_proj.{end}", f"{ours}attend.part.out.{end}"))
+        for end in ("query", "key") if config["model_type"] == "qwen3" else ():
+            rules.append(TensorRule(f"{theirs}self_attn.{end[0]}_norm.weight", f"{ours}attend.part.{end}_norm.weight"))
+        rules += (experts if config["model_type"] == "mixtral" else gated)(config, theirs, ours)
+        tied = config["tie_word_embeddings"]
+        if not tied:
+            rules.append(TensorRule("lm_head.weight", "head.weight"))
+        turns = (f"{theirs}self_attn.rotary_emb.inv_freq",)
+        return MappedTensors(rules, turns, {"lm_head.weight": "model.embed_tokens.weight"} if tied else {})
 
 
-WINDOWS = {
-    "use_sliding_window": flag(False), "sliding_window": size(4096, optional=True), "max_window_layers": size(28, 0),
-    "layer_types": LIST,
-}  # fmt: skip
-QWENS = {
-    "vocab_size": size(151936), "intermediate_size": size(22016), "max_position_embeddings": size(32768),
-    "num_key_value_heads": size(32, optional=True),
-}  # fmt: skip
-LLAMA = family("llama", "LlamaForCausalLM", llama_config, keys({}, attention_bias=flag(False)))
-MISTRAL = family(
-    "mistral", "MistralForCausalLM", mistral_config,
-    keys(
+class Mistral(Llama):
+    """Mistral (Jiang et al., 2023)."""
+
+    name = "mistral"
+    types = ("mistral",)
+    architectures = ("MistralForCausalLM",)
+    keys = relative_keys(
         {"attention_bias": [False]}, intermediate_size=size(14336), num_key_value_heads=size(8, optional=True),
         max_position_embeddings=size(131072), sliding_window=size(4096, optional=True),
-    ),
-)  # fmt: skip
-QWEN2 = family("qwen2", "Qwen2ForCausalLM", qwen2_config, keys({"attention_bias": [True]}, **QWENS, **WINDOWS))
-QWEN3 = family(
-    "qwen3", "Qwen3ForCausalLM", qwen3_config,
-    keys({}, **QWENS, **WINDOWS, head_dim=size(128), attention_bias=flag(False)),
-)  # fmt: skip
-MIXTRAL = family(
-    "mixtral", "MixtralForCausalLM", mixtral_config,
-    Keys(
+    )  # fmt: skip
+
+    def config(self, options: Options) -> dict[str, Any]:
+        """The published configuration for the options of zoo's task."""
+        return {**shared_config(options), "sliding_window": options["window"]}
+
+
+class Qwen2(Llama):
+    """Qwen 2 (Yang et al., 2024)."""
+
+    name = "qwen2"
+    types = ("qwen2",)
+    architectures = ("Qwen2ForCausalLM",)
+    keys = relative_keys({"attention_bias": [True]}, **QWENS, **WINDOWS)
+
+    def config(self, options: Options) -> dict[str, Any]:
+        """The published configuration for the options of zoo's task."""
+        depth, size = options["depth"], options["window"]
+        narrow = set(range(depth)) if size else set()
+        for one in options["overrides"] or ():
+            if others := sorted(name for name, value in one.items() if value and name not in ("window", *PLACES)):
+                raise UsageError(f"overrides of {', '.join(others)} have no place in the published configuration.")
+            size = one["window"]
+            narrow |= set(configured_layers(one, depth))
+        kinds = ["sliding_attention" if n in narrow else "full_attention" for n in range(depth)]
+        return {
+            **shared_config(options),
+            "use_sliding_window": bool(narrow),
+            "sliding_window": size,
+            "layer_types": kinds,
+        }
+
+
+class Qwen3(Qwen2):
+    """Qwen 3 (Yang et al., 2025)."""
+
+    name = "qwen3"
+    types = ("qwen3",)
+    architectures = ("Qwen3ForCausalLM",)
+    keys = relative_keys({}, **QWENS, **WINDOWS, head_dim=size(128), attention_bias=flag(False))
+
+    def config(self, options: Options) -> dict[str, Any]:
+        """The published configuration for the options of zoo's task."""
+        return {**super().config(options), "attention_bias": inner(options["attention"])["bias"]}
+
+
+class Mixtral(Llama):
+    """Mixtral, a mixture of experts (Jiang et al., 2024)."""
+
+    name = "mixtral"
+    types = ("mixtral",)
+    architectures = ("MixtralForCausalLM",)
+    keys = Keys(
         {
             **READ, "intermediate_size": size(14336), "num_key_value_heads": size(8, optional=True),
             "max_position_embeddings": size(131072), "rms_norm_eps": real(1e-5), "rope_theta": real(1e6),
@@ -337,5 +348,15 @@ MIXTRAL = family(
         {**FIXED, "attention_bias": [False]},
         BOOKKEEPING | {"output_router_logits", "router_jitter_noise"},
         {"num_experts": "num_local_experts"},
-    ),
-)  # fmt: skip
+    )  # fmt: skip
+
+    def config(self, options: Options) -> dict[str, Any]:
+        """The published configuration for the options of zoo's task."""
+        moe = inner(options["ffn"])
+        return {
+            **shared_config(options),
+            "sliding_window": options["window"],
+            "num_local_experts": moe["experts"],
+            "num_experts_per_tok": moe["top_k"],
+            "router_aux_loss_coef": moe["aux_loss_weight"] * options["depth"] / moe["top_k"],
+        }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -10,7 +10,6 @@ from zoo.pretrained.config_keys import BOOKKEEPING, Key, Keys, flag, real, size,
 from zoo.pretrained.family import Config, Family, Options, budget, inner, name_of, part, unsupported_value, width
 from zoo.pretrained.tensor_mapping import MappedTensors, Shaped, Stacked, TensorRule, Tensors
 
-TASK = "zoo.tasks.translation.Translation"
 # their feed-forwards and ours
 FEEDS = {
     "relu": part("ffn.MLP", activation="relu", bias=False),
@@ -60,89 +59,6 @@ def scaled(config: Config) -> bool:
     return config["tie_word_embeddings"] if configured is None else configured
 
 
-def options(config: Config) -> Options:
-    """Options of zoo's task for a published configuration. Raises UsageError for unsupported values."""
-    tied, name = config["tie_word_embeddings"], feed(config)
-    depth = config["num_layers"]
-    return {
-        "source_vocab_size": config["vocab_size"],
-        "target_vocab_size": config["vocab_size"],
-        "max_length": config["n_positions"],
-        "tie": "all" if tied else "inputs",
-        "scale_embedding": False,
-        "scale_logits": config["model_type"] == "t5" and scaled(config),
-        "dim": config["d_model"],
-        "depth": depth,
-        "decoder_depth": config["num_decoder_layers"] or depth,
-        "heads": config["num_heads"],
-        "hidden": budget(config["d_ff"]) if name.startswith("gated") else config["d_ff"],
-        "position": part(
-            "position.T5",
-            num_buckets=config["relative_attention_num_buckets"],
-            max_distance=config["relative_attention_max_distance"],
-        ),
-        "attention": part("attention.MultiHead", head_dim=config["d_kv"], bias=False, out_bias=False, scale=1.0),
-        "norm": part("norm.RMSNorm", eps=config["layer_norm_epsilon"]),
-        "ffn": FEEDS[name],
-        "dropout": config["dropout_rate"],
-    }
-
-
-def config(options: Options) -> dict[str, Any]:
-    """The published configuration for the options of zoo's task."""
-    attention, position, ffn = (inner(options[kind]) for kind in ("attention", "position", "ffn"))
-    name = {"MLP": "relu", "GEGLU": "gated-gelu", "SwiGLU": "gated-silu"}[name_of(options["ffn"])]
-    hidden = options["hidden"] or 4 * options["dim"]
-    return {
-        "is_encoder_decoder": True,
-        "vocab_size": options["target_vocab_size"],
-        "n_positions": options["max_length"],
-        "tie_word_embeddings": options["tie"] == "all",
-        "scale_decoder_outputs": options["scale_logits"],
-        "d_model": options["dim"],
-        "d_kv": attention["head_dim"],
-        "d_ff": hidden if name == "relu" else width(hidden, ffn.get("multiple_of", 1)),
-        "num_layers": options["depth"],
-        "num_decoder_layers": options["decoder_depth"] or options["depth"],
-        "num_heads": options["heads"],
-        "relative_attention_num_buckets": position["num_buckets"],
-        "relative_attention_max_distance": position["max_distance"],
-        "layer_norm_epsilon": inner(options["norm"])["eps"],
-        "feed_forward_proj": name,
-        "dropout_rate": options["dropout"],
-    }
-
-
-def noticed(config: Config, tensors: Tensors) -> Config:
-    """Whether embeddings are tied according to the tensors; new versions of transformers always claim that they are.
-
-    Raises UsageError for an mT5 that is not tied and has no output matrix.
-    """
-    own, shared = tensors.get("lm_head.weight"), tensors.get("shared.weight")
-    if config.get("model_type") == "mt5" and config.get("tie_word_embeddings") is False and own is None:
-        raise unsupported_value(config, "tie_word_embeddings", "mt5", "true, as there is no tensor lm_head.weight,")
-    if config.get("model_type") == "mt5" or shared is None:
-        return config
-    tied = own is None or (own.shape == shared.shape and torch.equal(own, shared))
-    if config.get("tie_word_embeddings", True) is tied:
-        return config
-    return {"scale_decoder_outputs": config.get("tie_word_embeddings", True), **config, "tie_word_embeddings": tied}
-
-
-def map_tensors(config: Config) -> MappedTensors:
-    """The rules that convert the family's tensors to zoo's, for a configuration."""
-    rules = [TensorRule("shared.weight", "target_embedding.weight")]
-    for side, branches in (("encoder", ("attend", "ffn")), ("decoder", ("attend", "cross", "ffn"))):
-        rules += stack(config, side, branches)
-    tied = config["tie_word_embeddings"]
-    if not tied:
-        rules.append(TensorRule("lm_head.weight", "head.weight"))
-    copies = {f"{side}.embed_tokens.weight": "shared.weight" for side in ("encoder", "decoder")}
-    # an early T5 has a table of distances for cross-attention, which no version of the model reads
-    unread = "decoder.block.{n}.layer.1.EncDecAttention.relative_attention_bias.weight"
-    return MappedTensors(rules, (unread,), {**copies, "lm_head.weight": "shared.weight"} if tied else copies)
-
-
 def stack(config: Config, side: str, branches: tuple[str, ...]) -> list[TensorRule]:
     """The rules of one side, whose blocks are lists of branches by number."""
     buckets, heads = config["relative_attention_num_buckets"], config["num_heads"]
@@ -169,17 +85,109 @@ def stack(config: Config, side: str, branches: tuple[str, ...]) -> list[TensorRu
     return rules
 
 
-T5 = Family(
-    "t5", ("t5",), ("T5ForConditionalGeneration", "T5WithLMHeadModel"), TASK, options, config, map_tensors,
-    Keys({**READ, "scale_decoder_outputs": Key(None, bool, optional=True)}, FIXED, IGNORED, ALIASES), noticed,
-)  # fmt: skip
-MT5 = Family(
-    "mt5", ("mt5",), ("MT5ForConditionalGeneration",), TASK, options, config, map_tensors,
-    Keys(
+class T5(Family):
+    """T5 and its version 1.1 (Raffel et al., 2020)."""
+
+    name = "t5"
+    types = ("t5",)
+    architectures: ClassVar[tuple[str, ...]] = ("T5ForConditionalGeneration", "T5WithLMHeadModel")
+    task = "zoo.tasks.translation.Translation"
+    keys = Keys({**READ, "scale_decoder_outputs": Key(None, bool, optional=True)}, FIXED, IGNORED, ALIASES)
+    example: ClassVar = {
+        "vocab_size": 41, "d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 2, "num_decoder_layers": 1,
+        "num_heads": 2, "relative_attention_num_buckets": 4, "relative_attention_max_distance": 8,
+    }  # fmt: skip
+
+    def options(self, config: Config) -> Options:
+        """Options of zoo's task for a published configuration. Raises UsageError for unsupported values."""
+        tied, name = config["tie_word_embeddings"], feed(config)
+        depth = config["num_layers"]
+        return {
+            "source_vocab_size": config["vocab_size"],
+            "target_vocab_size": config["vocab_size"],
+            "max_length": config["n_positions"],
+            "tie": "all" if tied else "inputs",
+            "scale_embedding": False,
+            "scale_logits": config["model_type"] == "t5" and scaled(config),
+            "dim": config["d_model"],
+            "depth": depth,
+            "decoder_depth": config["num_decoder_layers"] or depth,
+            "heads": config["num_heads"],
+            "hidden": budget(config["d_ff"]) if name.startswith("gated") else config["d_ff"],
+            "position": part(
+                "position.T5",
+                num_buckets=config["relative_attention_num_buckets"],
+                max_distance=config["relative_attention_max_distance"],
+            ),
+            "attention": part("attention.MultiHead", head_dim=config["d_kv"], bias=False, out_bias=False, scale=1.0),
+            "norm": part("norm.RMSNorm", eps=config["layer_norm_epsilon"]),
+            "ffn": FEEDS[name],
+            "dropout": config["dropout_rate"],
+        }
+
+    def config(self, options: Options) -> dict[str, Any]:
+        """The published configuration for the options of zoo's task."""
+        attention, position, ffn = (inner(options[kind]) for kind in ("attention", "position", "ffn"))
+        name = {"MLP": "relu", "GEGLU": "gated-gelu", "SwiGLU": "gated-silu"}[name_of(options["ffn"])]
+        hidden = options["hidden"] or 4 * options["dim"]
+        return {
+            "is_encoder_decoder": True,
+            "vocab_size": options["target_vocab_size"],
+            "n_positions": options["max_length"],
+            "tie_word_embeddings": options["tie"] == "all",
+            "scale_decoder_outputs": options["scale_logits"],
+            "d_model": options["dim"],
+            "d_kv": attention["head_dim"],
+            "d_ff": hidden if name == "relu" else width(hidden, ffn.get("multiple_of", 1)),
+            "num_layers": options["depth"],
+            "num_decoder_layers": options["decoder_depth"] or options["depth"],
+            "num_heads": options["heads"],
+            "relative_attention_num_buckets": position["num_buckets"],
+            "relative_attention_max_distance": position["max_distance"],
+            "layer_norm_epsilon": inner(options["norm"])["eps"],
+            "feed_forward_proj": name,
+            "dropout_rate": options["dropout"],
+        }
+
+    def noticed(self, config: Config, tensors: Tensors) -> Config:
+        """Whether embeddings are tied according to the tensors; new versions of transformers always claim it.
+
+        Raises UsageError for an mT5 that is not tied and has no output matrix.
+        """
+        own, shared = tensors.get("lm_head.weight"), tensors.get("shared.weight")
+        if config.get("model_type") == "mt5" and config.get("tie_word_embeddings") is False and own is None:
+            raise unsupported_value(config, "tie_word_embeddings", "mt5", "true, as there is no tensor lm_head.weight,")
+        if config.get("model_type") == "mt5" or shared is None:
+            return config
+        tied = own is None or (own.shape == shared.shape and torch.equal(own, shared))
+        if config.get("tie_word_embeddings", True) is tied:
+            return config
+        return {"scale_decoder_outputs": config.get("tie_word_embeddings", True), **config, "tie_word_embeddings": tied}
+
+    def map_tensors(self, config: Config) -> MappedTensors:
+        """The rules that convert the family's tensors to zoo's, for a configuration."""
+        rules = [TensorRule("shared.weight", "target_embedding.weight")]
+        for side, branches in (("encoder", ("attend", "ffn")), ("decoder", ("attend", "cross", "ffn"))):
+            rules += stack(config, side, branches)
+        tied = config["tie_word_embeddings"]
+        if not tied:
+            rules.append(TensorRule("lm_head.weight", "head.weight"))
+        copies = {f"{side}.embed_tokens.weight": "shared.weight" for side in ("encoder", "decoder")}
+        # an early T5 has a table of distances for cross-attention, which no version of the model reads
+        unread = "decoder.block.{n}.layer.1.EncDecAttention.relative_attention_bias.weight"
+        return MappedTensors(rules, (unread,), {**copies, "lm_head.weight": "shared.weight"} if tied else copies)
+
+
+class MT5(T5):
+    """mT5, a T5 of many languages (Xue et al., 2021)."""
+
+    name = "mt5"
+    types = ("mt5",)
+    architectures = ("MT5ForConditionalGeneration",)
+    keys = Keys(
         {
             **READ, "vocab_size": size(250112), "d_ff": size(1024), "num_layers": size(8), "num_heads": size(6),
             "feed_forward_proj": word("gated-gelu"),
         },
         {**FIXED, "scale_decoder_outputs": [False]}, IGNORED, ALIASES,
-    ), noticed,
-)  # fmt: skip
+    )  # fmt: skip

@@ -117,9 +117,15 @@ def pattern(key: str) -> re.Pattern[str]:
     return re.compile(text)
 
 
-def read_published(
-    theirs: Tensors, mapping: MappedTensors, source: str
-) -> tuple[Tensors, dict[str, Origin], list[str]]:
+class ReadTensors(NamedTuple):
+    """Our tensors, where each comes from, and the keys that hold constants or copies."""
+
+    tensors: Tensors
+    origins: dict[str, Origin]
+    constants: list[str]
+
+
+def read_published(theirs: Tensors, mapping: MappedTensors, source: str) -> ReadTensors:
     """Our tensors, where each comes from, and the keys that hold constants or copies.
 
     Raises CheckpointError that names a key that nothing is known of, or that is missing from a group.
@@ -167,7 +173,7 @@ def read_published(
     if unknown:
         examples = ", ".join(unknown[:3]) + (f" and {len(unknown) - 3} more" if len(unknown) > 3 else "")
         raise CheckpointError(f"{source} has unknown {examples}: no rule of this family speaks of it.")
-    return tensors, origins, extra
+    return ReadTensors(tensors, origins, extra)
 
 
 def write_published(ours: Tensors, mapping: MappedTensors) -> Tensors:
