@@ -81,7 +81,7 @@ def test_a_path_may_begin_with_the_home_folder(command, option, monkeypatch):
 
 def test_words_may_begin_with_the_home_folder(monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
-    assert parse_command(find_command("import"), ["~/in", "~"]).words == ["/home/me/in", "/home/me"]
+    assert parse_command(find_command("cp"), ["~/in", "~"]).words == ["/home/me/in", "/home/me"]
 
 
 @try_each(FLAGS, NAME)

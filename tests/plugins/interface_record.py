@@ -37,7 +37,7 @@ CLASSES = {
         "zoo.command_line.Command", "zoo.command_line.Argument", "zoo.command_line.Option",
         "zoo.command_line.ParsedOptions",
     ),
-    "family": ("zoo.pretrained.family.Family",),
+    "family": ("zoo_pretrained.family.Family",),
 }  # fmt: skip
 CALLED = ("__init__", "__call__")  # of the names that begin with an underscore
 

@@ -29,7 +29,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def keep_own_tensors(net: nn.Module) -> dict[str, Tensor]:
-    """The tensors of a model by name in their own shapes, each once however many names it has."""
+    """The tensors of a model by name in the shape that each has, each once however many names it has."""
     names = net.state_dict().keys()
     buffers = {name: tensor for name, tensor in net.named_buffers() if name in names}
     return {**dict(net.named_parameters()), **buffers}
