@@ -36,7 +36,7 @@ ANY = "~"  # any identifier, in the text that is replaced and, in the same order
 class Mutant:
     """A fault: in a file, ``text`` becomes ``fault``, and one of ``tests`` must fail.
 
-    Files are named below zoo/, tests below tests/, and those of a package by the whole path, which begins with plugins/.
+    Files are named below zoo/ and tests below tests/; those of a package by the whole path, from plugins/ on.
     """
 
     file: str

@@ -21,6 +21,7 @@ from zoo.conformance.common import import_in_fresh_processes, ready_for
 from zoo.plugins import interfaces
 
 ROOT = Path(__file__).parents[2]
+FAMILIES = str(ROOT / "plugins/zoo-pretrained/src")  # where the base class of families is
 # what can be tried only where a part declares something: an example declares it
 DECLARED = {"reference", "invariance", "distances", "loss_is_a_sum", "evaluation_is_repeatable", "trains"}
 
@@ -35,7 +36,7 @@ def packages(tmp_path_factory):
     home = tmp_path_factory.mktemp("new")
     for kind in registry.KINDS:
         assert new.package(kind, full_name(kind), str(home / kind)) == 0
-    paths = [str(home / kind / "src") for kind in registry.KINDS]
+    paths = [str(home / kind / "src") for kind in registry.KINDS] + [FAMILIES]
     sys.path += paths
     importlib.invalidate_caches()
     groups = {}
@@ -121,7 +122,7 @@ def installed(packages, tmp_path):
         target = f"zoo_fresh_{kind}:{full_name(kind)}"
         (info / "entry_points.txt").write_text(f"[zoo.{kind}]\n{full_name(kind)} = {target}\n")
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: zoo-fresh-{kind}\nVersion: 0.1.0\n")
-    places = [str(tmp_path), *(str(packages / kind / "src") for kind in registry.KINDS), str(ROOT)]
+    places = [str(tmp_path), *(str(packages / kind / "src") for kind in registry.KINDS), FAMILIES, str(ROOT)]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
 
 

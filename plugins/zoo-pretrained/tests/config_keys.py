@@ -1,6 +1,6 @@
 """Every key of every family's configuration, changed, removed or taken from a sibling: the peer's logits or a refusal.
 
-``python -m config_keys [--seed N] [--each N] [--only FAMILY]`` builds transformers' (or timm's) model
+``python config_keys.py [--seed N] [--each N] [--only FAMILY]`` builds transformers' (or timm's) model
 from each changed configuration at a tiny size, imports its checkpoint, and counts what came of it. No outcome may be in
 SILENT.
 """
@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import peers
 import torch
+from import_steps import FAMILIES
 from zoo_pretrained import importer, lookup
 from zoo_pretrained.config_keys import BOOKKEEPING
 
@@ -165,7 +166,7 @@ def siblings() -> dict[str, list[Any]]:
             result.setdefault(key, [])
             if value not in result[key]:
                 result[key].append(value)
-    for family in lookup.families():
+    for family in FAMILIES:
         for key in (*family.keys.read, *family.keys.fixed, *family.keys.ignored, *family.keys.aliases):
             result.setdefault(key, [1])
     return {key: some if key in STRAY else some[:2] for key, some in result.items()}

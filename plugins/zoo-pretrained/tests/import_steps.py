@@ -1,5 +1,9 @@
 """Bring a checkpoint in and load it in any dtype; zoo.load has float32 only."""
 
+import tomllib
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
 import torch
 from zoo_pretrained import importer
 
@@ -7,6 +11,12 @@ from zoo.inference import weight_files
 from zoo.inference.find_run import find_model
 from zoo.inference.rebuild_task import rebuild_task
 from zoo.inference.trained_model import Trained
+
+PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+# every family of this package; tests are collected before the registry has them
+FAMILIES = [
+    EntryPoint(name, value, "zoo.family").load() for name, value in PROJECT["entry-points"]["zoo.family"].items()
+]
 
 
 def imported(source, target):

@@ -8,14 +8,14 @@ import config_keys
 import peers
 import pytest
 import torch
-from import_steps import imported
+from import_steps import FAMILIES, imported
 from zoo_pretrained import lookup
 from zoo_pretrained.config_keys import BOOKKEEPING
 
 from zoo.cli import main
 from zoo.errors import UsageError
 
-EACH = 1  # of about 700 changes of each family; all of them: python -m config_keys
+EACH = 1  # of about 700 changes of each family; all of them: python config_keys.py
 
 
 def first(name):
@@ -94,7 +94,7 @@ def test_what_was_read_wrongly_or_refused_badly(one, verdict, tmp_path):
 
 def families():
     """Each family of transformers with the configuration class of its peer."""
-    every = {peers.transformers.CONFIG_MAPPING[kind]: family for family in lookup.families() for kind in family.types}
+    every = {peers.transformers.CONFIG_MAPPING[kind]: family for family in FAMILIES for kind in family.types}
     return [(family.name, family, config) for config, family in every.items()]
 
 

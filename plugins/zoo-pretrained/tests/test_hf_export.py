@@ -196,3 +196,29 @@ def log_probability(model, tokenizer, text):
     with torch.no_grad():
         chance = model.net(ids).log_softmax(-1)[0, :-1]
     return float(chance.gather(-1, ids[0, 1:, None]).sum())
+
+
+def test_an_export_of_a_model_of_dialogues_has_the_chat_template(tmp_path):
+    messages = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "red"}]
+    (tmp_path / "turns.jsonl").write_text((json.dumps({"messages": messages}) + "\n") * 20)
+    words = [f"--data.{name}={tmp_path / 'turns.jsonl'}" for name in ("path", "val_path")]
+    words += ["--data", "DialogueFiles", "--data.vocab_size", "300", "--data.max_length", "48", "--model.dim", "32"]
+    words += [
+        "--model.depth",
+        "1",
+        "--model.heads",
+        "2",
+        "--trainer.max_steps",
+        "2",
+        "--trainer.val_check_interval",
+        "2",
+    ]
+    words += ["--trainer.logger", "false", "--trainer.accelerator", "cpu"]
+    assert main(["fit", "dialogue-tiny", "--runs", str(tmp_path / "runs"), *words]) == 0
+    run = next((tmp_path / "runs").glob("*/*/s1"))
+    assert main(["export", str(run), str(tmp_path / "hf"), "--format", "hf"]) == 0
+    theirs = peers.transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    messages.append({"role": "user", "content": "And before?"})
+    ids = theirs.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    turns = Conversation(Turn(message["role"], message["content"]) for message in messages)
+    assert ids == zoo.load(run)._start(turns)

@@ -34,9 +34,14 @@ def family_of(config: Config, source: str) -> Family:
         heads = config.get("architectures") or [mine[0].architecture]
         if not isinstance(heads, list) or not all(isinstance(head, str) for head in heads):
             raise UsageError(f"{source}: architectures={shorten(heads)} is not supported; a list of names would be.")
-        for family in mine:
-            if set(heads) & set(family.architectures):
-                return family
+        readers = [family for family in mine if set(heads) & set(family.architectures)]
+        if len(readers) > 1:
+            names = " and ".join(family.name for family in readers)
+            raise UsageError(
+                f"{source}: both {names} read {heads[0]}. Disable the package of one: ZOO_DISABLE_PLUGINS."
+            )
+        if readers:
+            return readers[0]
         there = ", ".join(family.architecture for family in mine)
         raise UsageError(f"{source}: architectures: {heads[0]} is not read; of {kind} there is {there}.")
     have = ", ".join(sorted({name for family in families() for name in family.types}))
