@@ -36,7 +36,7 @@ ANY = "~"  # any identifier, in the text that is replaced and, in the same order
 class Mutant:
     """A fault: in a file, ``text`` becomes ``fault``, and one of ``tests`` must fail.
 
-    Files are named below zoo/ and tests below tests/; those of a package by the whole path, from plugins/ on.
+    Files are named below zoo/ and tests below tests/; those of a package by the whole path, from plugins/zoo- on.
     """
 
     file: str
@@ -744,7 +744,7 @@ MUTANTS = [
 @cache
 def place(name: str, top: str) -> str:
     """The path in the repository of a file or test, which lies below ``top`` unless a package has it."""
-    return name if name.startswith("plugins/") else f"{top}/{name}"
+    return name if name.startswith("plugins/zoo-") else f"{top}/{name}"
 
 
 def source_of(file: str) -> str:

@@ -83,7 +83,8 @@ def test_a_package_is_complete(packages, kind):
         f"zoo.{kind}": {full_name(kind): f"{module}:{full_name(kind)}"},
         "zoo.interface": {kind: f"v{interfaces.current(kind)}"},
     }
-    assert (project["dependencies"], project["keywords"]) == (["zoo-transformers>=0.1"], ["zoo-plugin"])
+    bases = ["zoo-pretrained>=0.1"] if kind == "family" else []
+    assert (project["dependencies"], project["keywords"]) == (["zoo-transformers>=0.1", *bases], ["zoo-plugin"])
     workflow = yaml.safe_load((home / ".github/workflows/contract.yml").read_text())
     steps = [step["run"] for step in workflow["jobs"]["contract"]["steps"] if "run" in step]
     assert steps == ["pip install -e '.[test]'", "pytest", f"zoo check zoo-fresh-{kind} --badge contract.svg"]

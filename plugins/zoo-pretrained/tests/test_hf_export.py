@@ -10,6 +10,7 @@ from zoo_pretrained.hf_export import export_pretrained
 
 import zoo
 from zoo.cli import main
+from zoo.data.dialogue import Conversation, Turn
 from zoo.data.tokenizer import BOS, CLS, EOS, MASK, PAD, Tokenizer
 
 TEXT = "the quick <eos> brown fox, 12 × naïve"
