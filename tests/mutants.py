@@ -34,7 +34,10 @@ ANY = "~"  # any identifier, in the text that is replaced and, in the same order
 
 @dataclass(frozen=True)
 class Mutant:
-    """A fault: in a file below zoo/, ``text`` becomes ``fault``, and one of ``tests`` (below tests/) must fail."""
+    """A fault: in a file, ``text`` becomes ``fault``, and one of ``tests`` must fail.
+
+    Files are named below zoo/ and tests below tests/; those of a package by the whole path, from plugins/zoo- on.
+    """
 
     file: str
     text: str
@@ -94,10 +97,10 @@ MUTANTS = [
         ),
         ("cli/resume.py", 'not in ("", "0")', 'not in ("",)', "cli/test_resume.py"),
         (
-            "cli/import_pretrained.py",
+            "plugins/zoo-pretrained/src/zoo_pretrained/import_checkpoint.py",
             'any(target.iterdir()) and not options.get("force")',
             'any(target.iterdir()) and options.get("force")',
-            "pretrained/test_importer.py",
+            "plugins/zoo-pretrained/tests/test_importer.py",
         ),
         ("cli/show.py", 'text[:89] + "…"', 'text[:88] + "…"', "cli/test_show.py"),
         (
@@ -594,28 +597,28 @@ MUTANTS = [
             "test_registry.py",
         ),
         (
-            "pretrained/tensor_mapping.py",
+            "plugins/zoo-pretrained/src/zoo_pretrained/tensor_mapping.py",
             "if tensors[name].shape != shape:",
             "if False:",
-            "pretrained/test_importer.py",
+            "plugins/zoo-pretrained/tests/test_importer.py",
         ),
         (
-            "pretrained/gpt2.py",
+            "plugins/zoo-pretrained/src/zoo_pretrained/gpt2.py",
             'config["n_inner"] or 4 * dim',
             'config["n_inner"] or 2 * dim',
-            "pretrained/test_llama.py",
+            "plugins/zoo-pretrained/tests/test_llama.py",
         ),
         (
-            "pretrained/family.py",
+            "plugins/zoo-pretrained/src/zoo_pretrained/family.py",
             "return (3 * width + 1) // 2",
             "return 3 * width // 2",
-            "pretrained/test_importer.py",
+            "plugins/zoo-pretrained/tests/test_importer.py",
         ),
         (
-            "pretrained/lookup.py",
+            "plugins/zoo-pretrained/src/zoo_pretrained/lookup.py",
             "set(heads) & set(family.architectures)",
             "True",
-            "pretrained/test_bert.py pretrained/test_config_keys.py",
+            "plugins/zoo-pretrained/tests/test_bert.py plugins/zoo-pretrained/tests/test_config_keys.py",
         ),
         # system, tasks, training, the rest
         (
@@ -743,8 +746,13 @@ MUTANTS = [
 
 
 @cache
+def place(name: str, top: str) -> str:
+    """The path in the repository of a file or test, which lies below ``top`` unless a package has it."""
+    return name if name.startswith("plugins/zoo-") else f"{top}/{name}"
+
+
 def source_of(file: str) -> str:
-    return (ROOT / "zoo" / file).read_text(encoding="utf-8")
+    return (ROOT / place(file, "zoo")).read_text(encoding="utf-8")
 
 
 def problems(mutant: Mutant) -> Iterator[str]:
@@ -758,8 +766,8 @@ def problems(mutant: Mutant) -> Iterator[str]:
     except (OSError, LookupError, SyntaxError, RuntimeError) as error:
         yield f"{mutant.title!r}: {error}"
     for test in mutant.tests:
-        if not (ROOT / "tests" / test.partition("::")[0]).is_file():
-            yield f"{mutant.title!r} names tests/{test}, which does not exist."
+        if not (ROOT / place(test, "tests").partition("::")[0]).is_file():
+            yield f"{mutant.title!r} names {place(test, 'tests')}, which does not exist."
 
 
 @dataclass(frozen=True)
@@ -786,7 +794,7 @@ class Laboratory:
 
     def run(self, tests: Sequence[str]) -> tuple[str, str]:
         """("passed" | "failed" | "timeout", the first test that failed)."""
-        words = [*(f"tests/{test}" for test in tests), "-x", "-n0", "-q", "--no-header", "-rfE"]
+        words = [*(place(test, "tests") for test in tests), "-x", "-n0", "-q", "--no-header", "-rfE"]
         words += ["-p", "no:randomly", "-p", "no:cacheprovider", "-o", "addopts=", "-m", "not campaign"]
         child = os.fork()
         if not child:
@@ -799,7 +807,7 @@ class Laboratory:
                 return "timeout", ""
             time.sleep(0.05)
         code = os.waitstatus_to_exitcode(ended[1])
-        names = re.findall(r"^(?:FAILED|ERROR) tests/([^\s\[]+)", self.log.read_text(errors="replace"), re.M)
+        names = re.findall(r"^(?:FAILED|ERROR) (?:tests/)?([^\s\[]+)", self.log.read_text(errors="replace"), re.M)
         return "passed" if code == 0 else "failed", names[0] if names else ""
 
     def _test(self, words: list[str]) -> None:
@@ -812,7 +820,7 @@ class Laboratory:
         os.environ.update(PYTHONPATH=str(self.folder), PYTHONDONTWRITEBYTECODE="1")
         sys.dont_write_bytecode = True
         sys.path[:] = [str(self.folder), *(path for path in sys.path if Path(path or ".").resolve() != ROOT)]
-        for name in [name for name in sys.modules if name.partition(".")[0] in ("tests", "zoo")]:
+        for name in [name for name in sys.modules if name.partition(".")[0] in ("tests", "zoo", "zoo_pretrained")]:
             del sys.modules[name]
         import pytest
 
@@ -826,7 +834,7 @@ class Laboratory:
 
     def try_mutant(self, mutant: Mutant) -> Result:
         """Run its tests with the fault, and the one that fails without it."""
-        path = self.folder / "zoo" / mutant.file
+        path = self.folder / place(mutant.file, "zoo")
         source = path.read_text(encoding="utf-8")
         start = time.monotonic()
         try:
@@ -846,7 +854,7 @@ class Laboratory:
 def expected_seconds(mutant: Mutant) -> float:
     """How long its test files take, by tests/durations.json."""
     durations = json.loads((ROOT / "tests" / "durations.json").read_text(encoding="utf-8"))
-    return sum(durations.get(f"tests/{test}", 1.0) for test in mutant.tests)  # a single test: a second
+    return sum(durations.get(place(test, "tests"), 1.0) for test in mutant.tests)  # a single test: a second
 
 
 def main() -> int:

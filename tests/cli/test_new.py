@@ -21,6 +21,7 @@ from zoo.conformance.common import import_in_fresh_processes, ready_for
 from zoo.plugins import interfaces
 
 ROOT = Path(__file__).parents[2]
+FAMILIES = str(ROOT / "plugins/zoo-pretrained/src")  # where the base class of families is
 # what can be tried only where a part declares something: an example declares it
 DECLARED = {"reference", "invariance", "distances", "loss_is_a_sum", "evaluation_is_repeatable", "trains"}
 
@@ -35,7 +36,7 @@ def packages(tmp_path_factory):
     home = tmp_path_factory.mktemp("new")
     for kind in registry.KINDS:
         assert new_command.package(kind, full_name(kind), str(home / kind)) == 0
-    paths = [str(home / kind / "src") for kind in registry.KINDS]
+    paths = [str(home / kind / "src") for kind in registry.KINDS] + [FAMILIES]
     sys.path += paths
     importlib.invalidate_caches()
     groups = {}
@@ -82,7 +83,8 @@ def test_a_package_is_complete(packages, kind):
         f"zoo.{kind}": {full_name(kind): f"{module}:{full_name(kind)}"},
         "zoo.interface": {kind: f"v{interfaces.current(kind)}"},
     }
-    assert (project["dependencies"], project["keywords"]) == (["zoo-transformers>=0.1"], ["zoo-plugin"])
+    bases = ["zoo-pretrained>=0.1"] if kind == "family" else []
+    assert (project["dependencies"], project["keywords"]) == (["zoo-transformers>=0.1", *bases], ["zoo-plugin"])
     workflow = yaml.safe_load((home / ".github/workflows/contract.yml").read_text())
     steps = [step["run"] for step in workflow["jobs"]["contract"]["steps"] if "run" in step]
     assert steps == ["pip install -e '.[test]'", "pytest", f"zoo check zoo-fresh-{kind} --badge contract.svg"]
@@ -121,7 +123,7 @@ def installed(packages, tmp_path):
         target = f"zoo_fresh_{kind}:{full_name(kind)}"
         (info / "entry_points.txt").write_text(f"[zoo.{kind}]\n{full_name(kind)} = {target}\n")
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: zoo-fresh-{kind}\nVersion: 0.1.0\n")
-    places = [str(tmp_path), *(str(packages / kind / "src") for kind in registry.KINDS), str(ROOT)]
+    places = [str(tmp_path), *(str(packages / kind / "src") for kind in registry.KINDS), FAMILIES, str(ROOT)]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
 
 
@@ -140,7 +142,8 @@ def test_zoo_lists_shows_and_trains_them(packages, tmp_path):
     assert "--model.norm.eps" in zoo("show", "norm", "freshnorm")
     assert "freshcommand" in zoo("--help")
     assert "zoo-fresh-norm" in zoo("freshcommand", "zoo-fresh-*")
-    places = {kind: f"--model.{kind}" for kind in registry.KINDS if kind not in ("task", "data", "command")}
+    others = ("task", "data", *registry.APPLICATION_KINDS)
+    places = {kind: f"--model.{kind}" for kind in registry.KINDS if kind not in others}
     places["callback"] = "--trainer.callbacks"
     parts = [word for kind, place in places.items() for word in (place, full_name(kind))]
     small = ["--model.dim", "16", "--model.depth", "1", "--model.heads", "2", "--trainer.max_steps", "2"]

@@ -42,7 +42,7 @@ ALLOWED = {
         "write_text",
     },  # two processes of a check, in a folder of its own
     "zoo/conformance/weights.py": {"save"},  # into memory
-    "zoo/pretrained/hf_files.py": {"save_file"},  # on drafts of zoo.io.atomic_files
+    "plugins/zoo-pretrained/src/zoo_pretrained/hf_files.py": {"save_file"},  # on drafts of zoo.io.atomic_files
     "zoo/inference/weight_files.py": {"save_file"},
     "zoo/cli/inference.py": {"save"},
     "zoo/training/checkpoint_io.py": {"save"},
@@ -81,7 +81,10 @@ def writes(path):
                 yield "open"
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "zoo").rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
+SOURCES = [*(ROOT / "zoo").rglob("*.py"), *(ROOT / "plugins/zoo-pretrained/src").rglob("*.py")]
+
+
+@pytest.mark.parametrize("path", sorted(SOURCES), ids=lambda path: str(path.relative_to(ROOT)))
 def test_nobody_else_writes_files(path):
     allowed = ALLOWED.get(str(path.relative_to(ROOT)), set())
     assert "*" in allowed or set(writes(path)) <= allowed

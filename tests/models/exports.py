@@ -20,7 +20,12 @@ from torch.export import Dim
 
 from zoo.errors import UsageError
 from zoo.inference.rebuild_task import rebuild_task
-from zoo.pretrained.family import part
+
+
+def part(path: str, **options: Any) -> dict[str, Any]:
+    """A part as a configuration names it."""
+    return {"class_path": f"zoo.parts.{path}", "init_args": options}
+
 
 WORDS, LONGEST = 41, 512  # longer than what any part computes at once
 TEXT = {"vocab_size": WORDS, "max_length": LONGEST}

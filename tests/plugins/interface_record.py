@@ -33,6 +33,11 @@ CLASSES = {
     "schedule": ("zoo.tasks.schedule.Schedule",),
     "init": ("zoo.models.initialization.Init",),
     "callback": (),  # Lightning's own class
+    "command": (
+        "zoo.command_line.Command", "zoo.command_line.Argument", "zoo.command_line.Option",
+        "zoo.command_line.ParsedOptions",
+    ),
+    "family": ("zoo_pretrained.family.Family",),
 }  # fmt: skip
 CALLED = ("__init__", "__call__")  # of the names that begin with an underscore
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from zoo import console
-from zoo.command_line import ParsedOptions
+from zoo import console, registry
+from zoo.command_line import ParsedOptions, call_by_name
 from zoo.console import printable
-from zoo.errors import UsageError
+from zoo.errors import PluginError, UsageError
 from zoo.inference.find_run import CONFIG, FINISHED
 from zoo.io import atomic_files
 
@@ -228,19 +228,35 @@ def tag(options: ParsedOptions) -> None:
 
 def export(options: ParsedOptions) -> None:
     """`zoo export`: write the files, and print their names and sizes."""
-    way, force = options.get("format"), options.get("force")
-    model, folder = load_trained(options, bare=way == "hf"), Path(options.words[1])
+    exporter, force = _exporter(options.get("format")), options.get("force")
+    model, folder = load_trained(options, bare=bool(exporter)), Path(options.words[1])
     if model.place.source.name == CONFIG and not (model.place.folder / FINISHED).is_file():
         atomic_files.warn(f"{model.place.folder} is not finished: this is its best state so far")
-    if way == "hf":
-        from zoo.pretrained.hf_export import export_pretrained
-
-        family = export_pretrained(model, folder, force)
+    if exporter:
+        family = call_by_name(exporter, model, folder, force)
         print(f"{family.name}: {family.architecture}", file=sys.stderr)
     else:
         model.export(folder, force)
     for path in sorted(folder.iterdir()):
         print(f"{printable(str(path))}  {path.stat().st_size:,} bytes")
+
+
+def _exporter(word: str) -> str:
+    """The function ``package.module:function`` of the families that write a format; empty for zoo's own.
+
+    Raises UsageError for a format that no installed family has.
+    """
+    exporters = {"zoo": ""}
+    for part in registry.parts("family") if word != "zoo" else ():
+        with suppress(PluginError):
+            family: Any = part.load()
+            exporters[family.format] = family.exports
+    if word not in exporters:
+        hint = registry.suggest(word, exporters)
+        if len(exporters) == 1:
+            hint = " hf is written by the package zoo-pretrained. Install it: pip install -e plugins/zoo-pretrained"
+        raise UsageError(f"'--format' must be {' or '.join(exporters)}, got {word!r}.{hint} See: zoo export --help")
+    return exporters[word]
 
 
 FUNCTIONS: dict[str, Callable[[ParsedOptions], None]] = {

@@ -16,7 +16,7 @@ from zoo.plugins.description import Option, cache_lookups, describe
 from zoo.registry import Part
 from zoo.system.garbage_collection import pause_collection
 
-USES = {"command": "zoo {command} --help"}
+USES = {"command": "zoo {command} --help", "family": "zoo import CHECKPOINT OUT"}
 # the type of an option that takes a part
 PART = re.compile(r"Callable\[.*\b(Position|Backend|Attention|Norm|FFN|Block|Init)\]|\b(Optimizer|Schedule)Factory")
 

@@ -34,7 +34,9 @@ FIT = {
     "data": "zoo fit vit-glyphs --data {Class}",
     "callback": "zoo fit lm-tiny --trainer.callbacks {Class}",
     "command": "zoo {class} --help",
+    "family": "zoo import CHECKPOINT OUT",
 }
+BASES = {"family": '", "zoo-pretrained>=0.1'}  # what a package requires for the base class of a kind, after zoo
 FIT_PART = "zoo fit lm-tiny --model.{kind} {Class}"
 STACK_ARGUMENTS = {
     "position": "dim, heads, extent", "attention": "dim, heads, backend, dropout", "norm": "dim",
@@ -95,7 +97,7 @@ def files(kind: str, name: str, package_name: str) -> dict[str, str]:
         "Class": name, "class": name.lower(),
         "kind": kind, "a_kind": with_article(kind), "distribution": package_name, "module": module,
         "keyword": publishing.KEYWORD, "interface": f"v{interfaces.current(kind)}",
-        "requires": f"{registry.BUILTIN}{oldest_requirement(__version__)}",
+        "requires": f"{registry.BUILTIN}{oldest_requirement(__version__)}" + BASES.get(kind, ""),
         "fit": recipes_of_kind(kind, name), "given": note,
     }  # fmt: skip
     sources = {

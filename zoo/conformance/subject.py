@@ -399,6 +399,16 @@ class CommandSubject(Unstacked):
         return self.factory()
 
 
+class FamilySubject(Unstacked):
+    """A family of published models."""
+
+    kind = "family"
+
+    def build(self) -> Any:
+        """The family."""
+        return self.factory()
+
+
 class Looking(Stack):
     """A stack with a memory of its own, where none is given: what a token says of itself, read backwards.
 

@@ -28,6 +28,13 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
+def keep_own_tensors(net: nn.Module) -> dict[str, Tensor]:
+    """The tensors of a model by name in the shape that each has, each once however many names it has."""
+    names = net.state_dict().keys()
+    buffers = {name: tensor for name, tensor in net.named_buffers() if name in names}
+    return {**dict(net.named_parameters()), **buffers}
+
+
 def refuse_nan(tensors: Mapping[str, Tensor], source: object) -> None:
     """Raise NonFiniteError that names the first tensor with NaN, and the number of such tensors."""
     wrong = [name for name, tensor in tensors.items() if has_nan(tensor)]

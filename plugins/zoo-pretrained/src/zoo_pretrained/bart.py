@@ -1,0 +1,181 @@
+"""BART (Lewis et al., 2020) and the translators of Marian (Junczys-Dowmunt et al., 2018)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+
+from zoo.errors import UsageError
+from zoo_pretrained.config_keys import BOOKKEEPING, Key, Keys, flag, real, size, word
+from zoo_pretrained.family import ACTIVATION_NAMES, Config, Family, Options, activation, inner, part, unsupported_value
+from zoo_pretrained.tensor_mapping import MappedTensors, Shaped, Stacked, TensorRule, Tensors
+
+OFFSET = 2  # rows in front of BART's first position
+READ = {
+    "vocab_size": size(50265), "max_position_embeddings": size(1024), "d_model": size(1024),
+    "encoder_layers": size(12), "encoder_ffn_dim": size(4096), "encoder_attention_heads": size(16),
+    "decoder_layers": size(12), "decoder_ffn_dim": size(4096), "decoder_attention_heads": size(16),
+    "activation_function": word("gelu"), "scale_embedding": flag(False), "dropout": real(0.1),
+    "attention_dropout": real(0.0),
+}  # fmt: skip
+FIXED: dict[str, list[Any]] = {
+    "normalize_before": [False], "add_final_layer_norm": [False], "add_bias_logits": [False],
+    "tie_word_embeddings": [True], "is_decoder": [False], "is_encoder_decoder": [True],
+    "extra_pos_embeddings": [2],
+}  # fmt: skip
+IGNORED = BOOKKEEPING | {
+    "activation_dropout", "classif_dropout", "classifier_dropout", "decoder_layerdrop", "encoder_layerdrop",
+    "force_bos_token_to_be_generated", "init_std",
+}  # fmt: skip
+ALIASES = {
+    "num_attention_heads": "encoder_attention_heads",
+    "hidden_size": "d_model",
+    "num_hidden_layers": "encoder_layers",
+}
+
+
+def make_keys(fixed: dict[str, list[Any]], **read: Key) -> Keys:
+    """The keys of one of the two: what they have in common, and its own."""
+    return Keys({**READ, **read}, {**FIXED, **fixed}, IGNORED, ALIASES)
+
+
+def both(config: Config, name: str) -> Any:
+    """A field that must say the same of encoder and decoder."""
+    one, other = config[f"encoder_{name}"], config[f"decoder_{name}"]
+    if one != other:
+        raise UsageError(f"config.json: encoder_{name}={one} and decoder_{name}={other} differ: our sides are alike.")
+    if name == "attention_heads" and config["d_model"] % one:
+        raise unsupported_value(
+            config, "encoder_attention_heads", config["model_type"], f"a divisor of {config['d_model']}"
+        )
+    return one
+
+
+def stack(dim: int, side: str) -> list[TensorRule]:
+    """The rules for the layers of one side, encoder or decoder, of width ``dim``."""
+    theirs, ours, rules = f"model.{side}.layers.{{n}}.", f"{side}.blocks.{{n}}.", []
+    looks = [("self_attn", "attend")] + ([("encoder_attn", "cross")] if side == "decoder" else [])
+    for end in ("weight", "bias"):
+        for key, name in looks:
+            three = tuple(f"{theirs}{key}.{one}_proj.{end}" for one in "qkv")
+            rules.append(TensorRule(three, f"{ours}{name}.part.qkv.{end}", Stacked([dim] * 3)))
+            rules.append(TensorRule(f"{theirs}{key}.out_proj.{end}", f"{ours}{name}.part.out.{end}"))
+            rules.append(TensorRule(f"{theirs}{key}_layer_norm.{end}", f"{ours}{name}.norm.{end}"))
+        rules.append(TensorRule(f"{theirs}fc1.{end}", f"{ours}ffn.part.up.{end}"))
+        rules.append(TensorRule(f"{theirs}fc2.{end}", f"{ours}ffn.part.down.{end}"))
+        rules.append(TensorRule(f"{theirs}final_layer_norm.{end}", f"{ours}ffn.norm.{end}"))
+    return rules
+
+
+class BART(Family):
+    """BART (Lewis et al., 2020)."""
+
+    name = "bart"
+    types = ("bart",)
+    architectures: ClassVar[tuple[str, ...]] = ("BartForConditionalGeneration", "BartModel")
+    task = "zoo.tasks.translation.Translation"
+    keys = make_keys({"static_position_embeddings": [False], "normalize_embedding": [True]})
+    prefix = "model."
+    example: ClassVar = {
+        "vocab_size": 41, "max_position_embeddings": 16, "d_model": 16, "encoder_layers": 2, "encoder_ffn_dim": 24,
+        "encoder_attention_heads": 2, "decoder_layers": 1, "decoder_ffn_dim": 24, "decoder_attention_heads": 2,
+    }  # fmt: skip
+
+    def options(self, config: Config) -> Options:
+        """Options of zoo's task for a published configuration. Raises UsageError for unsupported values."""
+        bart = config["model_type"] == "bart"
+        if not bart and config["decoder_vocab_size"] not in (None, config["vocab_size"]):
+            raise unsupported_value(config, "decoder_vocab_size", "marian", f"the vocab_size, {config['vocab_size']}")
+        if not bart and config["d_model"] % 2:
+            raise unsupported_value(config, "d_model", "marian", "an even number")
+        return {
+            "source_vocab_size": config["vocab_size"],
+            "target_vocab_size": config["vocab_size"],
+            "max_length": config["max_position_embeddings"],
+            "tie": "all",
+            "scale_embedding": config["scale_embedding"],
+            "output_bias": True,
+            "embedding_norm": bart,
+            "dim": config["d_model"],
+            "depth": config["encoder_layers"],
+            "decoder_depth": config["decoder_layers"],
+            "heads": both(config, "attention_heads"),
+            "hidden": both(config, "ffn_dim"),
+            "position": part("position.Learned", offset=OFFSET)
+            if bart
+            else part("position.Sinusoidal", layout="halves"),
+            "attention": part("attention.MultiHead"),
+            "norm": part("norm.LayerNorm"),
+            "block": part("block.PostNorm"),
+            "ffn": part("ffn.MLP", activation=activation(config, "activation_function")),
+            "dropout": config["dropout"],
+            "attention_dropout": config["attention_dropout"],
+        }
+
+    def config(self, options: Options) -> dict[str, Any]:
+        """The published configuration for the options of zoo's task."""
+        hidden, heads = options["hidden"] or 4 * options["dim"], options["heads"]
+        return {
+            "is_encoder_decoder": True,
+            "vocab_size": options["target_vocab_size"],
+            "max_position_embeddings": options["max_length"],
+            "scale_embedding": options["scale_embedding"],
+            "d_model": options["dim"],
+            "encoder_layers": options["depth"],
+            "decoder_layers": options["decoder_depth"] or options["depth"],
+            **{"encoder_attention_heads": heads, "decoder_attention_heads": heads},
+            **{"encoder_ffn_dim": hidden, "decoder_ffn_dim": hidden},
+            "activation_function": ACTIVATION_NAMES[inner(options["ffn"])["activation"]],
+            "tie_word_embeddings": True,
+            "dropout": options["dropout"],
+            "attention_dropout": options["attention_dropout"],
+        }
+
+    def map_tensors(self, config: Config) -> MappedTensors:
+        """The rules that convert the family's tensors to zoo's, for a configuration."""
+        bart, size = config["model_type"] == "bart", config["vocab_size"]
+        rules = [
+            TensorRule("model.shared.weight", "target_embedding.weight"),
+            TensorRule("final_logits_bias", "bias.weight", Shaped((1, size), (size,))),
+        ]
+        constants = []
+        for side in ("encoder", "decoder"):
+            places = f"model.{side}.embed_positions.weight"
+            if bart:
+                rules.append(TensorRule(places, f"{side}.position.table.weight"))
+                rules += [
+                    TensorRule(f"model.{side}.layernorm_embedding.{end}", f"{side}.entry.{end}")
+                    for end in ("weight", "bias")
+                ]
+            else:
+                constants.append(places)
+            rules += stack(config["d_model"], side)
+        copies = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight")
+        return MappedTensors(rules, constants, dict.fromkeys(copies, "model.shared.weight"))
+
+    def supplied(self, config: Config, tensors: Tensors) -> Tensors:
+        """With the bias of the logits, which starts at zero, where a BART was saved without its head."""
+        if "final_logits_bias" in tensors or "BartModel" not in (config.get("architectures") or ()):
+            return tensors
+        return {**tensors, "final_logits_bias": torch.zeros(1, config["vocab_size"])}
+
+
+class Marian(BART):
+    """The translators of Marian (Junczys-Dowmunt et al., 2018)."""
+
+    name = "marian"
+    types = ("marian",)
+    architectures = ("MarianMTModel",)
+    keys = make_keys(
+        {
+            "static_position_embeddings": [True], "normalize_embedding": [False],
+            "share_encoder_decoder_embeddings": [True],
+        },
+        vocab_size=size(58101), decoder_vocab_size=size(None),
+    )  # fmt: skip
+    prefix = ""
+
+    def config(self, options: Options) -> dict[str, Any]:
+        """The published configuration for the options of zoo's task."""
+        return {**super().config(options), "decoder_vocab_size": options["target_vocab_size"]}

@@ -1,0 +1,110 @@
+"""Read and write the files of a published checkpoint: config.json and safetensors, in one piece or sharded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from zoo.errors import CheckpointError, UsageError
+from zoo.inference import weight_files
+from zoo.io import atomic_files, limits
+from zoo_pretrained.tensor_mapping import Tensors
+
+CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.h5", "*.msgpack")
+ADAPTERS = ("adapter_config.json", "adapter_model.*")
+SAFE = (
+    "Save it as safetensors: model.save_pretrained(DIR, safe_serialization=True), on a machine that may run its code."
+)
+
+
+def config(folder: Path) -> dict[str, Any]:
+    """The configuration of a checkpoint. Raises UsageError if it is missing."""
+    path = folder / CONFIG
+    if not path.is_file():
+        what = "is no folder" if not folder.is_dir() else f"has no {CONFIG}"
+        hint = (
+            ""
+            if folder.exists()
+            else (
+                f"\nzoo downloads nothing. A name of the hub: hf download {folder} --local-dir {folder.name}, then "
+                f"give that folder: zoo import {folder.name} OUT"
+            )
+        )
+        raise UsageError(f"{folder} {what}: a checkpoint is a folder with {CONFIG} and {WEIGHTS}.{hint}")
+    content = _json(path)
+    if isinstance(content.get("model"), Mapping) and "class_path" in content["model"]:
+        raise UsageError(f"{folder} is an export of zoo already: use it as RUN, such as zoo generate {folder}.")
+    return content
+
+
+def tensors(folder: Path) -> Tensors:
+    """All tensors of a checkpoint. Raises CheckpointError for one that is incomplete or would run code."""
+    index = folder / INDEX
+    for adapter in sorted(path.name for kind in ADAPTERS for path in folder.glob(kind)):
+        raise CheckpointError(
+            f"{folder / adapter} belongs to an adapter, which zoo does not read. Merge it into the weights first "
+            "(merge_and_unload() of peft), or take its files out of the folder."
+        )
+    if index.is_file() and (folder / WEIGHTS).is_file():
+        raise CheckpointError(
+            f"{folder} has both {WEIGHTS} and {INDEX} of several files, and other libraries read the first. Delete the "
+            "older ones."
+        )
+    if index.is_file():
+        return _sharded(folder, index)
+    if (folder / WEIGHTS).is_file():
+        return weight_files.read_tensors(folder / WEIGHTS)
+    pickles = sorted(path.name for kind in PICKLES for path in folder.glob(kind))
+    if pickles:
+        raise CheckpointError(
+            f"{folder / pickles[0]} may hold code that runs when it is loaded, so zoo does not read it. {SAFE}"
+        )
+    raise CheckpointError(f"{folder} has no weights: {WEIGHTS} or {INDEX} was expected.")
+
+
+def _sharded(folder: Path, index: Path) -> Tensors:
+    where = _json(index).get("weight_map")
+    if not isinstance(where, dict) or not all(isinstance(name, str) for name in where.values()):
+        raise CheckpointError(f"{index} has no 'weight_map' that says which file holds which tensor.")
+    tensors: Tensors = {}
+    for name in sorted(set(where.values())):
+        path = folder / name
+        if path.parent != folder or path.suffix != ".safetensors":
+            raise CheckpointError(f"{index} names {name!r}: a safetensors file beside it was expected.")
+        if not path.is_file():
+            raise CheckpointError(f"{folder} is incomplete: {name} is missing, which {index.name} names.")
+        shard = weight_files.read_tensors(path)
+        claimed = {key for key, file in where.items() if file == name}
+        for key in sorted(claimed ^ shard.keys()):
+            verb = "lacks" if key in claimed else "has"
+            raise CheckpointError(f"{path} {verb} {key}, {'though' if key in claimed else 'which'} {index.name} says "
+                                  f"{'it is there' if key in claimed else 'is elsewhere'}.")  # fmt: skip
+        tensors |= shard
+    return tensors
+
+
+def save(folder: Path, config: Mapping[str, Any], tensors: Tensors) -> None:
+    """Write a checkpoint in one piece, as its family's own library does."""
+    from safetensors.torch import save_file
+
+    copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    with atomic_files.replace_file(folder / WEIGHTS) as draft:
+        save_file(copies, draft, {"format": "pt"})
+    atomic_files.write_json(folder / CONFIG, dict(config))
+
+
+def optional(path: Path) -> dict[str, Any]:
+    """A JSON file that need not be there."""
+    return _json(path) if path.is_file() else {}
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        content = limits.read_json(path)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read as JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path} holds no JSON object.")
+    return content

@@ -1,0 +1,207 @@
+"""Convert the tensors of a published checkpoint to zoo's names and back: rules of key patterns with transforms."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from zoo.errors import CheckpointError
+
+Tensors = dict[str, Tensor]
+
+
+class Transform:
+    """A change of form that can be undone; the base leaves one tensor as it is."""
+
+    def read(self, theirs: list[Tensor]) -> Tensor:
+        """Tensors of a published checkpoint converted to zoo's; here one tensor, of the same shape."""
+        return theirs[0]
+
+    def write(self, ours: Tensor) -> list[Tensor]:
+        """A tensor of zoo converted to the published checkpoint's; here one tensor, of the same shape."""
+        return [ours]
+
+
+SAME = Transform()
+
+
+class Transposed(Transform):
+    """A matrix that they keep the other way around, as GPT-2 does."""
+
+    def read(self, theirs: list[Tensor]) -> Tensor:
+        """Their matrix (in, out) to (out, in)."""
+        return theirs[0].T.contiguous()
+
+    def write(self, ours: Tensor) -> list[Tensor]:
+        """A matrix (out, in) to theirs, (in, out)."""
+        return [ours.T.contiguous()]
+
+
+class Shaped(Transform):
+    """The same numbers in the same order, in another shape: without the first dimensions, or with more of them."""
+
+    def __init__(self, theirs: Sequence[int], ours: Sequence[int]) -> None:
+        self.theirs, self.ours = tuple(theirs), tuple(ours)
+
+    def read(self, theirs: list[Tensor]) -> Tensor:
+        """Their tensor in zoo's shape."""
+        return theirs[0].reshape(self.ours)
+
+    def write(self, ours: Tensor) -> list[Tensor]:
+        """A tensor of zoo in their shape."""
+        return [ours.reshape(self.theirs)]
+
+
+class Stacked(Transform):
+    """Several tensors that we keep as one, below each other; ``sizes`` are their first dimensions."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self.sizes = list(sizes)
+
+    def read(self, theirs: list[Tensor]) -> Tensor:
+        """Their tensors (rows_i, ...) one below the other, (sum of rows_i, ...). Raises ValueError for other rows."""
+        rows = [tensor.size(0) for tensor in theirs]
+        if rows != self.sizes:
+            raise ValueError(f"{rows} rows where the configuration says {self.sizes}")
+        return torch.cat(theirs)
+
+    def write(self, ours: Tensor) -> list[Tensor]:
+        """A tensor (sum of rows_i, ...) split into theirs, (rows_i, ...)."""
+        return [part.contiguous() for part in ours.split(self.sizes)]
+
+
+@dataclass(frozen=True)
+class TensorRule:
+    """Their keys, our key, and the transform. ``{n}`` and other names in braces stand for numbers."""
+
+    theirs: str | tuple[str, ...]
+    ours: str
+    how: Transform = SAME
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of the published tensors, in their order."""
+        return (self.theirs,) if isinstance(self.theirs, str) else self.theirs
+
+
+@dataclass(frozen=True)
+class MappedTensors:
+    """The whole mapping of one checkpoint.
+
+    ``constants`` are keys that hold no weights (masks, position numbers), which our model computes. ``copies`` are keys
+    that, where they occur, must equal another: tied matrices that were saved twice.
+    """
+
+    rules: Sequence[TensorRule]
+    constants: Sequence[str] = ()
+    copies: Mapping[str, str] = field(default_factory=dict)
+
+
+class Origin(NamedTuple):
+    """Where one of our tensors comes from, and whether its form was changed."""
+
+    keys: tuple[str, ...]
+    changed: bool
+
+
+def pattern(key: str) -> re.Pattern[str]:
+    """What a key with numbers in braces matches."""
+    pieces = re.split(r"\{(\w+)\}", key)
+    text = "".join(rf"(?P<{piece}>\d+)" if odd % 2 else re.escape(piece) for odd, piece in enumerate(pieces))
+    return re.compile(text)
+
+
+class ReadTensors(NamedTuple):
+    """Our tensors, where each comes from, and the keys that hold constants or copies."""
+
+    tensors: Tensors
+    origins: dict[str, Origin]
+    constants: list[str]
+
+
+def read_published(theirs: Tensors, mapping: MappedTensors, source: str) -> ReadTensors:
+    """Our tensors, where each comes from, and the keys that hold constants or copies.
+
+    Raises CheckpointError that names a key that nothing is known of, or that is missing from a group.
+    """
+    theirs = dict(theirs)
+    for copy, original in mapping.copies.items():
+        if copy in theirs and original not in theirs:  # a tied matrix that was saved under its second name alone
+            theirs[original] = theirs.pop(copy)
+    remaining, tensors = set(theirs), dict[str, Tensor]()
+    origins: dict[str, Origin] = {}
+    for rule in mapping.rules:
+        first = pattern(rule.keys[0])
+        for key in sorted(remaining):
+            match = first.fullmatch(key)
+            if match is None:
+                continue
+            keys = tuple(one.format(**match.groupdict()) for one in rule.keys)
+            for missing in (one for one in keys if one not in theirs):
+                raise CheckpointError(f"{source} lacks {missing}, which belongs to {key}.")
+            name = rule.ours.format(**match.groupdict())
+            if name in tensors:
+                raise CheckpointError(
+                    f"{source} has both {', '.join(origins[name].keys)} and {key}, which are one tensor."
+                )
+            for weight in keys:
+                if not theirs[weight].is_floating_point() or theirs[weight].element_size() == 1:
+                    raise CheckpointError(
+                        f"{source}: {weight} holds {theirs[weight].dtype}: quantised weights are not read. Save the "
+                        "model in float32, float16 or bfloat16."
+                    )
+            try:
+                tensors[name] = rule.how.read([theirs[one] for one in keys])
+            except (RuntimeError, ValueError) as error:
+                shapes = ", ".join(f"{one} {tuple(theirs[one].shape)}" for one in keys)
+                raise CheckpointError(f"{source}: {shapes} does not fit the configuration: {error}.") from error
+            origins[name] = Origin(keys, rule.how is not SAME)
+            remaining -= set(keys)
+    extra = [key for key in sorted(remaining) if any(pattern(one).fullmatch(key) for one in mapping.constants)]
+    for copy, original in mapping.copies.items():
+        if copy in remaining and original in theirs:
+            if not torch.equal(theirs[copy], theirs[original]):
+                raise CheckpointError(f"{source}: {copy} differs from {original}, which the configuration ties it to.")
+            extra.append(copy)
+    unknown = sorted(remaining - set(extra))
+    if unknown:
+        examples = ", ".join(unknown[:3]) + (f" and {len(unknown) - 3} more" if len(unknown) > 3 else "")
+        raise CheckpointError(f"{source} has unknown {examples}: no rule of this family speaks of it.")
+    return ReadTensors(tensors, origins, extra)
+
+
+def write_published(ours: Tensors, mapping: MappedTensors) -> Tensors:
+    """The published checkpoint's tensors, the inverse of `read_published`. Raises CheckpointError without a rule."""
+    tensors: Tensors = {}
+    for name, tensor in ours.items():
+        for rule in mapping.rules:
+            match = pattern(rule.ours).fullmatch(name)
+            if match is None:
+                continue
+            keys = [one.format(**match.groupdict()) for one in rule.keys]
+            tensors |= dict(zip(keys, rule.how.write(tensor), strict=True))
+            break
+        else:
+            raise CheckpointError(f"{name} has no place in a checkpoint of this family.")
+    return tensors
+
+
+def fit_shapes(tensors: Tensors, shapes: Mapping[str, torch.Size], origins: Mapping[str, Origin], source: str) -> None:
+    """Raise CheckpointError unless these are all the tensors of a model, in its shapes, by their keys."""
+    missing = sorted(shapes.keys() - tensors.keys())
+    if missing:
+        examples = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+        raise CheckpointError(f"{source} has no tensor for {examples} of the model that its configuration describes.")
+    for name in sorted(tensors.keys() - shapes.keys()):
+        raise CheckpointError(f"{source} has {', '.join(origins[name].keys)}: its configuration has no place for it.")
+    for name, shape in shapes.items():
+        if tensors[name].shape != shape:
+            keys = ", ".join(origins[name].keys)
+            sizes = f"{tuple(tensors[name].shape)} where the configuration says {tuple(shape)}"
+            raise CheckpointError(f"{source}: {keys} is {sizes} ({name}, {math.prod(shape):,} numbers).")

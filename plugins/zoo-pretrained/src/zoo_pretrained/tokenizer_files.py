@@ -1,0 +1,238 @@
+"""Import and export the files next to the weights: tokenizers, settings of generation, class names, and images."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import processors
+
+from zoo.data.conversation import CHAT_TEMPLATE, has_chat_template
+from zoo.data.tokenizer import Tokenizer
+from zoo.errors import UsageError
+from zoo.io import atomic_files
+from zoo_pretrained import hf_files, tokenizer_classes
+from zoo_pretrained.config_keys import shorten
+from zoo_pretrained.family import Family
+from zoo_pretrained.image_files import IMAGES, import_images
+from zoo_pretrained.side_files import GENERATION_CONFIG, SEARCH_SETTINGS, read_side_file
+
+VOCABULARIES = ("tokenizer.model", "spiece.model", "spm.model", "source.spm", "vocab.txt", "vocab.json")
+GENERATING = ("CausalLM", "Translation")
+KEPT_FILES = "family.json"  # what an export needs of their configuration and ours has no word for
+FACTS = (
+    *("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_eos_token_id"),
+    "forced_bos_token_id",
+    *("id2label", "label2id"),
+)
+NAMES = "special_tokens_map.json"
+TOKENIZER, GENERATION = "tokenizer_config.json", "generation_config.json"
+COPIED_FILES = (
+    *(NAMES, TOKENIZER, "added_tokens.json", GENERATION, IMAGES, "chat_template.jinja", "chat_template.json"),
+    *("vocab.json", "merges.txt", "vocab.txt", "tokenizer.model", "spiece.model", "source.spm", "target.spm"),
+)
+
+
+def import_tokenizers(
+    source: Path, folder: Path, theirs: Mapping[str, Any], model: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[str]]:
+    """Write the files that our task needs; what config.json must say besides, and what the user must know."""
+    for name in COPIED_FILES:
+        if (source / name).is_file():
+            atomic_files.copy(source / name, folder / name)
+    facts = {key: theirs[key] for key in FACTS if theirs.get(key) is not None}
+    atomic_files.write_json(folder / KEPT_FILES, facts)
+    options = model["init_args"]
+    if "num_classes" in options and "image_size" in options:
+        import_images(source, folder, theirs, options)
+        return {"resize": "crop"}, []
+    if "num_classes" in options:
+        labels = theirs.get("id2label") or {}
+        names = [labels.get(str(n), f"class {n}") for n in range(options["num_classes"])]
+        atomic_files.write_json(folder / "labels.json", {"names": names})
+    size = options.get("source_vocab_size", options.get("vocab_size"))
+    notes = _tokenizer(source, folder, theirs, size, "source_vocab_size" in options)
+    if model["class_path"].rpartition(".")[2] not in GENERATING:
+        return {}, notes
+    settings, more = generation_settings(source, theirs, size)
+    return {"generation": settings}, [*notes, *more, *_prefixes(theirs)]
+
+
+def _prefixes(theirs: Mapping[str, Any]) -> list[str]:
+    """A sentence on what their pipelines put before the texts of a task."""
+    tasks: Any = theirs.get("task_specific_params")
+    tasks = tasks if isinstance(tasks, dict) else {}
+    pairs = [(task, params.get("prefix")) for task, params in tasks.items() if isinstance(params, dict)]
+    prefixes = ", ".join(f"{task} {prefix!r}" for task, prefix in pairs if prefix)
+    return [f"not put before texts; write it yourself (task_specific_params): {prefixes}"] if prefixes else []
+
+
+def generation_settings(source: Path, theirs: Mapping[str, Any], size: int) -> tuple[dict[str, Any], list[str]]:
+    """The rules of generation of a checkpoint, those of generation_config.json or else of config.json; and a sentence
+    on settings that zoo's own options replace. Raises UsageError that names a key which is not read.
+    """
+    path = source / GENERATION
+    if path.is_file():
+        content = read_side_file(path, GENERATION_CONFIG)
+    else:
+        path = source / hf_files.CONFIG
+        names = {*GENERATION_CONFIG.read, *GENERATION_CONFIG.fixed, *SEARCH_SETTINGS}
+        content = {key: value for key, value in theirs.items() if key in names}
+        GENERATION_CONFIG.complete(content, path.name, str(path))
+    rules = {key: content[key] for key in GENERATION_CONFIG.read if content.get(key) is not None}
+    for key, value in rules.items():
+        entry = f"{path}: {key}={shorten(value)} is not supported"
+        if key == "repetition_penalty" and value == 0:
+            raise UsageError(f"{entry}; a number above 0 would be.")
+        numbers = _token_numbers(key, value)
+        if not all(isinstance(number, int) and not isinstance(number, bool) for number in numbers):
+            right = "lists of tokens' numbers" if key == "bad_words_ids" else "a token's number"
+            raise UsageError(f"{entry}; {right} would be.")
+        if key != "bos_token_id" and not all(0 <= number < size for number in numbers):  # bos is in no rule
+            raise UsageError(f"{entry}: the model has the numbers 0 to {size - 1}.")
+    theirs_own = {"do_sample": False, "num_beams": 1, "temperature": 1.0, "top_k": 50, "top_p": 1.0}
+    search = [f"{key}={content[key]}" for key in content if key in SEARCH_SETTINGS
+              and content[key] not in (None, theirs_own.get(key))]  # fmt: skip
+    note = f"not used ({path.name}; zoo's own options say how to search): {', '.join(sorted(search))}"
+    return rules, [note] if search else []
+
+
+def _token_numbers(key: str, value: Any) -> list[Any]:
+    """The numbers of tokens in the value of a key; None stands for a word that is no list of numbers."""
+    if key == "bad_words_ids":
+        return [number for word in value for number in (word if isinstance(word, list) and word else [None])]
+    if not key.endswith(("_token_id", "suppress_tokens")):
+        return []
+    return value if isinstance(value, list) else [value]
+
+
+def export_tokenizers(source: Path, folder: Path, family: Family, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Write the files that their library needs beside the weights; the configuration with what those make it say."""
+    for name in (*COPIED_FILES, "tokenizer.json"):
+        if (source / name).is_file():
+            atomic_files.copy(source / name, folder / name)
+    shared = source / "source-tokenizer.json"
+    if shared.is_file():
+        atomic_files.copy(shared, folder / "tokenizer.json")
+    facts = hf_files.optional(source / KEPT_FILES)
+    images = hf_files.optional(source / "images.json")
+    content = images or hf_files.optional(source / "labels.json")
+    if not family.types:
+        names = {"label_names": content["names"]} if content else {}
+        return {**config, **names}
+    if content and "id2label" not in facts:
+        facts["id2label"] = {str(n): name for n, name in enumerate(content["names"])}
+        facts["label2id"] = {name: n for n, name in enumerate(content["names"])}
+    if (folder / "tokenizer.json").is_file():
+        facts = {**_tokenizer_files(source, folder, family.task, facts), **facts}
+    numbering = {key: config[key] for key in ("pad_token_id",) if key in config}  # RoBERTa counts its positions by it
+    return {**config, **facts, **numbering}
+
+
+def _tokenizer_files(source: Path, folder: Path, task: str, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Write what AutoTokenizer and generate() look for and the run has not; the numbers of its special tokens.
+
+    A tokenizer of ours puts no special tokens around a text, which our tasks do: its template then does it.
+    """
+    name, pair = task.rpartition(".")[2], (folder / "tokenizer.json", source / "target-tokenizer.json")
+    tokenizer = Tokenizer.load(pair[0])
+    inner, own = tokenizer.inner, not tokenizer.published
+    tokens = {
+        word: tokenizer.names.get(f"<{word}>", f"<{word}>") for word in ("pad", "bos", "eos", "cls", "sep", "mask")
+    }
+    tokens = {word: token for word, token in tokens.items() if token in tokenizer.specials}
+    if name == "CausalLM" and "eos" in tokens:
+        tokens.setdefault("bos", tokens["eos"])  # with which our documents begin
+    if "eos" in tokens:
+        tokens.setdefault("pad", tokens["eos"])  # without any, their pipelines take no batches
+    if own:
+        template = "<cls> $A" if name not in ("CausalLM", "Translation") and "cls" in tokens else "$A"
+        template += " <eos>" if name == "Translation" and "eos" in tokens else ""
+        marks = [(token, tokenizer.specials[token]) for token in ("<cls>", "<eos>") if token in template]
+        inner.post_processor = processors.TemplateProcessing(single=template, pair=None, special_tokens=marks)
+        inner.save(str(folder / "tokenizer.json"))
+    if not (folder / TOKENIZER).is_file():
+        about = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "clean_up_tokenization_spaces": False,
+            # "<eos>" in a text is five characters, but a rendered chat template spells its special tokens
+            **(
+                {"split_special_tokens": True} if tokenizer.splits_specials and not has_chat_template(tokenizer) else {}
+            ),
+            **({"padding_side": "left"} if name == "CausalLM" else {}),
+            **({"chat_template": CHAT_TEMPLATE} if has_chat_template(tokenizer) else {}),
+            **{f"{word}_token": token for word, token in tokens.items()},
+        }
+        atomic_files.write_json(folder / TOKENIZER, about)
+    numbers = {f"{word}_token_id": tokenizer.specials[token] for word, token in tokens.items()}
+    own_numbers: dict[str, Any] = {
+        f"{word}_token_id": numbers.get(f"{word}_token_id") for word in ("bos", "eos", "pad")
+    }
+    if name == "Translation":
+        target = Tokenizer.load(pair[1]) if pair[1].is_file() else tokenizer
+        own_numbers |= {"decoder_start_token_id": target.bos, "forced_eos_token_id": None}
+    if name in ("CausalLM", "Translation") and not (folder / GENERATION).is_file():
+        token_numbers = {**own_numbers, **{key: value for key, value in facts.items() if key.endswith("_token_id")}}
+        atomic_files.write_json(
+            folder / GENERATION, {key: value for key, value in token_numbers.items() if value is not None}
+        )
+    return own_numbers
+
+
+def _tokenizer(source: Path, folder: Path, theirs: Mapping[str, Any], size: int, pair: bool) -> list[str]:
+    """Write tokenizer.json, and the names of special tokens beside it; what the user must know.
+
+    Raises UsageError for a tokenizer with more tokens than ``size``, not counting added ones, which are left out.
+    """
+    published = tokenizer_classes.read(source, theirs)
+    if published is None:
+        there = [name for name in VOCABULARIES if (source / name).is_file()]
+        why = f"{there[0]} is not read alone" if there else "there is no tokenizer.json"
+        return [f"no tokenizer: {why}, so that texts cannot be used. Save tokenizer.json beside it: "
+                "AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR) with transformers."]  # fmt: skip
+    if published.inner.get_vocab_size(with_added_tokens=False) > size:
+        count = published.inner.get_vocab_size(with_added_tokens=False)
+        raise UsageError(f"the tokenizer in {source} has {count} tokens and the model {size}: it belongs to another.")
+    inner, notes = _within(published.inner, size)
+    names: dict[str, Any] = {f"{role}_token": token for role, token in published.roles.items()}
+    for role in tokenizer_classes.ROLES:
+        number = theirs.get(f"{role}_token_id")
+        number = number[0] if isinstance(number, list) and number else number
+        if f"{role}_token" not in names and isinstance(number, int):
+            names[f"{role}_token"] = inner.id_to_token(number)
+    names = {key: token for key, token in names.items() if token and inner.token_to_id(token) is not None}
+    inner.add_special_tokens([token for token in names.values() if token not in _added(inner)])
+    if inner.post_processor is None:  # there is nothing around a text, rather than what zoo would put there
+        inner.post_processor = processors.TemplateProcessing(single="$A", pair=None, special_tokens=[])
+    own = {"split_special_tokens": True} if published.splits_specials else {}
+    for name in ("source-tokenizer.json", "target-tokenizer.json") if pair else ("tokenizer.json",):
+        atomic_files.write_text(folder / name, inner.to_str(pretty=True))
+    atomic_files.write_json(folder / NAMES, {**names, **own})
+    if pair:
+        config = {**theirs, **hf_files.optional(folder / GENERATION)}
+        fallbacks = (("bos_token", "decoder_start_token_id"), ("forced_bos_token", "forced_bos_token_id"))
+        first = {name: inner.id_to_token(config[key]) for name, key in fallbacks if isinstance(config.get(key), int)}
+        inner.add_special_tokens([token for token in first.values() if token])
+        atomic_files.write_text(folder / "target-tokenizer.json", inner.to_str(pretty=True))
+        atomic_files.write_json(folder / f"target-{NAMES}", {**names, **own, **first})
+    return notes
+
+
+def _added(inner: tokenizers.Tokenizer) -> set[str]:
+    """The texts of the special tokens of a tokenizer."""
+    return {token.content for token in inner.get_added_tokens_decoder().values() if token.special}
+
+
+def _within(inner: tokenizers.Tokenizer, size: int) -> tuple[tokenizers.Tokenizer, list[str]]:
+    """The tokenizer without added tokens that the model has no row for, and a sentence that names them."""
+    beyond = sorted(number for number in inner.get_added_tokens_decoder() if number >= size)
+    if not beyond:
+        return inner, []
+    content = json.loads(inner.to_str())
+    content["added_tokens"] = [token for token in content["added_tokens"] if token["id"] < size]
+    names = ", ".join(inner.id_to_token(number) or "" for number in beyond[:3]) + (", …" if len(beyond) > 3 else "")
+    note = f"{len(beyond)} added tokens are left out, since the model has {size} numbers: {names}"
+    return tokenizers.Tokenizer.from_str(json.dumps(content)), [note]

@@ -1,0 +1,108 @@
+"""Decoders of transformers, imported: the same logits with padding and with a cache, the same text, and back."""
+
+import peers
+import torch
+from import_steps import gap, imported, loaded, same_tensors
+from zoo_pretrained.hf_export import export_pretrained
+
+import zoo
+from zoo.cli import main
+
+DTYPES = {torch.float32: 1e-5, torch.float64: 1e-10}
+
+
+@torch.no_grad()
+@peers.in_both_types(peers.LANGUAGE)
+def test_a_decoder_and_its_import_agree_and_its_export_is_the_decoder(case, dtype, tmp_path, monkeypatch):
+    with peers.wide(monkeypatch, dtype):
+        model = peers.build_peer(case, dtype)
+        model.save_pretrained(tmp_path / "theirs")
+        imported(tmp_path / "theirs", tmp_path / "ours")
+        ours = loaded(tmp_path / "ours", dtype)
+        tokens = torch.randint(peers.WORDS, (2, 24))
+        right = model(tokens).logits
+        assert gap(ours.net(tokens), right) <= DTYPES[dtype]
+
+        # padding on the left, where each row's first real token is its first position
+        valid = torch.ones(2, 24, dtype=torch.bool)
+        valid[0, :7] = False
+        places = (valid.cumsum(1) - 1).clamp(min=0)
+        padded = model(tokens, attention_mask=valid.long(), position_ids=places).logits
+        assert gap(ours.net(tokens, valid)[valid], padded[valid]) <= DTYPES[dtype]
+        assert gap(padded[0, 7:], right[0, 7:]) > 1e-3 or case[0].startswith(("Llama", "Mistral", "Qwen", "Mixtral"))
+
+        # with a cache, in uneven steps
+        caches, steps = ours.net.stack.caches(24), []
+        for begin, end in ((0, 5), (5, 6), (6, 17), (17, 24)):
+            steps.append(ours.net(tokens[:, begin:end], None, caches))
+        assert gap(torch.cat(steps, 1), right) <= DTYPES[dtype]
+
+        # and out again
+        export_pretrained(ours, tmp_path / "again")
+        again = peers.reloaded(case, tmp_path / "again", dtype)
+        assert gap(again(tokens).logits, right) <= DTYPES[dtype] / 10
+        assert same_tensors(model, again)
+
+
+@torch.no_grad()
+@peers.some_by_default(peers.LANGUAGE, {"gpt2", "llama-3", "qwen3-window"})  # positions in a table, stretched, a window
+def test_both_write_the_same_64_tokens(case, tmp_path):
+    model = peers.build_peer(case)
+    model.save_pretrained(tmp_path / "theirs")
+    imported(tmp_path / "theirs", tmp_path / "ours")
+    ours = loaded(tmp_path / "ours").net
+    prompts = torch.randint(2, peers.WORDS, (3, 9))
+    tokens = model.generate(prompts, max_new_tokens=64, do_sample=False, pad_token_id=0)[:, 9:]
+    state, generated, new = ours.begin(9 + 64), [], prompts
+    for _ in range(64):
+        new = state.step(new).argmax(-1)[:, None]
+        generated.append(new)
+    assert torch.cat(generated, 1).tolist() == tokens.tolist()
+    assert len(set(tokens.flatten().tolist())) > 4  # no model that repeats one token
+
+
+@torch.no_grad()
+def test_a_decoder_without_a_tokenizer_goes_in_and_out(tmp_path, capsys):
+    case = peers.LANGUAGE["gpt2"]
+    model = peers.build_peer(case)
+    model.save_pretrained(tmp_path / "theirs")
+    assert main(["import", str(tmp_path / "theirs"), str(tmp_path / "ours")]) == 0
+    assert main(["export", str(tmp_path / "ours"), str(tmp_path / "again"), "--format", "hf"]) == 0
+    assert same_tensors(model, peers.reloaded(case, tmp_path / "again"))
+    assert main(["generate", str(tmp_path / "ours"), "--prompt", "x"]) != 0
+    assert "tokenizer.json" in capsys.readouterr().err
+
+
+@torch.no_grad()
+def test_the_command_imports_uses_and_exports_with_its_tokenizer(tmp_path, capsys):
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    inner = Tokenizer(models.BPE())
+    inner.pre_tokenizer, inner.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    learn = trainers.BpeTrainer(
+        vocab_size=270, special_tokens=["<|endoftext|>"], initial_alphabet=sorted(alphabet), show_progress=False
+    )
+    inner.train_from_iterator(["the quick brown fox"], learn)
+    size = inner.get_vocab_size()
+    case = ("GPT2LMHeadModel", "GPT2Config", {**peers.GPT2, "vocab_size": size, "eos_token_id": 0, "bos_token_id": 0})
+    model = peers.build_peer(case)
+    theirs, ours, again = tmp_path / "theirs", tmp_path / "ours", tmp_path / "again"
+    model.save_pretrained(theirs)
+    inner.save(str(theirs / "tokenizer.json"))
+    assert main(["import", str(theirs), str(ours)]) == 0
+    output = capsys.readouterr().out
+    assert "gpt2: CausalLM" in output
+    assert "new: 0 tensors" in output
+    trained = zoo.load(ours)
+    assert trained.tokenizer.eos == 0
+    text = trained.generate("the quick", length=20, temperature=0.0)[0]
+    ids = torch.tensor([inner.encode("the quick").ids])
+    other = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=20, do_sample=False, pad_token_id=0)
+    assert text.text == inner.decode(other[0, ids.size(1) :].tolist())
+    assert trained.score("the quick").bytes == 9
+    assert main(["export", str(ours), str(again), "--format", "hf"]) == 0
+    assert same_tensors(model, peers.reloaded(case, again))
+    assert peers.transformers.AutoConfig.from_pretrained(again).eos_token_id == 0
+    assert (again / "tokenizer.json").read_text() == (ours / "tokenizer.json").read_text()
+    assert main(["fit", str(ours / "recipe.yaml"), "--print_config"]) == 0

@@ -1,0 +1,109 @@
+"""Vision Transformers of transformers and timm, imported: the same logits, a command that names images, and back."""
+
+import json
+
+import numpy as np
+import peers
+import pytest
+import torch
+from import_steps import gap, loaded, same_tensors
+from PIL import Image
+from zoo_pretrained.hf_export import export_pretrained
+from zoo_pretrained.vit import TimmViT
+
+from zoo.cli import main
+
+DTYPES = {torch.float32: 1e-5, torch.float64: 1e-10}
+TIMM = {"img_size": 16, "patch_size": 4, "embed_dim": 32, "depth": 2, "num_heads": 4, "num_classes": 5}
+
+
+@torch.no_grad()
+@peers.in_both_types(peers.IMAGES)
+def test_a_classifier_of_transformers(case, dtype, tmp_path, monkeypatch):
+    with peers.wide(monkeypatch, dtype):
+        model = peers.build_peer(case, dtype)
+        model.save_pretrained(tmp_path / "theirs")
+        images = torch.randn(3, case[2].get("num_channels", 3), 16, 16, dtype=dtype)
+        right = model(images).logits
+        assert main(["import", str(tmp_path / "theirs"), str(tmp_path / "ours")]) == 0
+        ours = loaded(tmp_path / "ours", dtype)
+        assert gap(ours.net(images), right) <= DTYPES[dtype]
+        export_pretrained(ours, tmp_path / "again")
+        again = peers.reloaded(case, tmp_path / "again", dtype)
+        assert same_tensors(model, again)
+        assert gap(again(images).logits, right) <= 1e-12
+
+
+def timm_model(folder, dtype=torch.float32, **options):
+    """A random model of timm, and the folder that its hub functions write."""
+    from safetensors.torch import save_file
+
+    torch.manual_seed(0)
+    model = peers.timm.models.VisionTransformer(**{**TIMM, **options}).to(dtype).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.1)
+    folder.mkdir()
+    save_file(model.state_dict(), folder / "model.safetensors", {"format": "pt"})
+    about = {"architecture": "vit_tiny_patch16_224", "num_classes": 5, "model_args": {**TIMM, **options}}
+    (folder / "config.json").write_text(json.dumps(about))
+    return model
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("options", [{}, {"qkv_bias": False, "in_chans": 1, "mlp_ratio": 2.0}])
+def test_a_state_dict_of_timm(options, dtype, tmp_path):
+    model = timm_model(tmp_path / "theirs", dtype, **options)
+    images = torch.randn(3, options.get("in_chans", 3), 16, 16, dtype=dtype)
+    assert main(["import", str(tmp_path / "theirs"), str(tmp_path / "ours")]) == 0
+    ours = loaded(tmp_path / "ours", dtype)
+    assert gap(ours.net(images), model(images)) <= DTYPES[dtype]
+    family = export_pretrained(ours, tmp_path / "again")
+    from safetensors.torch import load_file
+
+    assert family.name == "timm"
+    model.load_state_dict(load_file(tmp_path / "again" / "model.safetensors"))
+    assert gap(ours.net(images), model(images)) <= DTYPES[dtype]
+
+
+def test_timms_names_of_sizes_are_enough(tmp_path):
+    family = TimmViT()
+
+    for name in ("vit_tiny_patch16_224", "vit_small_patch16_224", "vit_base_patch16_224.augreg_in1k"):
+        expected = family.options(family.complete({"architecture": name, "num_classes": 7}, "config.json"))
+        with torch.device("meta"):
+            model = peers.timm.create_model(name, num_classes=7)
+        assert expected["dim"] == model.embed_dim
+        assert expected["depth"] == len(model.blocks)
+        assert expected["heads"] == model.blocks[0].attn.num_heads
+        assert (expected["patch_size"], expected["image_size"]) == (16, 224)
+
+
+def test_an_average_of_tokens_that_is_normalised_afterwards_is_refused(tmp_path, capsys):
+    timm_model(tmp_path / "theirs", global_pool="avg", class_token=False)
+    assert main(["import", str(tmp_path / "theirs"), str(tmp_path / "ours")]) == 2
+    assert "class_token=False is not supported in timm" in capsys.readouterr().err
+    timm_model(tmp_path / "other", global_pool="avg")
+    assert main(["import", str(tmp_path / "other"), str(tmp_path / "ours")]) == 2
+    assert "global_pool='avg' is not supported in timm" in capsys.readouterr().err
+
+
+def test_the_command_imports_classes_and_normalisation_and_names_an_image(tmp_path, capsys):
+    names = {str(n): name for n, name in enumerate(["ant", "bee", "cat", "dog", "eel"])}
+    case = (*peers.IMAGES["vit"][:2], {**peers.VISION, "id2label": {int(k): v for k, v in names.items()}})
+    model = peers.build_peer(case)
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    model.save_pretrained(theirs)
+    (theirs / "preprocessor_config.json").write_text(json.dumps({"image_mean": [0.4] * 3, "image_std": [0.2] * 3}))
+    assert main(["import", str(theirs), str(ours)]) == 0
+    pixels = np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "one.png")
+    capsys.readouterr()
+    assert main(["classify", str(ours), str(tmp_path / "one.png"), "--top", "1", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)["classes"][0]
+    with torch.no_grad():
+        normal = (torch.from_numpy(pixels).permute(2, 0, 1)[None] / 255 - 0.4) / 0.2
+        chance = model(normal).logits.softmax(-1)[0]
+    assert result["label"] == names[str(int(chance.argmax()))]
+    assert result["probability"] == pytest.approx(float(chance.max()), abs=1e-5)
