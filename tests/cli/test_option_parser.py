@@ -138,12 +138,9 @@ def test_typing_errors_and_abbreviations_are_refused_with_a_suggestion(command, 
 
 @try_each(VALUED, NAME)
 def test_the_last_of_several_values_counts_unless_all_do(command, option):
-    first, last = (
-        good_value(option),
-        option.choices[0] if option.choices else {int: "4", float: f"{min(4.5, option.most / 2)}", str: "b"}[option.type],
-        if option.choices
-        else {int: "4", float: str(min(4.5, option.most / 2)), str: "b"}[option.type],
-    )
+    first = good_value(option)
+    other = {int: "4", float: str(min(4.5, option.most / 2)), str: "b"}[option.type]
+    last = option.choices[0] if option.choices else other
     value = stored(parse(command, f"--{option.name}={first}", f"--{option.name}", last), option)
     expected = [text if option.key else option.convert(text) for text in (first, last)]
     assert value == (expected if option.repeats else expected[-1])
