@@ -25,6 +25,7 @@ DECLARED = [
 
 # What the modules of a layer may import: parts of zoo, and packages beside the standard library (None: any).
 APPLICATIONS = ("compare", "conformance", "explain")  # on the core, entered by their commands
+UPPER = tuple(f"zoo.{folder}" for folder in APPLICATIONS)
 PLUGINS = ("errors", "io", "plugins", "registry")
 MAY_IMPORT = {
     "errors": ((), ()),
@@ -89,6 +90,10 @@ def test_imports_run_one_way(path):
             assert below[0] in inside, f"{layer(path)} imports {name}"
         elif top != "zoo" and outside is not None:
             assert top in sys.stdlib_module_names or top in outside, f"{layer(path)} imports {name}"
+        if layer(path) not in APPLICATIONS:
+            assert not name.startswith(tuple(f"zoo.{folder}" for folder in APPLICATIONS)), (
+                f"{layer(path)} imports {name}"
+            )
         if layer(path) not in ("cli", *APPLICATIONS) and path.name not in ("__main__.py", "__init__.py"):
             assert not name.startswith("zoo.cli"), f"{layer(path)} imports {name}, which is on top"
 

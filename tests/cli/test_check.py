@@ -19,6 +19,7 @@ from zoo import registry
 from zoo.cli.find_command import find_command, parse
 from zoo.conformance import check_command, check_process, check_worker
 from zoo.errors import PartError, PluginError, UsageError
+from zoo.system import group_clock
 
 HERE = Path(__file__).parent
 PART = """\
@@ -152,12 +153,12 @@ def test_after_several_that_never_end_the_rest_is_not_run(acted, zoo):
 def test_other_processes_take_no_time_of_a_check(limit, share, used, waits):
     """A check that has computed less than its limit goes on however long that takes, unless it computes nothing."""
     processor = used * limit
-    wall = 1.01 * limit + processor if waits else processor / max(share, 1.1 * check_process.IDLE)
+    wall = 1.01 * limit + processor if waits else processor / max(share, 1.1 * group_clock.IDLE)
     now, computed = 100.0, 5.0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(check_process.time, "monotonic", lambda: now)
-        patch.setattr(check_process, "processor_seconds", lambda group: computed)
-        clock = check_process.GroupClock(1)
+        patch.setattr(group_clock.time, "monotonic", lambda: now)
+        patch.setattr(group_clock, "processor_seconds", lambda group: computed)
+        clock = group_clock.GroupClock(1)
         now, computed = now + wall + 1e-6, computed + (0 if waits else processor)
         exceeded = clock.exceeds(limit)
     if waits:

@@ -19,11 +19,11 @@ from statsmodels.stats.weightstats import DescrStatsW
 
 from bench.verdicts import FIXED, PATIENCE, follow_advice
 from zoo.cli import main
-from zoo.compare import figures_on_test_split, fit_commands, journal, prose, report, run_comparison, run_records
+from zoo.compare import figures_on_test_split, fit_commands, journal, prose, report, run_comparison
 from zoo.compare.looks import FIRST, load_looks
 from zoo.compare.paired_tests import PairedTestPlan, compare_samples, judge_all
 from zoo.compare.plan import verify_runs
-from zoo.compare.run_records import parse_record, read_records, read_state
+from zoo.compare.run_records import parse_record, read_records
 from zoo.compare.statistics import ALPHA
 from zoo.compare.verdict import answer
 from zoo.config.run_folder import slug
@@ -31,7 +31,8 @@ from zoo.errors import UsageError
 from zoo.inference import checkpoint_manifest
 from zoo.io import locks
 from zoo.io.locks import Lock
-from zoo.logging import code_identity
+from zoo.logging import code_identity, run_state
+from zoo.logging.run_state import read_state
 
 RECIPE = """\
 model:
@@ -169,7 +170,7 @@ def in_process(bench, monkeypatch):
 
     def execute(jobs, options):
         for job in jobs:
-            if read_state(job.folder) not in run_records.END_STATES:
+            if read_state(job.folder) not in run_state.END_STATES:
                 assert main(["fit", *job.words]) == 0
 
     monkeypatch.setattr(report, "draw_charts", lambda answer: [])
@@ -600,7 +601,7 @@ def test_a_live_lock_of_another_machine_of_this_name_is_respected(bench, monkeyp
         elsewhere.setattr(locks, "machine_id", lambda: "another-boot pid:[1]")
         elsewhere.setattr(locks.os, "getpid", lambda: number.pid)
         for variant in ("default", "norm=fragile"):
-            foreign_locks.append(Lock(run_records.path_beside(bench.run(variant, 4), ".lock")))
+            foreign_locks.append(Lock(run_state.path_beside(bench.run(variant, 4), ".lock")))
             assert foreign_locks[-1].acquire()
     words = ["compare", "./toy.yaml", "--vary", "model.norm=LayerNorm,fragile.Fragile", "--seeds=4", "--shard=4/4"]
     try:

@@ -26,6 +26,7 @@ from zoo.errors import UsageError
 from zoo.inference import checkpoint_manifest
 from zoo.io import locks
 from zoo.io.locks import Lock, Owner, is_alive, start_time, this_process
+from zoo.logging import run_state
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).with_name("fake_compare.py")
@@ -260,7 +261,7 @@ def test_four_processes_at_once_do_every_run_once(tmp_path, undisturbed):
 def test_shards_do_every_run_once_and_wait_for_nobody(tmp_path):
     parts = [take_shard(jobs(tmp_path), f"{number}/4") for number in (1, 2, 3, 4)]
     assert sorted(job.title for part in parts for job in part) == sorted(job.title for job in jobs(tmp_path))
-    other = Lock(run_records.path_beside(parts[0][0].folder, ".lock"))
+    other = Lock(run_state.path_beside(parts[0][0].folder, ".lock"))
     assert other.acquire()
     assert execute(parts[0], how(wait=False)) == []  # the run that another holds is left to it
     other.release()
@@ -295,7 +296,7 @@ def test_a_run_that_diverges_has_ended_and_is_not_started_again(tmp_path, monkey
     lines = []
     assert execute(jobs(tmp_path, "ab", (1,)), replace(how(), report=lines.append)) == []
     assert "b s1 · diverged at step 3" in lines[-1]
-    assert run_records.read_state(tmp_path / "toy/b/s1") == "diverged"
+    assert run_state.read_state(tmp_path / "toy/b/s1") == "diverged"
     assert execute(jobs(tmp_path, "ab", (1,)), how()) == []
     assert starts(tmp_path) == ["a s1", "b s1"]
     assert not run_records.read_crash(tmp_path / "toy/b/s1")
@@ -508,7 +509,7 @@ def test_a_comparison_gives_up_a_run_that_was_taken_over(tmp_path, monkeypatch):
     assert execute(jobs(tmp_path, "a", (1,)), how(wait=False)) == []
     assert not start_time(stolen[0])
     assert json.loads(path.read_text())["host"] == "elsewhere"
-    assert run_records.read_state(tmp_path / "toy/a/s1") != "finished"
+    assert run_state.read_state(tmp_path / "toy/a/s1") != "finished"
 
 
 def test_a_process_that_is_dead_is_seen_as_dead():
@@ -529,36 +530,36 @@ def test_a_checkpoint_that_was_cut_short_is_not_resumed_from(tmp_path, monkeypat
     bad = job.folder / "checkpoints" / "best.ckpt"
     bad.write_bytes(good.read_bytes()[:-30])
     assert checkpoint_manifest.newest_intact(job.folder).path == good
-    assert run_records.resume_options(job.folder) == ["--resume", f"--ckpt_path={good}"]
+    assert run_state.resume_options(job.folder) == ["--resume", f"--ckpt_path={good}"]
     good.unlink()
     with monkeypatch.context() as patch:  # the state is asked for again and again while jobs wait: no file is read
         patch.setattr(checkpoint_manifest, "verify", lambda path: pytest.fail(f"{path} was read"))
-        assert run_records.read_state(job.folder) == "continue"
-    assert run_records.resume_options(job.folder) == ["--overwrite"]
+        assert run_state.read_state(job.folder) == "continue"
+    assert run_state.resume_options(job.folder) == ["--overwrite"]
 
 
 def test_a_folder_without_a_configuration_is_removed_only_if_nothing_of_worth_is_in_it(tmp_path):
     folder = tmp_path / "toy/a/s1"
     folder.mkdir(parents=True)
     (folder / "parts.json").write_text("[]")
-    assert run_records.resume_options(folder) == []
+    assert run_state.resume_options(folder) == []
     assert not folder.exists()
     folder.mkdir()
     (folder / "notes.txt").write_text("mine")
-    assert run_records.resume_options(folder) == ["--overwrite"]  # which zoo fit refuses, and says why
+    assert run_state.resume_options(folder) == ["--overwrite"]  # which zoo fit refuses, and says why
     assert (folder / "notes.txt").exists()
 
 
 def test_a_run_is_finished_when_both_files_say_so(tmp_path):
     job = jobs(tmp_path, "a", (1,))[0]
-    assert run_records.read_state(job.folder) == "missing"
+    assert run_state.read_state(job.folder) == "missing"
     execute([job], how())
-    assert run_records.read_state(job.folder) == "finished"
+    assert run_state.read_state(job.folder) == "finished"
     (job.folder / "ledger.json").write_text(json.dumps({"finished": False}))
-    assert run_records.read_state(job.folder) == "continue"
+    assert run_state.read_state(job.folder) == "continue"
     (job.folder / "ledger.json").unlink()
-    assert run_records.has_no_record(job.folder)
-    assert run_records.read_state(job.folder) == "finished"
+    assert run_state.has_no_record(job.folder)
+    assert run_state.read_state(job.folder) == "finished"
 
 
 def test_the_last_lines_of_a_log_are_those_of_this_attempt(tmp_path):

@@ -13,7 +13,7 @@ from torch import nn
 
 from tests.tasks.training import text_file
 from zoo.cli import main
-from zoo.compare import length_probe, run_comparison, run_records
+from zoo.compare import length_probe, run_comparison
 from zoo.compare.length_probe import (
     Loss,
     differences_legend,
@@ -27,6 +27,7 @@ from zoo.compare.length_probe import (
 )
 from zoo.data.text import TextFiles
 from zoo.errors import UsageError
+from zoo.logging import run_state
 
 RECIPE = """\
 model:
@@ -240,7 +241,7 @@ def test_a_comparison_prints_and_saves_differences_by_length(folders, tmp_path, 
 
     def execute(jobs, options):
         for job in jobs:
-            if run_records.read_state(job.folder) != "finished":
+            if run_state.read_state(job.folder) != "finished":
                 assert main(["fit", *job.words, "--trainer.enable_progress_bar=false"]) == 0
         return []
 

@@ -9,13 +9,14 @@ import pytest
 from tests.compare.fake_compare import how
 from tests.compare.fake_compare import jobs as toys
 from tests.compare.fake_zoo import Costs, Fits
-from zoo.compare import comparison_folder, fit_commands, matched_sizes, plan, prepare_runs, run_records
+from zoo.compare import comparison_folder, fit_commands, matched_sizes, plan, prepare_runs
 from zoo.compare.execute import execute
 from zoo.compare.plan import Comparison
 from zoo.compare.prepare_runs import complete_runs, draft_runs
 from zoo.compare.variants import parse_factors
 from zoo.errors import UsageError, ZooError
 from zoo.io.locks import Lock
+from zoo.logging import run_state
 
 
 def request(*vary, **more):
@@ -273,7 +274,7 @@ def test_states(tmp_path):
     (several[1].folder / "checkpoints" / "last.ckpt").write_bytes(
         (several[0].folder / "checkpoints" / "last.ckpt").read_bytes()
     )
-    lock = Lock(run_records.path_beside(several[2].folder, ".lock"))
+    lock = Lock(run_state.path_beside(several[2].folder, ".lock"))
     lock.acquire()
     assert [step.state for step in plan.list_steps(several)] == ["finished", "continue", "running", "missing"]
     lock.release()
@@ -387,4 +388,4 @@ def test_changes_are_those_that_matter(real):
 def test_a_run_is_finished_if_its_record_says_so(content, state, tmp_path):
     (tmp_path / "finished.json").write_text("{}")
     (tmp_path / "ledger.json").write_text(json.dumps({"format": 1, "recipe": "toy", **content}))
-    assert run_records.read_state(tmp_path) == state
+    assert run_state.read_state(tmp_path) == state

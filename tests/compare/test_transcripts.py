@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from zoo.cli import find_command, main
-from zoo.compare import command, run_comparison, run_records
+from zoo.compare import command, run_comparison
+from zoo.logging import run_state
 
 PAGE = (Path(__file__).parents[2] / "docs" / "compare.md").read_text()
 BLOCKS = re.findall(r"```console\n\$ zoo compare (.*?[^\\])\n(.*?)```", PAGE, re.DOTALL)
@@ -47,7 +48,7 @@ def test_a_short_transcript_is_what_the_command_prints(words, transcript, tmp_pa
 
     def execute(jobs, options):
         for job in jobs:
-            if run_records.read_state(job.folder) != "finished":
+            if run_state.read_state(job.folder) != "finished":
                 assert main(["fit", *job.words, "--trainer.enable_progress_bar=false"]) == 0
         return []
 

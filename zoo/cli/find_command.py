@@ -51,9 +51,15 @@ def parse(command: Command, argv: Sequence[str]) -> ParsedOptions:
 
 
 def _load(name: str) -> Command:
-    cls = registry.get(KIND, name)
+    part = registry.find(KIND, name)
+    try:
+        cls = part.load()
+    except PluginError as error:
+        if part.builtin and isinstance(error.__cause__, ModuleNotFoundError):  # an application that was left out
+            raise UsageError(f"unknown command {name!r}: this zoo comes without {part.module}.") from error
+        raise
     if not issubclass(cls, Command):
-        raise PluginError(f"{registry.find(KIND, name)}: {cls.__name__} is no subclass of zoo.command_line.Command")
+        raise PluginError(f"{part}: {cls.__name__} is no subclass of zoo.command_line.Command")
     return cls()
 
 

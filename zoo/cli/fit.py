@@ -22,7 +22,6 @@ from zoo.cli import error_origin, fit_summary, resume
 from zoo.cli.environment_errors import MemoryShortageError, check_meeting, explain_error, explain_meeting
 from zoo.cli.error_report import blame_options, signal_line, signal_of, trainer_error
 from zoo.cli.warning_filters import filter_warnings
-from zoo.compare import run_records
 from zoo.config import data_sizes, run_folder, task_data_match
 from zoo.config.resolve import Schema
 from zoo.config.run_config import Plan, config_text, identity_config
@@ -33,7 +32,7 @@ from zoo.inference.checkpoint_manifest import has_checkpoint, newest_intact
 from zoo.inference.find_run import run_of_checkpoint
 from zoo.io import atomic_files
 from zoo.io.locks import RunLock
-from zoo.logging import progress_bar
+from zoo.logging import progress_bar, run_state
 from zoo.registry import suggest
 from zoo.system import garbage_collection, threads
 from zoo.system.stop_signals import exit_code
@@ -275,11 +274,11 @@ class ZooCLI(LightningCLI):
         splits = getattr(self.data, "datasets", {})
         content = {
             "figures": figures,
-            "digest": (run_records.read_record(home).get("batches") or {}).get("digest"),
+            "digest": (run_state.read_record(home).get("batches") or {}).get("digest"),
             "untouched": splits.get("test") is not splits.get("val"),
         }
         with contextlib.suppress(OSError):  # of another owner, perhaps: the metrics are printed
-            atomic_files.write_json(home / run_records.TEST, content, end="\n")
+            atomic_files.write_json(home / run_state.TEST, content, end="\n")
 
     def after_predict(self) -> None:
         """Write the predictions beside the run, one JSON object per sample."""
@@ -296,7 +295,7 @@ class ZooCLI(LightningCLI):
 
 def _last_state(home: Path) -> Path | None:
     """The checkpoint of a finished run's last step; None for a run that is not finished."""
-    newest = newest_intact(home).path if run_records.read_state(home) == "finished" else None
+    newest = newest_intact(home).path if run_state.read_state(home) == "finished" else None
     return newest.resolve() if newest else None
 
 

@@ -19,11 +19,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 
 from zoo import registry
-from zoo.conformance.check_process import GroupClock
 from zoo.errors import PluginError
 from zoo.plugins import discovery, interfaces
 from zoo.registry import Part
 from zoo.system import threads
+from zoo.system.group_clock import GroupClock
 
 PATIENCE = 20.0  # seconds for one import
 MOST_BYTES = 2**16  # bytes of what an import prints

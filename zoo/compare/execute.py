@@ -19,6 +19,7 @@ from zoo.compare import device_shares, run_records
 from zoo.errors import StorageError, UsageError, ZooError
 from zoo.io import atomic_files
 from zoo.io.locks import REFRESH, Lock
+from zoo.logging import run_state
 
 POLL, GRACE = 0.1, 60.0  # seconds between two polls; and for a run to save its state when it is stopped
 # -P: files of the working folder with the names of modules stay out, as they do for `zoo`; where this process itself
@@ -121,7 +122,7 @@ def execute(jobs: Sequence[Job], options: RunOptions) -> list[FailedRun]:
 class _Worker:
     def __init__(self, jobs: Sequence[Job], options: RunOptions) -> None:
         self.options, self.count = options, len(jobs)
-        self.waiting = [job for job in jobs if run_records.read_state(job.folder) not in run_records.END_STATES]
+        self.waiting = [job for job in jobs if run_state.read_state(job.folder) not in run_state.END_STATES]
         self.active: list[ActiveRun] = []
         self.free_devices = list(options.devices)
         self.failures: list[FailedRun] = []
@@ -149,16 +150,16 @@ class _Worker:
         for job in list(self.waiting):
             if len(self.active) == self.options.jobs:
                 break
-            if run_records.read_state(job.folder) in run_records.END_STATES:
+            if run_state.read_state(job.folder) in run_state.END_STATES:
                 self.waiting.remove(job)
                 self.finished_count += 1
                 self._report_progress(job, "done by another process")
                 continue
-            lock = Lock(run_records.path_beside(job.folder, ".lock"))
+            lock = Lock(run_state.path_beside(job.folder, ".lock"))
             if not lock.acquire():
                 busy.append(f"{job.title} ({lock.holder() or 'just ended'})")
                 continue
-            if run_records.read_state(job.folder) in run_records.END_STATES:  # between the look and the lock
+            if run_state.read_state(job.folder) in run_state.END_STATES:  # between the look and the lock
                 lock.release()
                 continue
             self.waiting.remove(job)
@@ -167,8 +168,8 @@ class _Worker:
 
     def _spawn(self, job: Job, lock: Lock) -> None:
         try:
-            words = [*self.options.command, "fit", *job.words, *run_records.resume_options(job.folder)]
-            log = _open_log(run_records.path_beside(job.folder, ".log"), words)
+            words = [*self.options.command, "fit", *job.words, *run_state.resume_options(job.folder)]
+            log = _open_log(run_state.path_beside(job.folder, ".log"), words)
             parent, cores = os.getpid(), threads_per_run(self.options.jobs)
             environment = {**os.environ, "OMP_NUM_THREADS": str(cores), **self.options.environment}
             devices = self.free_devices[0] if self.free_devices else None
@@ -194,15 +195,15 @@ class _Worker:
     def _handle_exit(self, one: ActiveRun) -> None:
         self._remove(one)
         one.log.close()
-        code, state = one.process.returncode, run_records.read_state(one.job.folder)
-        log = run_records.path_beside(one.job.folder, ".log")
-        if state not in run_records.END_STATES:
+        code, state = one.process.returncode, run_state.read_state(one.job.folder)
+        log = run_state.path_beside(one.job.folder, ".log")
+        if state not in run_state.END_STATES:
             self._record_crash(one, log)
         one.lock.release()
-        if state in run_records.END_STATES:
+        if state in run_state.END_STATES:
             self.finished_count += 1
             seconds = time.monotonic() - one.start_time
-            record = run_records.parse_record(one.job.folder / run_records.LEDGER)
+            record = run_records.parse_record(one.job.folder / run_state.LEDGER)
             headline = headline_text(record, self.options.goal, self.options.at)
             self._report_progress(one.job, f"{headline}{seconds:.0f} s")
             return
@@ -215,7 +216,7 @@ class _Worker:
     def _record_crash(self, one: ActiveRun, log: Path) -> None:
         """Record that the process of a run died, unless the run itself recorded why or nothing of it was the cause."""
         code = one.process.returncode
-        record = run_records.read_record(one.job.folder)
+        record = run_state.read_record(one.job.folder)
         state, began = (record.get("outcome") or {}).get("state"), bool(record.get("steps"))
         if code in NO_CRASH or (code in NO_CRASH_BEFORE_STEPS and not began) or state == "out of memory":
             return

@@ -12,6 +12,7 @@ from zoo.compare.execute import COMMAND, last_log_lines
 from zoo.compare.plan import Arm
 from zoo.errors import UsageError, ZooError
 from zoo.inference.checkpoint_manifest import newest_intact
+from zoo.logging import run_state
 
 HINTS = {
     "test_fraction": "Hold out a part of its text: --data.test_fraction 0.05",
@@ -43,18 +44,18 @@ def check_test_split(arms: Sequence[Arm], meter: DataMeter) -> None:
 def measure_test_figures(folders: Sequence[Path], allow: Sequence[str], report: Callable[[str], object]) -> None:
     """Evaluate the last state of every finished run on the test split, unless that was done. Raises ZooError."""
     for folder in folders:
-        if run_records.read_state(folder) != "finished":
+        if run_state.read_state(folder) != "finished":
             continue
-        record = run_records.parse_record(folder / run_records.LEDGER)
+        record = run_records.parse_record(folder / run_state.LEDGER)
         if record.test:
             continue
         report(f"test split of {record.name}")
-        words = [*COMMAND, "test", str(folder / run_records.CONFIG)]
+        words = [*COMMAND, "test", str(folder / run_state.CONFIG)]
         words += [f"--ckpt_path={newest_intact(folder).path}", *(f"--allow-import={name}" for name in allow)]
-        path = run_records.path_beside(folder, ".log")
+        path = run_state.path_beside(folder, ".log")
         with path.open("ab") as log:
             offset = log.tell()
             code = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False).returncode
-        if code or not run_records.parse_record(folder / run_records.LEDGER).test:
+        if code or not run_records.parse_record(folder / run_state.LEDGER).test:
             lines = "\n".join(last_log_lines(path, offset))
             raise ZooError(f"the test split of {record.name} could not be measured, see {path}\n{lines}")

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from zoo.command_line import ParsedOptions
-from zoo.compare import run_records
 from zoo.compare.commands import DECIDED_BY_COMPARISON
 from zoo.compare.plan import Point
 from zoo.config import fit_options, run_config, yaml_source
 from zoo.config.passive_settings import CALLBACKS, acting_callbacks, is_passive
 from zoo.errors import UsageError
 from zoo.inference.find_run import CONFIG
+from zoo.logging import run_state
 
 
 def fit_words(options: ParsedOptions) -> list[str]:
@@ -70,7 +70,7 @@ class ZooFit:
             return []
         new = run_config.flatten(run_config.as_yaml(config_plan.config)) | {CALLBACKS: None}
         new |= run_config.identity_config(config_plan)
-        recorded = run_records.read_record(home).get("config") or {}
+        recorded = run_state.read_record(home).get("config") or {}
         now = recorded or new  # a run that was killed before its first record does not say
         old |= {name: now.get(name) for name in (CALLBACKS, "on_nonfinite")}
         old = {key: value for key, value in old.items() if not key.startswith(f"{CALLBACKS}.")}

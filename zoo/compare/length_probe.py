@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from zoo.compare import run_records
 from zoo.compare.number_format import format_fixed
 from zoo.compare.paired_tests import NOT_TESTED, T_TEST, Sample, compare_samples
 from zoo.compare.statistics import Paired
 from zoo.errors import UsageError
 from zoo.io import limits
+from zoo.logging import run_state
 from zoo.registry import suggest
 
 FILE = "lengths.json"
@@ -299,7 +299,7 @@ def _identity(folder: Path) -> list[object]:
 
     best = checkpoint_to_use(folder)
     size = [best.name, best.stat().st_size, best.stat().st_mtime_ns] if best else []
-    return [*size, run_records.read_record(folder).get("batches", {}).get("digest")]
+    return [*size, run_state.read_record(folder).get("batches", {}).get("digest")]
 
 
 def _read_saved(path: Path) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from zoo.compare.variant_names import short_names
 from zoo.compare.variants import Factor, Variant
 from zoo.errors import UsageError
 from zoo.io.locks import Lock
+from zoo.logging import run_state
 
 STARTUP_SECONDS = 8.0  # until a run trains: imports of torch and Lightning
 
@@ -202,13 +203,13 @@ def verify_runs(arms: Sequence[Arm], seeds: Sequence[int], fits: Fits) -> None:
     Where all runs have ended no new one is pooled with them; reading them compares their code with each other's.
     """
     folders = [(arm, [arm.point.folder(seed) for seed in seeds]) for arm in arms]
-    pools = any(run_records.read_state(one) not in run_records.END_STATES for _, each in folders for one in each)
+    pools = any(run_state.read_state(one) not in run_state.END_STATES for _, each in folders for one in each)
     for arm, places in folders:
         code = fits.code(arm.point) if pools and any(folder.is_dir() for folder in places) else {}
         for folder in places:
-            if run_records.has_no_record(folder):
+            if run_state.has_no_record(folder):
                 raise UsageError(
-                    f"{folder} was finished by an older version of zoo, which wrote no {run_records.LEDGER}.\n"
+                    f"{folder} was finished by an older version of zoo, which wrote no {run_state.LEDGER}.\n"
                     "Move it away, or put the runs elsewhere: --runs DIR"
                 )
             changes = fits.changes(arm.point, folder)
@@ -218,7 +219,7 @@ def verify_runs(arms: Sequence[Arm], seeds: Sequence[int], fits: Fits) -> None:
                     f"{folder} was made with another configuration: {changes[0]}{more}.\n"
                     "Move it away, or put the runs elsewhere: --runs DIR"
                 )
-            difference = describe_code_change(run_records.read_record(folder).get("code") or {}, code)
+            difference = describe_code_change(run_state.read_record(folder).get("code") or {}, code)
             if difference:
                 raise UsageError(
                     f"{folder} was made with other code: {difference}. New runs cannot be pooled with it.\n"
@@ -253,8 +254,8 @@ def list_steps(jobs: Sequence[Job]) -> list[Step]:
     """The state of every run: finished, running (its lock is held), continue (from a checkpoint), or missing."""
     result = []
     for job in jobs:
-        at = run_records.read_state(job.folder)
-        if at not in run_records.END_STATES and Lock(run_records.path_beside(job.folder, ".lock")).holder() is not None:
+        at = run_state.read_state(job.folder)
+        if at not in run_state.END_STATES and Lock(run_state.path_beside(job.folder, ".lock")).holder() is not None:
             result.append(Step(job, "running"))
         else:
             result.append(Step(job, {"started": "missing", "diverged": "finished"}.get(at, at)))
@@ -268,8 +269,8 @@ def estimate_seconds(steps: Sequence[Step], length: Mapping[str, int | None], ro
     """
     paces: dict[str, list[float]] = {}
     whole: list[float] = []
-    for path in root.glob(f"*/*/{run_records.LEDGER}"):
-        record = run_records.read_record(path.parent)
+    for path in root.glob(f"*/*/{run_state.LEDGER}"):
+        record = run_state.read_record(path.parent)
         cost, count = record.get("cost", {}), record.get("steps")
         took = cost.get("seconds")
         if record.get("finished") and isinstance(took, (int, float)) and isinstance(count, int) and count:

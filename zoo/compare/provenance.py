@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from zoo.compare.number_format import format_short, join_words
-from zoo.compare.run_records import CONFIG, RunRecord, number, path_beside
+from zoo.compare.run_records import RunRecord, number
 from zoo.compare.verdict import Answer, Row, describe_values
 from zoo.errors import UsageError
 from zoo.io import limits
+from zoo.logging.run_state import CONFIG, path_beside
 
 ENVIRONMENT = ("zoo", "torch", "python", "device", "machine", "threads", "processes", "precision", "kernel")
 COMMIT = 12  # digits of a commit

@@ -39,6 +39,7 @@ from zoo.compare.plan import Arm, Comparison, Step
 from zoo.compare.prepare_runs import PreparedRuns
 from zoo.compare.validation_counts import check_validations
 from zoo.errors import StorageError, UsageError, ZooError
+from zoo.logging import run_state
 from zoo.registry import suggest
 
 if TYPE_CHECKING:
@@ -325,7 +326,7 @@ def append_plan(
         (record.goal or first_goal(meter, arms[0])).removeprefix("val/"), comparison.at, arms[0].name,
         comparison.seeds, tuple(arm.name for arm in arms), comparison.margin, options.get("test") or "t",
     )  # fmt: skip
-    ended = sum(run_records.read_state(folder) in run_records.END_STATES for folder in record.folders)
+    ended = sum(run_state.read_state(folder) in run_state.END_STATES for folder in record.folders)
     details = {"varied": list(record.varied or ()), "command": record.command, "until": comparison.until}
     details |= {"scale": list(comparison.scale)} if comparison.scale else {}
     journal.append_event(place, journal.Event(journal.PLAN, question, ended, details))
@@ -533,7 +534,7 @@ def probe(finished: FinishedRuns, options: ParsedOptions) -> Chart:
         labels.get(arm.name, arm.name): {
             seed: folder
             for seed in comparison.seeds
-            if run_records.read_state(folder := arm.point.folder(seed)) == "finished"
+            if run_state.read_state(folder := arm.point.folder(seed)) == "finished"
         }
         for arm in finished.arms
     }

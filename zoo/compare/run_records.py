@@ -7,26 +7,23 @@ from __future__ import annotations
 
 import math
 import re
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from zoo.compare.variant_names import pieces
-from zoo.console import LOG
 from zoo.errors import UsageError
 from zoo.io import atomic_files, limits
 from zoo.io.content_digests import KEY, content_digest
+from zoo.logging.run_state import CONFIG, LEDGER, TEST, path_beside
 
 LARGEST_SEED = 2**32 - 1  # of numpy
-LEDGER, CONFIG, FORMAT = "ledger.json", "config.yaml", 1
+FORMAT = 1
 BETTER = {"min": min, "max": max}
-State = Literal["finished", "diverged", "continue", "started", "missing"]
-END_STATES = ("finished", "diverged")  # states of runs that need not go on: divergence is an outcome
 UNMEASURED = "without a figure"  # a run that went through, and whose metric has no finite value
 FAILURES = ("diverged", "out of memory", "crashed", UNMEASURED)  # outcomes without a figure
-TEST, CRASH = "test.json", ".crash.json"  # figures of the test split; how a run's process died, beside its folder
+CRASH = ".crash.json"  # how a run's process died, beside its folder
 OTHER_SEED = "and stands in the folder of another seed"
 DECISIVE = "last"  # the validation that decides unless --at says otherwise
 
@@ -316,55 +313,3 @@ def duplicate_runs(ledgers: Iterable[RunRecord]) -> list[RunRecord]:
 def _natural(path: Path) -> list[object]:
     """A sorting key that puts s2 before s10."""
     return [[int(piece) if piece.isdigit() else 0, piece] for piece in re.split(r"(\d+)", str(path))]
-
-
-def path_beside(folder: Path, suffix: str) -> Path:
-    """A file of a run that must outlive its folder: ``s1.lock``, ``s1.log``."""
-    return folder.with_name(folder.name + suffix)
-
-
-def read_state(folder: Path) -> State:
-    """The state of a run: finished, diverged, continue (it has a checkpoint), started (it has none), or missing."""
-    from zoo.inference import checkpoint_manifest
-    from zoo.inference.find_run import FINISHED
-
-    if not folder.is_dir():
-        return "missing"
-    record = read_record(folder)
-    if (folder / FINISHED).is_file() and (has_no_record(folder) or record.get("finished")):
-        return "finished"
-    if (record.get("outcome") or {}).get("state") == "diverged":
-        return "diverged"
-    return "continue" if checkpoint_manifest.has_checkpoint(folder) else "started"
-
-
-def has_no_record(folder: Path) -> bool:
-    """Whether a run was finished by a version of zoo that wrote no ledger.json."""
-    from zoo.inference.find_run import FINISHED  # here: it needs yaml, which reading records does not
-
-    return (folder / FINISHED).is_file() and not (folder / LEDGER).exists()
-
-
-def read_record(folder: Path) -> Mapping[str, Any]:
-    """The content of a run's ledger.json as it is; empty if it cannot be read."""
-    try:
-        content = limits.read_json(folder / LEDGER)
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
-def resume_options(folder: Path) -> list[str]:
-    """The options with which `zoo fit` resumes or starts a run. Removes the folder of a run killed before it began."""
-    from zoo.inference.checkpoint_manifest import newest_intact
-    from zoo.inference.find_run import STARTING
-    from zoo.inference.part_versions import FILE as PARTS
-
-    state = read_state(folder)
-    if state == "continue" and (newest := newest_intact(folder).path):
-        return ["--resume", f"--ckpt_path={newest}"]
-    if state == "started" and {path.name for path in folder.iterdir()} <= {PARTS, STARTING, LOG}:
-        # killed before its configuration was written: zoo fit would not recognise the folder as a run
-        shutil.rmtree(folder)
-        return []
-    return [] if state == "missing" else ["--overwrite"]

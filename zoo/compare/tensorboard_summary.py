@@ -12,12 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from zoo.compare import comparison_folder, run_records
+from zoo.compare import comparison_folder
 from zoo.compare.variant_names import short_names
 from zoo.compare.verdict import Answer, answer
 from zoo.config.run_folder import slug
 from zoo.console import printable
 from zoo.errors import UsageError
+from zoo.logging import run_state
 
 NAME = "tensorboard"
 PINNED = ("val/loss", "train/loss", "val_by_tokens/loss")  # where no run says what it measures
@@ -96,8 +97,8 @@ def pinned_tags(goal: str, goals: Iterable[str]) -> tuple[str, ...]:
 
 def headline_tags(folder: Path) -> tuple[str, ...]:
     """The charts to pin for all runs below a folder: the headlines of their tasks, then their other figures."""
-    first = {path.parents[2]: path for path in sorted(folder.rglob(run_records.LEDGER))}  # one run per recipe
-    goals = [list(run_records.read_record(path.parent).get("goals") or ()) for path in first.values()]
+    first = {path.parents[2]: path for path in sorted(folder.rglob(run_state.LEDGER))}  # one run per recipe
+    goals = [list(run_state.read_record(path.parent).get("goals") or ()) for path in first.values()]
     headlines = [name for names in goals for name in names[:1]]
     others = [name for names in goals for name in names[1:]]
     tags = [f"val/{name}" for name in (*headlines, *others)] + [f"val_by_tokens/{name}" for name in headlines]

@@ -13,6 +13,7 @@ from zoo.compare.plan import Arm, Fits
 from zoo.compare.run_records import DECISIVE, RunRecord, number
 from zoo.compare.variants import MOST_SEEDS, Choice, Factor, parse_factor
 from zoo.errors import UsageError, ZooError
+from zoo.logging import run_state
 
 PROBE = ("--trainer.max_steps=100", "--trainer.log_every_n_steps=10", "--trainer.limit_val_batches=1")
 Execute = Callable[[Sequence[Arm], Sequence[int]], object]  # runs variants with seeds
@@ -121,7 +122,7 @@ def tune_variants(
     winners, variants = [], {}
     for arm, several in sweeps:
         records = {
-            choice.value: [run_records.parse_record(trial.point.folder(seed) / run_records.LEDGER) for seed in seeds]
+            choice.value: [run_records.parse_record(trial.point.folder(seed) / run_state.LEDGER) for seed in seeds]
             for choice, trial in several
         }
         scores = {
@@ -190,9 +191,9 @@ def steps_within_time(
     result = []
     for arm, probe in zip(arms, probes, strict=True):
         folder = probe.point.folder(seed)
-        speed = run_records.read_record(folder).get("cost", {}).get("tokens_per_s")
+        speed = run_state.read_record(folder).get("cost", {}).get("tokens_per_s")
         if not isinstance(speed, (int, float)) or not speed > 0:
-            raise ZooError(f"--budget time: {arm.name} did not run. See {run_records.path_beside(folder, '.log')}")
+            raise ZooError(f"--budget time: {arm.name} did not run. See {run_state.path_beside(folder, '.log')}")
         count = limit * speed / costs.tokens_per_step(arm.point.config)
         result.append(matched_sizes.with_steps(arm, fits, count, f"{limit:g} s of training"))
     return result

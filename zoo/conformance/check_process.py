@@ -11,20 +11,18 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
 from zoo.errors import UsageError
+from zoo.system.group_clock import GroupClock
 
 OWN_CODE = str(Path(__file__).parents[1]) + os.sep
 TAIL = 65_536  # bytes of a part's output that are kept, the last ones
 GRACE = 3.0  # seconds for an aborted child to print its traceback
-POLL, LOOK = 0.1, 1.0  # seconds between two looks for events, and at what was computed
-IDLE = 0.02  # the share of a time below which processes wait: a busy machine leaves them more
-SLOWEST = 10  # how many times as long a check may take, where a system does not say what is computed
+POLL = 0.1  # seconds between two looks for events
 
 
 class UnknownCheckError(UsageError):
@@ -55,41 +53,6 @@ def program() -> list[str]:
         "-c",
         f"import sys; sys.path[:] = {sys.path!r}; from zoo.conformance.check_worker import main; main()",
     ]
-
-
-class GroupClock:
-    """What the processes of a group have computed and waited since a moment."""
-
-    def __init__(self, group: int) -> None:
-        self.group, self.wall, self.processor = group, time.monotonic(), processor_seconds(group)
-        self.next_look = self.wall
-
-    def exceeds(self, limit: float) -> str:
-        """In words what took longer than ``limit`` seconds; empty where nothing did."""
-        now = time.monotonic()
-        if now < self.next_look:
-            return ""
-        self.next_look = now + LOOK
-        wall, processor = now - self.wall, processor_seconds(self.group)
-        if processor is None:  # this system does not say what others compute
-            return f"took longer than {limit:g} s" if wall > SLOWEST * limit else ""
-        used = processor - (self.processor or 0.0)
-        if used > limit:
-            return f"took longer than {limit:g} s of processor time"
-        return f"took longer than {limit:g} s, waiting," if wall > limit and used < IDLE * wall else ""
-
-
-def processor_seconds(group: int) -> float | None:
-    """Seconds that the processes of a group have computed, those that have ended included; None where none says so."""
-    ticks, exists = 0, False
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except (OSError, UnicodeDecodeError):  # it has ended
-            continue
-        if int(fields[2]) == group:
-            ticks, exists = ticks + sum(map(int, fields[11:15])), True
-    return ticks / os.sysconf("SC_CLK_TCK") if exists else None
 
 
 class Child:
