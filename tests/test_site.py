@@ -152,7 +152,7 @@ def test_a_part_outside_of_stacks_and_one_that_cannot_be_built_have_no_table_of_
 
 def test_the_result_of_a_contract_is_on_the_page_of_the_part(tmp_path, monkeypatch):
     (norm,) = (part for part in registry.parts("norm") if part.name == "RMSNorm" and part.builtin)
-    monkeypatch.setattr(parts.docs, "selected_parts", lambda packages: [norm])
+    monkeypatch.setattr(parts.docs_command, "selected_parts", lambda packages: [norm])
     outcomes = [{"name": "shapes", "status": "ok", "sentence": "", "seconds": 0.1}]
     report = Report("norm", "RMSNorm", norm.origin, ("shapes",), outcomes)
     monkeypatch.setattr(parts.docs, "contract", lambda part, timeout, debug: report)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zoo.errors import AmbiguousPartError, PartError, PluginError
-from zoo.plugins import discovery, interfaces
+from zoo.plugins import discovery
 from zoo.plugins.discovery import GROUP, ZOO, Entry, Flaw, Package, discover, normalize_name
 from zoo.plugins.safe_import import describe_import_error, import_object
 
@@ -48,7 +48,6 @@ class Part:
     home: str = ""  # the folder of the distribution's metadata
     requires: tuple[str, ...] = ()  # the distribution's requirements on zoo
     damage: str = ""  # why its entry point or metadata are invalid
-    interface: int = interfaces.FIRST  # the version of the kind's interface that it is written for
 
     @property
     def path(self) -> str:
@@ -79,12 +78,7 @@ class Part:
         return f"{self.kind} {self.name!r} of {self.origin}"
 
     def load(self) -> type:
-        """Import the class, and adapt it where it is written for an older version of its kind's interface.
-
-        Raises PluginError if that fails, if the entry point names something else, or if its version does not work.
-        """
-        if refusal := interfaces.refusal(self.kind, self.interface, self.distribution):
-            raise PluginError(f"{self} {refusal}")
+        """Import the class. Raises PluginError if that fails, or if the entry point names something else."""
         module, _, name = self.target.partition(":")
         try:
             cls = import_object(module, name)
@@ -98,22 +92,14 @@ class Part:
         if not isinstance(cls, type) or cls.__name__ != self.name:
             class_name = getattr(cls, "__name__", type(cls).__name__)
             raise PluginError(f"{self}: its entry point {self.entry} names {class_name!r}; the two names must agree")
-        interfaces.adapt(cls, self.kind, self.interface, str(self), self.distribution)
         return cls
 
 
 @functools.cache
 def installed_parts(kind: str) -> tuple[Part, ...]:
     """All installed parts of a kind sorted by name, including hidden and disabled ones."""
-    versions = {
-        one.package: interfaces.parse_version(one.value) or interfaces.FIRST
-        for one in discover().entries
-        if (one.kind, one.name) == (interfaces.GROUP_KIND, kind)
-    }
     parts_of_kind = {
-        (one.name, one.value, one.package.name): _part(one, versions.get(one.package, interfaces.FIRST))
-        for one in discover().entries
-        if one.kind == kind
+        (one.name, one.value, one.package.name): _part(one) for one in discover().entries if one.kind == kind
     }
     return tuple(sorted(parts_of_kind.values(), key=lambda part: (part.name.lower(), part.origin)))
 
@@ -193,7 +179,7 @@ def distributions() -> set[str]:
 
 def metadata_flaws() -> list[Flaw]:
     """Entry points that cannot be read, that have an unknown kind, or that name a missing folder of recipes."""
-    groups = (*KINDS, RECIPES, interfaces.GROUP_KIND)
+    groups = (*KINDS, RECIPES)
     odd = {(one.package, one.kind) for one in discover().entries if one.kind not in groups}
     groups_of_kinds = [GROUP + kind for kind in groups]
     strange = [
@@ -201,23 +187,10 @@ def metadata_flaws() -> list[Flaw]:
         for package, kind in odd
     ]
     empty = [Flaw(one.package, _missing_folder(one)) for one in _recipe_entries() if package_folder(one.value) is None]
-    versions = [
-        Flaw(one.package, reason)
-        for one in discover().entries
-        if one.kind == interfaces.GROUP_KIND and (reason := _wrong_interface(one))
-    ]
     return [
         *discover().flaws,
-        *sorted([*strange, *empty, *versions], key=lambda flaw: (flaw.package.name, flaw.reason)),
+        *sorted([*strange, *empty], key=lambda flaw: (flaw.package.name, flaw.reason)),
     ]
-
-
-def _wrong_interface(entry: Entry) -> str:
-    """What is wrong with the declaration of an interface version; empty where nothing is."""
-    where = f"entry point {entry.name!r:.80} in [{GROUP}{interfaces.GROUP_KIND}]"
-    if entry.name not in KINDS:
-        return f"{where}: unknown kind.{suggest(entry.name, KINDS)}"
-    return "" if interfaces.parse_version(entry.value) else f"{where}: {entry.value!r:.80} is not a version such as v1"
 
 
 def recipe_folders() -> list[tuple[Package, Path]]:
@@ -325,7 +298,7 @@ def suggest(word: str, words: Iterable[str]) -> str:
     return f" Did you mean {near!r}?" if near else ""
 
 
-def _part(entry: Entry, interface: int) -> Part:
+def _part(entry: Entry) -> Part:
     """The part of an entry point, with ``damage`` set if the entry point is invalid."""
     target = re.sub(r"\s*\[.*\]$", "", entry.value)  # extras, which pip ignores here
     module, colon, name = (piece.strip() for piece in target.partition(":"))
@@ -338,5 +311,4 @@ def _part(entry: Entry, interface: int) -> Part:
     return Part(
         *(entry.kind, entry.name, f"{module}:{name}" if proper else entry.value, package.name, package.version),
         *(package.home, package.requires, package.damage or damage),
-        interfaces.current(entry.kind) if package.name == BUILTIN else interface,
     )

@@ -18,7 +18,6 @@ from tests.conformance.sampled import COSTLY, sampled_checks
 from zoo import recipe_files, registry
 from zoo.conformance import new_command
 from zoo.conformance.common import import_in_fresh_processes, ready_for
-from zoo.plugins import interfaces
 
 ROOT = Path(__file__).parents[2]
 FAMILIES = str(ROOT / "plugins/zoo-pretrained/src")  # where the base class of families is
@@ -81,7 +80,6 @@ def test_a_package_is_complete(packages, kind):
     assert (project["name"], project["version"]) == (f"zoo-fresh-{kind}", "0.1.0")
     assert project["entry-points"] == {
         f"zoo.{kind}": {full_name(kind): f"{module}:{full_name(kind)}"},
-        "zoo.interface": {kind: f"v{interfaces.current(kind)}"},
     }
     bases = ["zoo-pretrained>=0.1"] if kind == "family" else []
     assert (project["dependencies"], project["keywords"]) == (["zoo-transformers>=0.1", *bases], ["zoo-plugin"])
@@ -94,7 +92,7 @@ def test_a_package_is_complete(packages, kind):
     assert all(words in licence for words in ("Version 2.0, January 2004", "END OF TERMS AND CONDITIONS", "APPENDIX"))
     for path in home.rglob("*"):
         if path.is_file() and path.suffix in (".md", ".toml", ".py", ".yml"):
-            words = r"\{(Class|kind|a_kind|distribution|module|requires|fit|given|keyword|interface)\}"
+            words = r"\{(Class|kind|a_kind|distribution|module|requires|fit|given|keyword)\}"
             assert not re.search(words, path.read_text()), path
     readme = (home / "README.md").read_text()
     assert all(f"zoo {word} {kind} {full_name(kind)}" in readme for word in ("show", "check"))
@@ -261,7 +259,6 @@ def test_a_second_part_is_added_and_all_else_stays(fresh, zoo):
     assert tomllib.loads(after["pyproject.toml"])["project"]["entry-points"] == {
         "zoo.norm": {"FreshOne": "zoo_fresh_one:FreshOne", "FreshThree": "zoo_fresh_one.freshthree:FreshThree"},
         "zoo.ffn": {"FreshTwo": "zoo_fresh_one.freshtwo:FreshTwo"},
-        "zoo.interface": {"norm": "v1", "ffn": "v1"},
     }
     assert all(
         f"- {kind} `{name}`" in after["CHANGELOG.md"] for kind, name in [("ffn", "FreshTwo"), ("norm", "FreshOne")]

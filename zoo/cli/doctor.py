@@ -21,7 +21,7 @@ from zoo.command_line import ParsedOptions
 from zoo.console import printable
 from zoo.errors import UsageError
 from zoo.io import atomic_files
-from zoo.plugins import description, diagnosis, discovery, interfaces, publishing
+from zoo.plugins import description, diagnosis, discovery, publishing
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -169,9 +169,7 @@ def run(options: ParsedOptions) -> int:
          "problem": flaw.reason} for flaw in registry.metadata_flaws()
     ]  # fmt: skip
     packages = [
-        {"distribution": package.name, "version": package.version,
-         "interfaces": {part.kind: part.interface for part in publishing.parts_of(package)},
-         "updates": publishing.updates(package), "advice": publishing.advice(package)}
+        {"distribution": package.name, "version": package.version, "advice": publishing.advice(package)}
         for package in publishing.plugin_packages()
     ]  # fmt: skip
     owners = lightning_owners()
@@ -185,7 +183,6 @@ def run(options: ParsedOptions) -> int:
         "requirements": needed.problems,
         "notes": needed.notes,
         "devices": devices,
-        "interfaces": {kind: interfaces.current(kind) for kind in registry.KINDS},
         "plugins": plugins,
         "packages": packages,
         "damaged": damaged,
@@ -217,9 +214,9 @@ def run(options: ParsedOptions) -> int:
     if packages:
         print("packages")
     for package in packages:
-        print(f"  {package['distribution']} {package['version']}: {_package_state(package)}")
-        for line in (*package["updates"], *(f"advice to its author: {text}" for text in package["advice"])):
-            print("\n".join(f"    {row}" for row in line.splitlines()))
+        print(f"  {package['distribution']} {package['version']}")
+        for text in package["advice"]:
+            print(f"    advice to its author: {text}")
     for flaw in registry.metadata_flaws():
         print(f"  {flaw.package.origin}: {flaw.reason} ({flaw.package.home})")
     return 2 if broken else 0
@@ -276,16 +273,7 @@ def _plugins() -> list[dict[str, Any]]:
 
 
 def _refused(part: registry.Part) -> bool:
-    return bool(
-        diagnosis.python_mismatch(part) or diagnosis.version_mismatch(part) or diagnosis.interface_refusal(part)
-    )
-
-
-def _package_state(package: dict[str, Any]) -> str:
-    """The interface versions of a package, and whether it must be updated."""
-    versions = [f"{kind} v{version}" for kind, version in package["interfaces"].items()]
-    state = "update it" if package["updates"] else "nothing to update"
-    return f"{state} (written for {', '.join(versions)})" if versions else state
+    return bool(diagnosis.python_mismatch(part) or diagnosis.version_mismatch(part))
 
 
 def _is_disabled(part: registry.Part) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
-import logging
 import os
 import select
 import signal
@@ -20,7 +19,7 @@ from dataclasses import asdict, dataclass
 
 from zoo import registry
 from zoo.errors import PluginError
-from zoo.plugins import discovery, interfaces
+from zoo.plugins import discovery
 from zoo.registry import Part
 from zoo.system import threads
 from zoo.system.group_clock import GroupClock
@@ -143,7 +142,6 @@ def _import(part: Part, output_pipe: int, result_pipe: int) -> None:
         os.dup2(output_pipe, 1)
         os.dup2(output_pipe, 2)
         sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
-        interfaces.log.setLevel(logging.ERROR)  # a deprecation is reported from the metadata
         start, delay = time.monotonic(), threads.scheduling_delay()
         problem = None
         try:

@@ -11,7 +11,7 @@ from zoo.cli import tables
 from zoo.command_line import ParsedOptions
 from zoo.config.layers import MISSING, Node, where
 from zoo.errors import UsageError
-from zoo.plugins import diagnosis, interfaces
+from zoo.plugins import diagnosis
 from zoo.plugins.description import Option, cache_lookups, describe
 from zoo.registry import Part
 from zoo.system.garbage_collection import pause_collection
@@ -118,12 +118,12 @@ def copy(options: ParsedOptions) -> int:
     return 0
 
 
-def _summary(part: Part) -> dict[str, str | int | None]:
+def _summary(part: Part) -> dict[str, str | None]:
     return {
         "kind": part.kind, "name": part.name, "path": part.path,
         "distribution": part.distribution, "version": part.version, "summary": describe(part).summary,
         "entry_point": part.entry, "location": diagnosis.part_location(part),
-        "interface": part.interface, "problem": "; ".join(diagnosis.problems(part)) or None,
+        "problem": "; ".join(diagnosis.problems(part)) or None,
     }  # fmt: skip
 
 
@@ -135,8 +135,6 @@ def _brief(part: Part) -> str:
 def _problems(part: Part) -> list[str]:
     """What is wrong with a part, and with others of its name."""
     lines = [f"Problem: {problem}. See: zoo doctor" for problem in diagnosis.problems(part)]
-    if old := interfaces.deprecation(part.kind, part.interface, part.distribution):
-        lines.append(f"Deprecated: it {old}")
     others = [one for one in registry.parts_called(part.kind, part.name) if one != part]
     return [*lines, *(f"{one.origin} has one too: {'; '.join(diagnosis.problems(one))}" for one in others)]
 

@@ -144,8 +144,7 @@ def page(part: Part, report: Report | str | None) -> str:
 def _use(part: Part, about: Description) -> list[str]:
     """The class path, the constructor, and a command that trains with the part."""
     return [
-        f"Class path `{part.path}`, entry point `{part.entry}`, written for version {part.interface} of the "
-        f"{part.kind} interface.",
+        f"Class path `{part.path}`, entry point `{part.entry}`.",
         "", "```python", f"{part.name}{signature(part)}", "```",
         "", "```bash", example(part), f"zoo show {part.kind} {part.name}", "```",
     ]  # fmt: skip

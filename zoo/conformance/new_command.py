@@ -23,7 +23,7 @@ from zoo.command_line import ParsedOptions
 from zoo.conformance.badge import badge
 from zoo.errors import UsageError
 from zoo.io import atomic_files
-from zoo.plugins import interfaces, publishing
+from zoo.plugins import publishing
 from zoo.plugins.description import source_file
 
 TEMPLATES = Path(__file__).parents[1] / "templates"
@@ -96,7 +96,7 @@ def files(kind: str, name: str, package_name: str) -> dict[str, str]:
     values = {
         "Class": name, "class": name.lower(),
         "kind": kind, "a_kind": with_article(kind), "distribution": package_name, "module": module,
-        "keyword": publishing.KEYWORD, "interface": f"v{interfaces.current(kind)}",
+        "keyword": publishing.KEYWORD,
         "requires": f"{registry.BUILTIN}{oldest_requirement(__version__)}" + BASES.get(kind, ""),
         "fit": recipes_of_kind(kind, name), "given": note,
     }  # fmt: skip
@@ -135,8 +135,6 @@ def add_part(kind: str, name: str, folder: Path) -> int:
     if target.exists() or keyword.iskeyword(module_name):
         raise UsageError(f"{target} {'exists' if target.exists() else 'cannot be imported'}. Choose another name.")
     groups = {f"zoo.{kind}": (name, f"{source.name}.{module_name}:{name}")}
-    if kind not in own.get(f"zoo.{interfaces.GROUP_KIND}", {}):
-        groups[f"zoo.{interfaces.GROUP_KIND}"] = (kind, f"v{interfaces.current(kind)}")
     new_text = with_entry_points(text, groups, file)
     changelog = folder / "CHANGELOG.md"
     try:
@@ -246,7 +244,7 @@ def distribution_name(name: str) -> str:
 
 
 def oldest_requirement(version: str) -> str:
-    """The versions of zoo that a package written now works with; interface versions say until when."""
+    """The versions of zoo that a package written now works with."""
     release = version.partition("+")[0]
     early = re.search(r"[a-z]", release)  # a pre-release is older than its own number
     return f">={release if early else '.'.join(release.split('.')[:2])}"

@@ -7,7 +7,7 @@ import platform
 
 from zoo import __version__, registry
 from zoo.errors import PartError, PluginError
-from zoo.plugins import description, discovery, interfaces
+from zoo.plugins import description, discovery
 from zoo.plugins.safe_import import describe_missing, search_working_folder
 from zoo.registry import Part
 
@@ -38,14 +38,7 @@ def choose_part(kind: str, name: str) -> Part:
             f"{part} is built for zoo-transformers {requirement}, installed is {__version__}. "
             f"Run: pip install -U {part.distribution}"
         )
-    if refusal := interface_refusal(part):
-        raise PluginError(f"{part} {refusal}")
     return part
-
-
-def interface_refusal(part: Part) -> str:
-    """Why the version of the interface that a part is written for does not work; empty where it does."""
-    return interfaces.refusal(part.kind, part.interface, part.distribution)
 
 
 def python_mismatch(part: Part) -> str:
@@ -95,8 +88,6 @@ def name_problems(part: Part) -> list[str]:
     sentences = list(filter(None, [python_mismatch(part), part.damage]))
     if requirement := version_mismatch(part):
         sentences.append(f"built for zoo-transformers {requirement}, installed is {__version__}")
-    if refusal := interface_refusal(part):
-        sentences.append(refusal)
     way = f"; its class path is {part.path}"
     if registry.is_hidden(part):
         sentences.append(f"hidden by zoo's own {part.kind} of this name{way}")
