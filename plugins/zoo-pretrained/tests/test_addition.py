@@ -123,7 +123,6 @@ def test_an_import_is_used_without_the_package(monkeypatch, tmp_path):
     assert "zoo-pretrained" not in json.dumps(about["parts"])
     monkeypatch.setenv(registry.DISABLE_VARIABLE, "zoo-pretrained")
     assert loaded(tmp_path / "ours").net(torch.tensor([[1, 2]])).shape == (1, 2, 41)
-    assert main(["export", str(tmp_path / "ours"), str(tmp_path / "again")]) == 0
 
 
 def write_checkpoint(folder, family, config):
