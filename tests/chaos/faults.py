@@ -31,6 +31,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from tests.plugin_paths import write_metadata
+
 ERRORS = ("ENOSPC", "EIO", "ESTALE", "EINVAL", "EROFS")
 SOURCE = Path(__file__).with_name("faults.c")
 LIBRARY = "ZOO_FAULTS"  # names the compiled library in the environment
@@ -45,7 +47,8 @@ def preload(home: Path) -> None:
     home.mkdir(parents=True, exist_ok=True)
     library = home / "faults.so"
     subprocess.run(["gcc", "-shared", "-fPIC", "-O2", "-w", "-o", library, SOURCE, "-ldl"], check=True)
-    environment = {**os.environ, LIBRARY: str(library), "LD_PRELOAD": str(library), "OMP_NUM_THREADS": "1"}
+    shutil.rmtree(home / "packages", ignore_errors=True)  # `zoo import` comes from one of them
+    environment = {**write_metadata(home / "packages"), LIBRARY: str(library), "LD_PRELOAD": str(library)}
     os.execve(sys.executable, [sys.executable, "-m", "tests.chaos.faults", *sys.argv[1:]], environment)
 
 

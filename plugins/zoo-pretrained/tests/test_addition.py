@@ -110,6 +110,21 @@ def test_without_the_package_an_export_names_it(monkeypatch, capsys, tmp_path):
     assert "pip install -e plugins/zoo-pretrained" in capsys.readouterr().err
 
 
+def test_an_import_is_used_without_the_package(monkeypatch, tmp_path):
+    from zoo_pretrained.gpt2 import GPT2
+
+    from zoo import registry
+
+    family = GPT2()
+    write_checkpoint(tmp_path / "theirs", family, family.complete({"model_type": "gpt2", **family.example}, "x"))
+    assert main(["import", str(tmp_path / "theirs"), str(tmp_path / "ours")]) == 0
+    about = json.loads((tmp_path / "ours/config.json").read_text())
+    assert "zoo_pretrained" not in json.dumps(about)
+    assert "zoo-pretrained" not in json.dumps(about["parts"])
+    monkeypatch.setenv(registry.DISABLE_VARIABLE, "zoo-pretrained")
+    assert loaded(tmp_path / "ours").net(torch.tensor([[1, 2]])).shape == (1, 2, 41)
+
+
 def write_checkpoint(folder, family, config):
     """Random weights in a family's own form."""
     from safetensors.torch import save_file

@@ -226,3 +226,11 @@ def test_a_full_folder_is_not_overwritten_and_options_are_checked(theirs, tmp_pa
 @pytest.mark.parametrize("width", range(1, 12))
 def test_a_gated_feed_forward_of_a_family_has_exactly_its_width(width):
     assert SwiGLU(8, budget(width)).down.in_features == width
+
+
+@pytest.mark.parametrize("text", ["\x1b[31mown", "\x08own", "a\u202eb", "\x9b2J", "a\u2028b"])
+def test_no_foreign_control_is_printed(text, tmp_path, capsys):
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs/config.json").write_text(json.dumps({"model_type": text, "architectures": [text]}))
+    assert main(["import", str(tmp_path / "theirs"), str(tmp_path / "ours")]) == 2
+    assert text not in "".join(capsys.readouterr())
