@@ -85,8 +85,8 @@ MUTANTS = [
         ("cli/environment_errors.py", r'if "\0" in ~', r'if "\1" in ~', "cli/test_environment_errors.py"),
         (
             "compare/tensorboard_command.py",
-            '("127.0.0.1", port)) != 0',
-            '("127.0.0.1", port)) == 0',
+            "if not port_problem(port, HOST):",
+            "if port_problem(port, HOST):",
             "logging/test_tensorboard.py",
         ),
         (
@@ -168,7 +168,7 @@ MUTANTS = [
             "compare/test_charts.py",
         ),
         (
-            "compare/run_records.py",
+            "logging/run_state.py",
             '.get("finished")):',
             '.get("finished", 1)):',
             "compare/test_plan.py",

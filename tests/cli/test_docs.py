@@ -98,7 +98,6 @@ def test_a_page_of_a_plugin(gentle, zoo):
     assert "| `invariant` | `frozenset({'shift'})` |" in text
     assert "Not run for this page: `zoo check norm Gentle`." in text
     assert "zoo fit lm-tiny --model.norm Gentle" in text
-    assert "written for version 1 of the norm interface" in text
     assert "| [Gentle](norm/gentle.md) | A norm \\| with a bar" in Path("pages/index.md").read_text()
 
 
