@@ -5,8 +5,8 @@ import sys
 
 import pytest
 import torch
-from conftest import read_again, write_metadata
 from import_steps import loaded, same_tensors
+from package_metadata import read_again, write_metadata
 from safetensors.torch import load_file
 from zoo_pretrained import lookup
 
