@@ -106,6 +106,9 @@ def test_numbers_of_tokens_are_checked_against_the_vocabulary(key, tmp_path):
     for number, right in ((299, True), (300, False), (-1, False)):
         path.write_text(json.dumps({key: [[5, number]] if key == "bad_words_ids" else [5, number]}))
         settings, message = settings_of(tmp_path)
+        if key == "eos_token_id":  # no text ends with such a number, as in transformers
+            assert settings[key] == ([5, number] if right else [5])
+            continue
         assert (settings is not None) == right
         assert right or (f"{key}=" in message and "has the numbers 0 to 299" in message)
 

@@ -83,7 +83,8 @@ def generation_settings(source: Path, theirs: Mapping[str, Any], size: int) -> t
         content = {key: value for key, value in theirs.items() if key in names}
         GENERATION_CONFIG.complete(content, path.name, str(path))
     rules = {key: content[key] for key in GENERATION_CONFIG.read if content.get(key) is not None}
-    for key, value in rules.items():
+    notes: list[str] = []
+    for key, value in [*rules.items()]:
         entry = f"{path}: {key}={shorten(value)} is not supported"
         if key == "repetition_penalty" and value == 0:
             raise UsageError(f"{entry}; a number above 0 would be.")
@@ -91,13 +92,19 @@ def generation_settings(source: Path, theirs: Mapping[str, Any], size: int) -> t
         if not all(isinstance(number, int) and not isinstance(number, bool) for number in numbers):
             right = "lists of tokens' numbers" if key == "bad_words_ids" else "a token's number"
             raise UsageError(f"{entry}; {right} would be.")
-        if key != "bos_token_id" and not all(0 <= number < size for number in numbers):  # bos is in no rule
+        beyond = [number for number in numbers if not 0 <= number < size]
+        if key == "eos_token_id" and beyond:  # no text ends with it, as for the default 50256 of a small vocabulary
+            rules[key] = [number for number in numbers if number not in beyond]
+            notes.append(
+                f"never generated: eos_token_id={shorten(value)}, since the model has the numbers 0 to {size - 1}"
+            )
+        elif key != "bos_token_id" and beyond:  # bos is in no rule
             raise UsageError(f"{entry}: the model has the numbers 0 to {size - 1}.")
     theirs_own = {"do_sample": False, "num_beams": 1, "temperature": 1.0, "top_k": 50, "top_p": 1.0}
     search = [f"{key}={content[key]}" for key in content if key in SEARCH_SETTINGS
               and content[key] not in (None, theirs_own.get(key))]  # fmt: skip
     note = f"not used ({path.name}; zoo's own options say how to search): {', '.join(sorted(search))}"
-    return rules, [note] if search else []
+    return rules, [*notes, *([note] if search else [])]
 
 
 def _token_numbers(key: str, value: Any) -> list[Any]:
