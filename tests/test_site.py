@@ -155,7 +155,7 @@ def test_the_result_of_a_contract_is_on_the_page_of_the_part(tmp_path, monkeypat
     monkeypatch.setattr(parts.docs_command, "selected_parts", lambda packages: [norm])
     outcomes = [{"name": "shapes", "status": "ok", "sentence": "", "seconds": 0.1}]
     report = Report("norm", "RMSNorm", norm.origin, ("shapes",), outcomes)
-    monkeypatch.setattr(parts.docs, "contract", lambda part, timeout, debug: report)
+    monkeypatch.setattr(parts.docs_command, "contract", lambda part, timeout, debug: report)
     parts.write_pages(tmp_path, lengths=False, check=True)
     assert "1 check passed" in (tmp_path / "norm" / "rmsnorm.md").read_text(encoding="utf-8")
     assert "1 check passed" in (tmp_path / "index.md").read_text(encoding="utf-8")

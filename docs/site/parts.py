@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from docs_command.site import part_figures
-from docs_command.site.sources import toctree
-
+from docs.site import part_figures
+from docs.site.sources import toctree
 from zoo import registry
 from zoo.conformance import docs_command
 from zoo.plugins.description import cache_lookups
@@ -152,7 +151,7 @@ def scorecards_page(paths: Mapping[Part, str], stored: Mapping[str, Any]) -> str
         docs_command.SIGN, "# Scorecards of all parts", "",
         "Each part in place of the recipe's own one: the validation loss after a short training on three tasks, and "
         "what `zoo probe` measures. One command makes the table, and goes on where it stopped:", "",
-        "```bash", "python -m docs_command.site.part_figures", "```", "",
+        "```bash", "python -m docs.site.part_figures", "```", "",
         f"- Tasks: smaller models ({sizes}), {part_figures.STEPS} steps; mean ± standard deviation over "
         f"{part_figures.SEEDS} seeds of the loss in nats per token or image.",
         f"- Scorecard: `zoo probe lm-tiny --steps {part_figures.PROBE_STEPS}` with the part, one seed: right answers "

@@ -10,7 +10,9 @@ import pytest
 import zoo.cli
 from tests import forks
 from zoo import console
+from zoo.cli import find_command
 from zoo.cli.find_command import all_commands
+from zoo.command_line import ParsedOptions
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -62,13 +64,15 @@ def test_only_commands_that_print_end_with_their_reader(command, monkeypatch):
     os.close(reader)
     worked = []
 
-    def dispatch(*_):
+    def run(*_):
         print("one", flush=True)
         print("two", flush=True)
         worked.append(command)
         return 3
 
-    monkeypatch.setattr(zoo.cli, "_dispatch", dispatch)
+    monkeypatch.setattr(type(all_commands()[command]), "run", run)
+    nothing = ParsedOptions(command, defaults={"help": False})
+    monkeypatch.setattr(find_command, "parse", lambda *_: nothing)
     with os.fdopen(writer, "w") as out:
         monkeypatch.setattr(sys, "stdout", out)
         code = zoo.cli.main([command])

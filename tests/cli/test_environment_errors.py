@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from zoo.cli import COMMANDS, main
+from zoo.cli import main
 from zoo.cli.environment_errors import DISK, HANDLES, PATH, check_words, explain_error
 from zoo.cli.error_report import report_error
+from zoo.cli.find_command import all_commands
 from zoo.errors import UsageError
 
 
@@ -31,13 +32,13 @@ def caught(call) -> BaseException:
     raise AssertionError("nothing was raised")
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", all_commands())
 def test_every_command_in_a_folder_that_was_deleted(command, tmp_path, capsys, monkeypatch):
     missing = tmp_path / "gone"
     missing.mkdir()
     monkeypatch.chdir(missing)
     missing.rmdir()
-    if not COMMANDS[command].needs_folder:
+    if not all_commands()[command].needs_folder:
         assert main([command, *(["bash"] if command == "completion" else [])]) == 0
         return
     code, message = answered(capsys, command, "lm-tiny")
@@ -45,7 +46,7 @@ def test_every_command_in_a_folder_that_was_deleted(command, tmp_path, capsys, m
 
 
 @pytest.mark.parametrize("word", ["caf\udce9", "\ud800", "--name=\udfff", "a\0b"])
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", all_commands())
 def test_every_command_with_a_word_that_is_no_text(command, word, capsys):
     for words in ([command, word], [command, "lm-tiny", "--prompt", word], [word]):
         code, message = answered(capsys, *words)

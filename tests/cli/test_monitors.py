@@ -39,8 +39,10 @@ def test_a_strange_one_is_refused_with_the_names_that_there_are():
         check_monitors([EarlyStopping("accuracy_of_nothing")], TASKS["classification"][0]())
 
 
-@pytest.mark.parametrize("callbacks", [{"class_path": "lightning.pytorch.callbacks.TQDMProgressBar"},
-                                       [{"class_path": "x.Timer"}, {"class_path": "x.RichProgressBar"}]])  # fmt: skip
+BARS = [{"class_path": f"lightning.pytorch.callbacks.{name}"} for name in ("TQDMProgressBar", "RichProgressBar")]
+
+
+@pytest.mark.parametrize("callbacks", [BARS[0], [{"class_path": "x.Timer"}, BARS[1]]])
 def test_a_configured_bar_is_seen_alone_and_in_a_list(callbacks):
     assert configures_bar({"callbacks": callbacks})
     assert not configures_bar({"callbacks": [{"class_path": "x.Timer"}]})

@@ -14,7 +14,7 @@ from zoo.parts.norm import RMSNorm
 from zoo.tasks.lm import CausalLM
 from zoo.tasks.task import Loss
 
-BASES = {kind: registry.parts(kind)[0].load() for kind in SUBJECTS}
+BASES = {kind: registry.parts(kind)[0].load() for kind in SUBJECTS if registry.parts(kind)}
 REASONS = {"usage": UsageError("it needs a Monday."), "value": ValueError("no"), "other": RuntimeError("no device")}
 
 
@@ -28,7 +28,7 @@ def broken(kind, error):
 
 
 @pytest.mark.parametrize("reason", REASONS)
-@pytest.mark.parametrize("kind", SUBJECTS)
+@pytest.mark.parametrize("kind", BASES)
 def test_a_part_that_cannot_be_built_fails(kind, reason):
     building = (check for check in checks(broken(kind, REASONS[reason])) if check.name not in WITHOUT_PART)
     assert any(check.outcome().status == "FAIL" for check in building)

@@ -197,7 +197,9 @@ def test_beginners_mistakes_are_answered(runs, capsys, tmp_path):
     assert "zoo export needs DIR: " in refused(capsys, "export", glyphs)
     assert "zoo generate needs RUN: " in refused(capsys, "generate")
     assert "one word too many" in refused(capsys, "generate", learned, "once upon a time")
-    assert "beams must be at least 1" in refused(capsys, "generate", learned, "--prompt", "a", "--beams", 0)
+    assert "'--beams' must be a whole number above 0" in refused(
+        capsys, "generate", learned, "--prompt", "a", "--beams", 0
+    )
     assert "--json" in refused(capsys, "translate", learned, "--n-best", "2")
     assert "Did you mean 'translate'?" in refused(capsys, "transalte")
 
@@ -213,9 +215,9 @@ def test_a_line_that_is_not_utf8_is_named(runs, capsys, monkeypatch):
     ("words", "message"),
     [
         (["--lenght", "3"], "Did you mean '--length'?"),
-        (["--length", "3.5"], "'--length' must be a whole number, got '3.5'."),
+        (["--length", "3.5"], "'--length' must be a whole number above 0, got '3.5'."),
         (["--temperature", "nan"], "'--temperature' must be a number"),
-        (["--length"], "'--length' needs a whole number."),
+        (["--length"], "'--length' needs a whole number above 0."),
         (["--json=1"], "'--json' takes true, false or no value, got '1'."),
         (["-x"], "no option '-x'"),
     ],

@@ -77,7 +77,7 @@ BROKEN_PAIRS = {
     "an archive of something else": ({"train.en": None, "train.en.gz": b"PK\x03\x04" + bytes(60)}, "train.en.gz is a damaged"),
     "no target": ({"train.de": None}, "train.de"),
     "nothing for training": ({"train.en": None, "train.de": None}, "train.en"),
-    "nothing at all": (dict.fromkeys(["train.en", "train.de", "val.en", "val.de"]), "not on disk"),
+    "nothing at all": (dict.fromkeys(["train.en", "train.de", "val.en", "val.de"]), "holds nothing, and not the files"),
 }  # fmt: skip
 
 

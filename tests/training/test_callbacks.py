@@ -159,7 +159,7 @@ RESUMED = {
 def test_what_no_checkpoint_restores_is_refused_by_name(name, derived):
     cls = getattr(lightning.pytorch.callbacks, name, None) or getattr(lightning.pytorch.loggers, name)
     item = object.__new__(type("Own", (cls,), {}) if derived else cls)
-    trainer = types.SimpleNamespace(callbacks=[item], loggers=[])
+    trainer = types.SimpleNamespace(callbacks=[item], loggers=[], strategy=None)
     if name in RESUMED:
         prepare_extensions(trainer)
         return
@@ -168,7 +168,7 @@ def test_what_no_checkpoint_restores_is_refused_by_name(name, derived):
 
 
 def test_own_callbacks_and_the_own_logger_are_not_refused(tmp_path):
-    prepare_extensions(types.SimpleNamespace(callbacks=[EMA()], loggers=[RunLogger(tmp_path, "a", {})]))
+    prepare_extensions(types.SimpleNamespace(callbacks=[EMA()], loggers=[RunLogger(tmp_path, "a", {})], strategy=None))
 
 
 @pytest.mark.parametrize("strategy", ["ddp_spawn", "ddp_fork", "ddp_notebook", "ddp_spawn_find_unused_parameters_true"])

@@ -234,3 +234,9 @@ def test_no_foreign_control_is_printed(text, tmp_path, capsys):
     (tmp_path / "theirs/config.json").write_text(json.dumps({"model_type": text, "architectures": [text]}))
     assert main(["import", str(tmp_path / "theirs"), str(tmp_path / "ours")]) == 2
     assert text not in "".join(capsys.readouterr())
+
+
+def test_a_name_of_the_hub_is_answered_with_how_to_get_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["import", "gpt2", "out"]) == 2
+    assert "hf download gpt2 --local-dir gpt2" in capsys.readouterr().err
