@@ -105,8 +105,8 @@ def test_what_a_part_is_made_of_counts_wherever_it_stands(tmp_path, monkeypatch,
     for path, text in files.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
-    for module in ("own", "own_helper", "far_helper", "own_data"):
-        monkeypatch.delitem(sys.modules, module, raising=False)
+    for own_module in ("own", "own_helper", "far_helper", "own_data"):
+        monkeypatch.delitem(sys.modules, own_module, raising=False)
     monkeypatch.syspath_prepend(tmp_path)
     source_identity.cache_clear()
     before = source_identity("own")["source"]
