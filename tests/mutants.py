@@ -560,7 +560,13 @@ MUTANTS = [
             "remainder = (target + 0 * draft)",
             "models/test_speculation.py",
         ),
-        # explain
+        # explain, lessons
+        (
+            "plugins/zoo-learn/src/zoo_learn/page.py",
+            "abs(one - other) <= self.tolerance",
+            "abs(one - other) >= 0",
+            "plugins/zoo-learn/tests/test_pages.py",
+        ),
         ("explain/trace.py", "return self.read + self.write", "return self.read", "explain/test_trace.py"),
         ("explain/costs.py", "            end = start + 1", "            end = start + 2", "explain/test_costs.py"),
         (

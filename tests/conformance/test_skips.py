@@ -14,7 +14,7 @@ from zoo.parts.norm import RMSNorm
 from zoo.tasks.lm import CausalLM
 from zoo.tasks.task import Loss
 
-BASES = {kind: registry.parts(kind)[0].load() for kind in SUBJECTS if registry.parts(kind)}
+BASES = {kind: registry.parts(kind)[0].load() for kind in SUBJECTS if kind != "family"}  # which are in packages
 REASONS = {"usage": UsageError("it needs a Monday."), "value": ValueError("no"), "other": RuntimeError("no device")}
 
 

@@ -21,7 +21,7 @@ from zoo.training.checkpoint import CheckpointSaver
 from zoo.training.distributed import watch_process
 from zoo.training.ema import EMA
 from zoo.training.model_cost import Cost, cost
-from zoo.training.setup import display_value, prepare_extensions
+from zoo.training.setup import display_value, refuse_unsupported
 from zoo.training.signals import StopRequested
 
 
@@ -161,14 +161,14 @@ def test_what_no_checkpoint_restores_is_refused_by_name(name, derived):
     item = object.__new__(type("Own", (cls,), {}) if derived else cls)
     trainer = types.SimpleNamespace(callbacks=[item], loggers=[], strategy=None)
     if name in RESUMED:
-        prepare_extensions(trainer)
+        refuse_unsupported(trainer)
         return
     with pytest.raises(UsageError, match=f"^{'Own' if derived else name} cannot be used: "):
-        prepare_extensions(trainer)
+        refuse_unsupported(trainer)
 
 
 def test_own_callbacks_and_the_own_logger_are_not_refused(tmp_path):
-    prepare_extensions(types.SimpleNamespace(callbacks=[EMA()], loggers=[RunLogger(tmp_path, "a", {})], strategy=None))
+    refuse_unsupported(types.SimpleNamespace(callbacks=[EMA()], loggers=[RunLogger(tmp_path, "a", {})], strategy=None))
 
 
 @pytest.mark.parametrize("strategy", ["ddp_spawn", "ddp_fork", "ddp_notebook", "ddp_spawn_find_unused_parameters_true"])

@@ -6,8 +6,13 @@ from zoo.command_line import ABOUT, FORCE, LOOK, USE, Argument, Command, Option,
 from zoo.config.fit_options import MODEL_RUN, WHERE, FitCommand
 
 SPLIT = Option("split-special-tokens", "special tokens in a text are plain text, also with a published tokenizer", bool)
-TOP_P = Option(
-    "top-p", "sample from the likeliest tokens of this probability together", float, metavar="P", above=0, most=1
+TEXTS = Option("text", "a text, any number of times; else the lines of standard input", metavar="TEXT", repeats=True)
+SAMPLING = (
+    Option("top-k", "sample from the N likeliest tokens", int, metavar="N", above=0),
+    Option(
+        "top-p", "sample from the likeliest tokens of this probability together", float, metavar="P", above=0, most=1
+    ),
+    Option("seed", "of the samples (1)", int, metavar="N"),
 )
 LENGTH_PENALTY = Option(
     "length-penalty", "exponent of the length by which a beam's score is divided", float, metavar="A", default=1.0
@@ -60,16 +65,7 @@ class Generate(Command):
             "length", "tokens to generate (128, or as many as the model has positions for)", int, metavar="N", above=0
         ),
         Option("temperature", "0 takes the likeliest token (0.8)", float, metavar="T"),
-        Option("top-k", "sample from the N likeliest tokens", int, metavar="N", above=0),
-        Option(
-            "top-p",
-            "sample from the likeliest tokens of this probability together",
-            float,
-            metavar="P",
-            above=0,
-            most=1,
-        ),
-        Option("seed", "of the samples (1)", int, metavar="N"),
+        *SAMPLING,
         Option("beams", "beam search with so many beams", int, metavar="N", above=0),
         Option("n-best", "how many of its texts", int, metavar="N", above=0),
         LENGTH_PENALTY,
@@ -104,16 +100,7 @@ class Chat(Command):
     options = (
         Option("max-tokens", "longest answer in tokens (64)", int, metavar="N", above=0),
         Option("temperature", "0 takes the likeliest token (0)", float, metavar="T"),
-        Option("top-k", "sample from the N likeliest tokens", int, metavar="N", above=0),
-        Option(
-            "top-p",
-            "sample from the likeliest tokens of this probability together",
-            float,
-            metavar="P",
-            above=0,
-            most=1,
-        ),
-        Option("seed", "of the samples (1)", int, metavar="N"),
+        *SAMPLING,
         json_option("one JSON object per turn: turn, user, assistant, ended"),
         *WHERE,
     )
@@ -164,7 +151,7 @@ class Classify(Command):
     runs = "zoo.cli.inference:run"
     arguments = (MODEL_RUN, Argument("IMAGE", "a picture's file", False, repeats=True))
     options = (
-        Option("text", "a text, any number of times; else the lines of standard input", metavar="TEXT", repeats=True),
+        TEXTS,
         Option("top", "classes per image (5)", int, metavar="N", above=0),
         Option(
             "resize",
@@ -209,7 +196,7 @@ class Tag(Command):
     runs = "zoo.cli.inference:run"
     arguments = (MODEL_RUN,)
     options = (
-        Option("text", "a text, any number of times; else the lines of standard input", metavar="TEXT", repeats=True),
+        TEXTS,
         SPLIT,
         json_option("one JSON object per text: text, tokens"),
         *WHERE,

@@ -23,14 +23,15 @@ def command_names() -> list[str]:
 
 def find_command(name: str) -> Command:
     """The command of that name. Raises UsageError for an unknown one, PluginError if its package cannot be imported."""
-    if name != name.lower() or not registry.parts_called(KIND, name):
-        if (name in _own() and not registry.parts(KIND)) or (registry.refresh() and registry.parts_called(KIND, name)):
-            return _own().get(name) or _load(name)
-        if package := registry.not_installed(KIND, name):
-            raise UsageError(f"unknown command {name!r}.{package}")
-        hint = " Options come after the command." if name.startswith("-") else registry.suggest(name, command_names())
-        raise UsageError(f"unknown command {name!r}.{hint} See: zoo --help")
-    return _load(name)
+    own = {} if registry.parts(KIND) else _own()
+    if name in own:
+        return own[name]
+    if name == name.lower() and (registry.parts_called(KIND, name) or _is_new(name)):
+        return _load(name)
+    if package := registry.not_installed(KIND, name):
+        raise UsageError(f"unknown command {name!r}.{package}")
+    hint = " Options come after the command." if name.startswith("-") else registry.suggest(name, command_names())
+    raise UsageError(f"unknown command {name!r}.{hint} See: zoo --help")
 
 
 @functools.cache
@@ -48,6 +49,11 @@ def all_commands() -> Mapping[str, Command]:
 def parse(command: Command, argv: Sequence[str]) -> ParsedOptions:
     """Read what follows a command's name. Raises UsageError, which names the option and where help is."""
     return parse_options(command, argv, lambda option: _commands_with(option, command.name))
+
+
+def _is_new(name: str) -> bool:
+    """Whether a package with the command was installed while this process runs."""
+    return registry.refresh() and bool(registry.parts_called(KIND, name))
 
 
 def _load(name: str) -> Command:

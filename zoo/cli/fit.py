@@ -168,7 +168,7 @@ class ZooCLI(LightningCLI):
         if trainer.world_size > 1:
             check_meeting(trainer.global_rank == 0, trainer.strategy.root_device.type == "cuda")
         if self.command == "fit":
-            setup.prepare_extensions(trainer)
+            setup.refuse_unsupported(trainer)
         distributed.watch_process(trainer)
         return trainer
 

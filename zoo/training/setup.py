@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import EarlyStopping
 
 from zoo.config.passive_settings import is_passive
 from zoo.errors import UsageError
@@ -57,15 +56,10 @@ class CheckpointOptions:
     on_imprecise: str = "stop"  # about a part that differs from its formula on the first batch
 
 
-def prepare_extensions(trainer: Trainer) -> None:
-    """Raise UsageError for a callback, a logger or a strategy that UNSUPPORTED names, also in a subclass.
-
-    EarlyStopping looks after validations: an epoch may end without one.
-    """
+def refuse_unsupported(trainer: Trainer) -> None:
+    """Raise UsageError for a callback, a logger or a strategy that UNSUPPORTED names, also in a subclass."""
     items: list[Any] = [*trainer.callbacks, *trainer.loggers, trainer.strategy]  # type: ignore[attr-defined]
     for item in items:
-        if isinstance(item, EarlyStopping) and getattr(item, "_check_on_train_epoch_end", False) is None:
-            item._check_on_train_epoch_end = False
         for cls in type(item).__mro__ if not isinstance(item, RunLogger) else ():
             if cls.__module__.startswith(("lightning.", "pytorch_lightning.")) and cls.__name__ in UNSUPPORTED:
                 raise UsageError(f"{type(item).__name__} cannot be used: {UNSUPPORTED[cls.__name__]}.")

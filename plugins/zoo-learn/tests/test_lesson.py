@@ -179,3 +179,12 @@ def test_numbers_may_be_typed_as_chinese_keyboards_write_them(form, capsys):
 def test_numbers_may_be_typed_as_the_lessons_print_them(words, code, capsys):
     assert main(["lesson", *words]) == code
     assert len(capsys.readouterr().err.splitlines()) <= 4
+
+
+@pytest.mark.parametrize("text", ["\x1b[31mown", "\x08own", "a\u202eb", "\x9b2J", "a\u2028b"])
+@pytest.mark.parametrize("words", [["{}"], ["cat", "--set", "x{}=1"], ["cat", "--set=cat={}"]], ids=len)
+def test_no_foreign_control_is_printed(text, words, capsys):
+    assert main(["lesson", *(word.format(text) for word in words)]) == 2
+    out, err = capsys.readouterr()
+    assert text not in out + err
+    assert err.startswith("error: ")
