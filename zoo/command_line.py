@@ -17,9 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zoo.errors import UsageError
+from zoo.errors import PluginError, UsageError
 
 PATHS = ("DIR", "FILE", "RUN", "lookup|RUN")  # how the metavars of options that take a path begin
+TYPES = (str, int, float, bool)
+OPTION_NAME = re.compile(r"[^\s=-][^\s=]*")
 TYPE_NAMES = {int: "a whole number", float: "a number", str: "a value"}
 
 
@@ -136,7 +138,8 @@ class Command:
 
     def run(self, options: ParsedOptions) -> int:
         """Do it; the exit code."""
-        return int(call_by_name(self.runs, options))
+        code: int = call_by_name(self.runs, options)
+        return code
 
     @property
     def summary(self) -> str:
@@ -148,15 +151,41 @@ class Command:
         """Its options, and those of every command."""
         return (*self.options, DEBUG, HELP)
 
+    def problem(self) -> str:
+        """What is wrong with the description, as part of a sentence; empty where nothing is."""
+        texts = ("group", "runs", "description", "notes", "surplus", "summary")
+        lists = {"arguments": Argument, "options": Option, "open_options": str, "examples": str, "usages": str}
+        for name in texts:
+            if not isinstance(getattr(self, name), str):
+                return f"its attribute {name} must be a text"
+        for name, kind in lists.items():
+            values = getattr(self, name)
+            if not isinstance(values, (tuple, list)) or not all(isinstance(value, kind) for value in values):
+                return f"its attribute {name} must be a tuple of {kind.__name__}"
+        owners: dict[str, Option] = {}
+        for option in self.all_options:
+            if not OPTION_NAME.fullmatch(option.name):
+                return f"the name of its option {option.name!r} must have no dashes before it, no space and no ="
+            if option.type not in TYPES or not isinstance(option.choices, tuple):
+                return f"its option {option.name!r} needs a type of str, int, float, bool, and a tuple of choices"
+            for string in option.strings:
+                if owners.setdefault(string, option) is not option:
+                    return f"two options are written {string}"
+        return ""
+
     def accepts(self, name: str) -> bool:
         """Whether an option that is not declared may be given."""
         return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.open_options)
 
 
 def call_by_name(target: str, *arguments: Any) -> Any:
-    """What the function ``package.module:function`` returns."""
-    module, _, function = target.partition(":")
-    return getattr(importlib.import_module(module), function)(*arguments)
+    """What the function ``package.module:function`` returns. Raises PluginError where there is none."""
+    module, _, name = target.partition(":")
+    try:
+        function = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise PluginError(f"{target!r} of a command names no function: {error}") from error
+    return function(*arguments)
 
 
 @dataclass

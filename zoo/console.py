@@ -72,7 +72,7 @@ def format_bytes(count: float) -> str:
     """A number of bytes in binary units: ``512 B``, ``1.5 KiB``, ``954 MiB``, ``1.0 GiB``; a dash for NaN."""
     for power, unit in ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")):
         size = abs(count) / 1024**power
-        if 1 <= size < math.inf:
+        if 1 - 2**-11 <= size < math.inf:  # what would be 1024 of the unit below
             return f"{count / 1024**power:.{int(power > 2 or size < 9.95)}f} {unit}"
     return f"{count:.0f} B" if math.isfinite(count) else "–"
 

@@ -33,6 +33,7 @@ FOREIGN_BASES = {
 BUILTIN = ZOO
 DISABLE_VARIABLE = "ZOO_DISABLE_PLUGINS"
 NULL_NAMES = ("none", "nope", "no")  # short names of the part of a kind that does nothing, such as NoPosition
+MOST_BYTES = 2**20  # of a pyproject.toml that is looked into
 RECIPES = "recipes"  # the group ``zoo.recipes``: ``name = package.folder`` of YAML files, which is never imported
 
 
@@ -239,7 +240,10 @@ def find(kind: str, name: str, further: Iterable[str] = ()) -> Part:
     if exact:
         owners = " and ".join(part.origin for part in exact)
         paths = ", ".join(part.path for part in exact)
-        raise AmbiguousPartError(f"two packages register {kind} {name!r}: {owners}. Write its class path: {paths}")
+        way = f"Write its class path: {paths}"
+        if kind in APPLICATION_KINDS:  # which no class path names
+            way = f"Leave one out: {DISABLE_VARIABLE}={exact[0].distribution}"
+        raise AmbiguousPartError(f"two packages register {kind} {name!r}: {owners}. {way}")
     off = parts_called(kind, name)
     if not off and refresh():  # a package was installed while this process runs
         return find(kind, name, further)
@@ -270,17 +274,24 @@ def not_installed(kind: str, name: str) -> str:
     Packages are looked for below the current folder, and beside zoo where it runs from a checkout.
     """
     beside = Path(__file__).parents[1] / "plugins"
-    for path in itertools.chain(
-        itertools.islice(Path().glob("*/pyproject.toml"), 200), beside.glob("*/pyproject.toml")
-    ):
+    try:
+        near = [path for path in itertools.islice(Path().glob("*/pyproject.toml"), 200) if path.is_file()]
+        here = Path.cwd()
+    except OSError:
+        near, here = [], Path()
+    for path in (*near, *beside.glob("*/pyproject.toml")):
         try:
+            if path.stat().st_size > MOST_BYTES:
+                continue
             points = tomllib.loads(path.read_text("utf-8"))["project"]["entry-points"][GROUP + kind]
             folders = [path.parent / "src" / str(value).replace(".", "/") for value in points.values()]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             continue
-        has_recipe = kind == RECIPES and any((folder / f"{name}.yaml").is_file() for folder in folders)
-        if has_recipe or name.lower() in (str(point).lower() for point in points):
-            place = os.path.relpath(path.parent) if path.is_relative_to(Path.cwd()) else path.parent
+        names = [str(point) for point in points]
+        if kind == RECIPES:
+            names = [recipe.stem for folder in folders for recipe in folder.glob("*.yaml")]
+        if name.lower() in (point.lower() for point in names):
+            place = os.path.relpath(path.parent) if path.is_relative_to(here) else path.parent
             return f"\n{place} has it and is not installed: pip install -e {shlex.quote(str(place))}"
     return ""
 

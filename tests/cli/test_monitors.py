@@ -20,7 +20,7 @@ TASKS = {
 @pytest.mark.parametrize("name", TASKS)
 def test_figures_that_a_validation_reports_are_monitored(name):
     build, figures = TASKS[name]
-    for monitor in ("loss", "val/loss", *figures):
+    for monitor in ("val/loss", *figures):
         check_monitors([EarlyStopping(monitor), ModelCheckpoint(monitor=monitor), Timer(), ModelCheckpoint()], build())
 
 
@@ -34,8 +34,13 @@ def test_a_misspelt_one_is_refused_with_what_was_meant(name, wrong, right, callb
         check_monitors([callback(monitor=wrong)], TASKS[name][0]())
 
 
+def test_each_of_several_of_one_class_is_looked_at():
+    with pytest.raises(UsageError, match="ModelCheckpoint monitors 'val/nonsense'"):
+        check_monitors([ModelCheckpoint(monitor="val/nonsense"), ModelCheckpoint(monitor="val/loss")], TASKS["lm"][0]())
+
+
 def test_a_strange_one_is_refused_with_the_names_that_there_are():
-    with pytest.raises(UsageError, match=r"There are: loss, val/loss, val/top1, val/top5"):
+    with pytest.raises(UsageError, match=r"There are: val/loss, val/top1, val/top5"):
         check_monitors([EarlyStopping("accuracy_of_nothing")], TASKS["classification"][0]())
 
 

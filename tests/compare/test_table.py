@@ -170,6 +170,7 @@ def test_other_numbers():
     ]
     sizes = (0, 1023, 1536, 612_000_000, -(2**20), 3 * 2**30, math.nan)
     texts = ["0 B", "1023 B", "1.5 KiB", "584 MiB", "-1.0 MiB", "3.0 GiB", "–"]
+    assert [format_bytes(1024**power - 1) for power in (2, 3, 4)] == ["1.0 MiB", "1.0 GiB", "1.0 TiB"]
     assert list(map(format_bytes, sizes)) == texts
     assert number_format.join_words(["a"]) == "a"
     assert number_format.join_words(["a", "b", "c"]) == "a, b and c"

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from zoo.errors import PartError
+from zoo.errors import PartError, PluginError
 from zoo.inference import import_policy
 from zoo.plugins import diagnosis, safe_import
 
@@ -51,6 +51,17 @@ def test_a_file_never_stands_in_for_an_installed_module(folder, name, package, c
     safe_import.search_working_folder(f"{name}.Norm")
     assert str(folder) not in sys.path
     assert package or name == "sys" or f"module {name} is the installed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("package", [False, True])
+def test_a_file_that_would_stand_in_for_a_package_without_init_is_named(folder, tmp_path_factory, monkeypatch, package):
+    (site := tmp_path_factory.mktemp("site")).joinpath("split_package").mkdir()
+    monkeypatch.syspath_prepend(site)
+    write_module(folder, "own_module", False)
+    write_module(folder, "split_package", package)
+    with pytest.raises(PluginError, match="would stand in for the installed package split_package: rename it"):
+        safe_import.search_working_folder("own_module.Norm")
+    assert str(folder) not in sys.path
 
 
 @pytest.mark.parametrize("find", [diagnosis.find_part, diagnosis.choose_part])

@@ -150,7 +150,7 @@ def test_a_run_may_log_nothing_and_keeps_nothing_for_a_log(tmp_path):
 # callbacks with which the campaign of sequences has resumed runs to the bit, or that only watch
 RESUMED = {
     "DeviceStatsMonitor", "EarlyStopping", "LearningRateMonitor", "ModelCheckpoint", "ModelSummary",
-    "OnExceptionCheckpoint", "RichModelSummary", "RichProgressBar", "Timer", "TQDMProgressBar",
+    "RichModelSummary", "RichProgressBar", "Timer", "TQDMProgressBar",
 }  # fmt: skip
 
 

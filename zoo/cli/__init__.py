@@ -49,7 +49,7 @@ def _dispatch(name: str, argv: list[str], output: console.Output, restore: bool)
         print(help.command_help(command))
         return 0
     if not command.trains:
-        return command.run(options)
+        return find_command.run_command(command, options)
     defer = name == "fit" and stop_signals.is_further_process()  # all processes stop at the same batch
     with stop_signals.handle_signals(defer, restore=restore):
-        return command.run(options)
+        return find_command.run_command(command, options)

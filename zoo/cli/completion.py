@@ -44,7 +44,12 @@ def argument_words(argument: Argument) -> list[str]:
         "command": command_names(),
         "shell": list(SCRIPTS),
     }
-    return call_by_name(argument.completes) if ":" in argument.completes else words.get(argument.completes, [])
+    if ":" not in argument.completes:
+        return words.get(argument.completes, [])
+    try:
+        return [str(word) for word in call_by_name(argument.completes)]
+    except Exception:
+        return []  # a package whose words cannot be read takes no other command's away
 
 
 def command_words(command: Command) -> list[str]:

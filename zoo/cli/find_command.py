@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
+import importlib
 import pkgutil
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import zoo
 from zoo import registry
 from zoo.command_line import Command, ParsedOptions
 from zoo.command_line import parse as parse_options
-from zoo.errors import PluginError, UsageError
+from zoo.errors import PluginError, UsageError, ZooError
+from zoo.plugins import diagnosis
 
 KIND = "command"
 
@@ -22,13 +24,14 @@ def command_names() -> list[str]:
 
 
 def find_command(name: str) -> Command:
-    """The command of that name. Raises UsageError for an unknown one, PluginError if its package cannot be imported."""
+    """The command of that name. Raises UsageError for an unknown one, PluginError where its package is at fault."""
     own = {} if registry.parts(KIND) else _own()
     if name in own:
         return own[name]
-    if name == name.lower() and (registry.parts_called(KIND, name) or _is_new(name)):
+    there = registry.parts_called(KIND, name) or (registry.refresh() and registry.parts_called(KIND, name))
+    if there and name == name.lower():
         return _load(name)
-    if package := registry.not_installed(KIND, name):
+    if not there and (package := registry.not_installed(KIND, name)):
         raise UsageError(f"unknown command {name!r}.{package}")
     hint = " Options come after the command." if name.startswith("-") else registry.suggest(name, command_names())
     raise UsageError(f"unknown command {name!r}.{hint} See: zoo --help")
@@ -41,7 +44,7 @@ def all_commands() -> Mapping[str, Command]:
     for name in command_names():
         try:
             commands[name] = find_command(name)
-        except (PluginError, UsageError):
+        except ZooError:
             continue
     return commands
 
@@ -51,13 +54,16 @@ def parse(command: Command, argv: Sequence[str]) -> ParsedOptions:
     return parse_options(command, argv, lambda option: _commands_with(option, command.name))
 
 
-def _is_new(name: str) -> bool:
-    """Whether a package with the command was installed while this process runs."""
-    return registry.refresh() and bool(registry.parts_called(KIND, name))
+def run_command(command: Command, options: ParsedOptions) -> int:
+    """Run a command; its exit code. Raises PluginError where it returns none."""
+    code = command.run(options)
+    if not isinstance(code, int) or not 0 <= code <= 255:
+        raise PluginError(f"command {command.name!r} returns {code!r:.80}, and must return an exit code from 0 to 255.")
+    return code
 
 
 def _load(name: str) -> Command:
-    part = registry.find(KIND, name)
+    part = diagnosis.choose_part(KIND, name)
     try:
         cls = part.load()
     except PluginError as error:
@@ -66,14 +72,24 @@ def _load(name: str) -> Command:
         raise
     if not issubclass(cls, Command):
         raise PluginError(f"{part}: {cls.__name__} is no subclass of zoo.command_line.Command")
-    return cls()
+    try:
+        command = cls()
+        problem = command.problem()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a plugin may call sys.exit() anywhere
+        raise PluginError(f"{part} cannot be made: {type(error).__name__}: {error}") from error
+    if problem:
+        raise PluginError(f"{part}: {problem}")
+    return command
 
 
 def _own() -> dict[str, Command]:
     """The commands of zoo itself, without its metadata, which may be damaged: `zoo doctor` says what to do."""
     commands: dict[str, Command] = {}
     for folder in pkgutil.iter_modules(zoo.__path__, "zoo."):
-        if folder.ispkg and importlib.util.find_spec(f"{folder.name}.commands"):
+        place = Path(zoo.__path__[0], folder.name.removeprefix("zoo."), "commands.py")
+        if place.is_file():  # looking for its spec would import the package
             module = importlib.import_module(f"{folder.name}.commands")
             classes = [item for item in vars(module).values() if getattr(item, "__module__", "") == module.__name__]
             commands |= {cls.name: cls() for cls in classes if isinstance(cls, type) and issubclass(cls, Command)}
@@ -81,6 +97,7 @@ def _own() -> dict[str, Command]:
 
 
 def _commands_with(option: str, but: str) -> str:
-    """The other commands that have an option, for the message about one that a command has not."""
-    names = [command.name for command in all_commands().values() if option in {one.name for one in command.options}]
-    return ", ".join(f"zoo {name}" for name in names if name != but)
+    """The other commands of zoo itself that have an option, for the message about one that a command has not."""
+    names = [part.name.lower() for part in registry.parts(KIND) if part.builtin]
+    commands = [find_command(name) for name in names if name != but]
+    return ", ".join(f"zoo {command.name}" for command in commands if option in {one.name for one in command.options})

@@ -368,17 +368,17 @@ def configures_bar(trainer_config: dict[str, Any]) -> bool:
 
 def check_monitors(callbacks: Iterable[Any], task: Any) -> None:
     """Raise UsageError for a callback that monitors a figure which no validation of the task reports."""
-    monitors = {
-        type(item).__name__: item.monitor for item in callbacks if isinstance(getattr(item, "monitor", None), str)
-    }
-    usual = {"loss", "val/loss", *(f"val/{name}" for name in task.monitored_metrics)}
-    if all(monitor in usual for monitor in monitors.values()):
+    monitors = [
+        (type(item).__name__, item.monitor) for item in callbacks if isinstance(getattr(item, "monitor", None), str)
+    ]
+    usual = {"val/loss", *(f"val/{name}" for name in task.monitored_metrics)}
+    if all(monitor in usual for _, monitor in monitors):
         return
     names = {*task.compute_metrics(0.0), *getattr(task, "text_metrics", ())}
     figures = sorted(usual | {f"val/{name}" for name in names})
-    for callback, monitor in monitors.items():
+    for callback, monitor in monitors:
         # figures by kind, such as val/exact_date, have names of the data
-        if monitor not in figures and not monitor.startswith(tuple(f"{name}_" for name in figures if "/" in name)):
+        if monitor not in figures and not monitor.startswith(tuple(f"{name}_" for name in figures)):
             near = suggest(monitor.replace("_", "/", 1), figures) or suggest(monitor, figures)
             raise UsageError(
                 f"{callback} monitors {monitor!r}, which no validation reports.{near} There are: {', '.join(figures)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 
-from zoo.cli.find_command import all_commands, find_command
+from zoo.cli.find_command import all_commands, command_names, find_command
 from zoo.command_line import ABOUT, HEADINGS, Command, Option, ParsedOptions, call_by_name
 
 WIDTH = 108
@@ -48,10 +48,14 @@ def overview() -> str:
     lines = [OVERVIEW]
     further = [command.group for command in commands if command.group != ABOUT]
     for heading in dict.fromkeys([*HEADINGS, *further, ABOUT]):
+        if not any(command.group == heading for command in commands):
+            continue
         lines += ["", f"{heading:<32}{HEADINGS.get(heading, '')}".rstrip()]
         for command in commands:
             if command.group == heading:
                 lines += _entry(f"{command.name} {_words(command)}", _phrase(command.summary))
+    if missing := [name for name in command_names() if name not in all_commands()]:
+        lines += ["", f"Left out, since something is wrong with them (zoo doctor): {', '.join(missing)}"]
     return "\n".join([*lines, ENVIRONMENT])
 
 

@@ -14,6 +14,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NoReturn
 
 from zoo.errors import PluginError
@@ -37,10 +38,23 @@ def search_working_folder(path: str) -> None:
         return
     spec = importlib.machinery.PathFinder.find_spec(top) if top not in sys.modules else sys.modules[top].__spec__
     if spec is None and top not in sys.builtin_module_names:
+        refuse_shadows(folder)
         sys.path.append(folder)
         importlib.invalidate_caches()
     elif spec is not None and mine[0].endswith(".py"):
         print(f"note: module {top} is the installed {spec.origin}, not {mine[0]}: rename yours", file=sys.stderr)
+
+
+def refuse_shadows(folder: str) -> None:
+    """Raise PluginError for a module of a folder that would stand in for an installed package without __init__.py.
+
+    Python takes a module anywhere on its path before such a package, google or nvidia for one.
+    """
+    for place in sorted(Path(folder).iterdir()):
+        name = place.stem if place.suffix == ".py" else place.name if (place / "__init__.py").is_file() else ""
+        spec = importlib.machinery.PathFinder.find_spec(name) if name.isidentifier() else None
+        if spec is not None and spec.loader is None and name not in sys.modules:
+            raise PluginError(f"{place} would stand in for the installed package {name}: rename it.")
 
 
 def describe_missing(error: ModuleNotFoundError, module: str) -> str:

@@ -247,7 +247,7 @@ class Task(LightningModule):
             raise UsageError("the length of a stream is not known before it is read: set trainer.max_steps.")
         optimizer = self.make_optimizer()
         factor = self.schedule_factory(int(steps))
-        if (warmup := getattr(factor, "warmup", 0)) >= steps:
+        if (warmup := getattr(factor, "warmup", 0)) >= steps > 1:
             rank_zero_only(log.warning)(
                 "the warm-up of %d steps does not end within the %d steps of the run: model.lr is reached at its last "
                 "step at most. Set --model.schedule.warmup below %d, or train longer",

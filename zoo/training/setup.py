@@ -34,6 +34,7 @@ UNSUPPORTED = {
     "LearningRateFinder": "the run would train with another rate than it records. Set model.lr",
     "GradientAccumulationScheduler": "the schedule needs the number of steps. Set trainer.accumulate_grad_batches",
     "ModelPruning": "it renames the weights, and no checkpoint holds what it has pruned",
+    "OnExceptionCheckpoint": "Lightning then begins with what it left. Every run saves when it ends: --resume",
     "SpikeDetection": "it ends the run and leaves batches out of no other. Take --on-nonfinite skip",
     "StochasticWeightAveraging": "its average is in no checkpoint's weights. Take the callback EMA",
     "ThroughputMonitor": "it needs a function, and its windows begin anew. The run logs cost/tokens_per_s",
