@@ -195,5 +195,5 @@ def test_a_command_that_is_not_valid_is_noticed(command, reason):
 
 
 def test_a_module_or_a_lesson_of_a_plugin_that_does_not_exist_is_noticed(tmp_path):
-    assert "picturs" in validate(["python -m zoo_classic.picturs"], tmp_path)
-    assert "kat" in validate(["zoo lesson kat"], tmp_path)
+    assert "picturs" in validate(["python -m zoo_classic.picturs"], tmp_path / "module")
+    assert "kat" in validate(["zoo lesson kat"], tmp_path / "lesson")

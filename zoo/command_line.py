@@ -179,11 +179,16 @@ class Command:
 
 
 def call_by_name(target: str, *arguments: Any) -> Any:
-    """What the function ``package.module:function`` returns. Raises PluginError where there is none."""
+    """What the function ``package.module:function`` returns.
+
+    Raises PluginError where there is none, and ModuleNotFoundError where its module imports a package that is missing.
+    """
     module, _, name = target.partition(":")
     try:
         function = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
+        if isinstance(error, ModuleNotFoundError) and not f"{module}.".startswith(f"{error.name}."):
+            raise  # the function is there, and a package that it needs is not
         raise PluginError(f"{target!r} of a command names no function: {error}") from error
     return function(*arguments)
 

@@ -145,6 +145,7 @@ def finished_runs(tmp_path_factory):
         bench = Bench(folder, lambda: ())
         for seed in SEEDS:
             bench.fit(seed)
+            bench.fit(seed, "--model.norm=slow.Slow", "--model.hidden=256")
             bench.fit(seed, "--model.norm=fragile.Fragile", code=4 if seed % 2 else 0)
         for seed in SEEDS[:2]:
             bench.fit(seed, "--model.position=ALiBi", "--trainer.callbacks=EMA")
@@ -152,7 +153,6 @@ def finished_runs(tmp_path_factory):
             often = "--trainer.val_check_interval=1"
             bench.fit(seed, "--model.norm=fragile.Fragile", often, code=4 if seed % 2 else 0)
             bench.fit(seed, often)
-            bench.fit(seed, "--model.norm=slow.Slow", "--model.hidden=256")
         bench.fit(1, "--model.norm=RMSNorm", "--trainer.limit_val_batches=1")
     return bench
 

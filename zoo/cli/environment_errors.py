@@ -31,7 +31,9 @@ MEMORY = re.compile(
 )
 THREADS = re.compile(r"can't start new thread|pthread_create|unable to create (new )?thread|Thread creation failed")
 # torch's message; by any other signal, such as of a wrong address, a loading process dies of a bug
-KILLED = re.compile(r"DataLoader worker \(pid \d+\) is killed by signal: (Killed|Bus error)")
+KILLED = re.compile(
+    r"DataLoader worker \(pid(?: \d+\) is killed by signal: (Killed|Bus error)|\(s\) [\d, ]+\) exited unexpectedly)"
+)
 PROGRAM = (str(Path(__file__).parents[1]), "site-packages", "dist-packages", "<frozen")
 
 
@@ -189,8 +191,9 @@ def _explain_worker(error: BaseException) -> ZooError | None:
     killed = KILLED.match(str(error)) if isinstance(error, RuntimeError) else None
     if not killed:
         return None
+    how = f"was ended from outside (signal: {killed[1]})" if killed[1] else "ended without a message"
     return ZooError(
-        f"a loading process was ended from outside (signal: {killed[1]}), mostly as memory or /dev/shm is full.\n"
+        f"a loading process {how}, mostly as memory or /dev/shm is full.\n"
         "Load with fewer processes, or in the training process: --data.num_workers 0"
     )
 

@@ -541,7 +541,7 @@ class SpeedRatio(NamedTuple):
 def speed_ratio(runs: Mapping[int, RunRecord], baseline: Mapping[int, RunRecord], variants: int = 1) -> SpeedRatio:
     """The ratio of speeds, by a t test on the logarithms at common seeds; the interval holds for all ``variants``.
 
-    From 0 to infinity with fewer than two seeds: the speed of a single run is that of a moment of the machine.
+    No interval with two seeds (NaN), and from 0 to infinity with one: the speed of a run is that of a moment.
     """
     from zoo.compare.statistics import ALPHA, paired_t_test
 
