@@ -2,6 +2,9 @@
 
 import socket
 import string
+import subprocess
+import sys
+from pathlib import Path
 
 import lightning.pytorch.loggers as loggers
 import numpy as np
@@ -123,3 +126,14 @@ def test_device_stats_without_psutil(monkeypatch):
     with pytest.raises(ModuleNotFoundError) as caught:
         callback.setup(trainer, None, "fit")
     assert "DeviceStatsMonitor needs a package" in str(options_error(caught.value))
+
+
+@pytest.mark.parametrize("name", ["attr", "yaml", "rich", "packaging", "random"])
+def test_a_file_named_like_a_package_replaces_it_nowhere(name, tmp_path):
+    (tmp_path / f"{name}.py").write_text("raise SystemExit('the file of the working folder was imported')\n")
+    (tmp_path / "own.py").write_text("from zoo.parts.norm import RMSNorm\n\n\nclass Own(RMSNorm):\n    pass\n")
+    words = ["fit", "lm-tiny", "--model.norm", "own.Own", "--allow-import", "own", "--print_config"]
+    for command in ([sys.executable, "-m", "zoo"], [str(Path(sys.executable).with_name("zoo"))]):
+        done = subprocess.run([*command, *words], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        assert "own.Own" in done.stdout
