@@ -273,3 +273,23 @@ def test_no_column_vanishes_on_a_narrow_terminal(monkeypatch, capsys, no_color, 
     output = capsys.readouterr().out
     assert all(word in output for word in ("--model.position.init_args.theta", "float", "the base"))
     assert ("option: --model" in output) is (columns != "200")
+
+
+@pytest.mark.parametrize(("source", "name", "says"), [
+    ("class Norm: ...", "Nrm", "has no class Nrm. Did you mean Norm?"),
+    ("def norm(): ...", "Norm", "has no class Norm"),
+    ("class Norm: ...", "Norm", ""),
+    ("from zoo.parts.norm import RMSNorm as Norm", "Norm", ""),
+    ("from zoo.parts.norm import *", "RMSNorm", ""),
+    ("Norm = type('Norm', (), {})", "Norm", ""),
+    ("globals()['Norm'] = int", "Norm", ""),
+    ("def __getattr__(name): ...", "Norm", ""),
+    ("try:\n    import torch as Norm\nexcept ImportError:\n    Norm = None", "Norm", ""),
+])  # fmt: skip
+def test_a_class_that_a_module_does_not_have(source, name, says, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    module = f"shown_{abs(hash((source, name)))}"
+    (tmp_path / f"{module}.py").write_text(source + "\n")
+    code = main(["show", "norm", f"{module}.{name}"])
+    message = capsys.readouterr().err
+    assert (code, says in message) == ((2, True) if says else (0, True)), message

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from zoo.registry import Part
+from zoo.registry import Part, most_similar
 
 # number of leading constructor arguments that the model passes itself, by kind: they are not options of the user
 CLASS_PARAMETERS = {
@@ -29,6 +29,8 @@ CLASS_PARAMETERS = {
 }
 PLACE_PARAMETERS = ("layer", "depth")  # a stack gives them to those of its parts that take them
 MAX_HOPS = 6
+# a module that uses one of these may have names that its source text does not bind
+MAKES_NAMES = {"*", "__getattr__", "globals", "setattr", "vars", "exec", "import_module"}
 # what reading and parsing a source text raises
 UNREADABLE = (OSError, ImportError, SyntaxError, ValueError, RecursionError, MemoryError)
 
@@ -214,6 +216,25 @@ def import_problem(module: str) -> str:
         line = f":{error.lineno}" if isinstance(error, SyntaxError) else ""
         return f"{source_file(module)}{line} cannot be read: {getattr(error, 'msg', None) or type(error).__name__}"
     return ""
+
+
+def missing_class(module: str, name: str) -> str:
+    """That a module binds no such name, with the most similar class; empty if it does or may when it is imported."""
+    tree = _tree(module)
+    if tree is None:
+        return ""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            names.add(node.name)
+        elif isinstance(node, ast.alias):
+            names.add(node.asname or node.name.partition(".")[0])
+        elif isinstance(node, ast.Name):
+            names.add(node.id)
+    if name in names or names & MAKES_NAMES:
+        return ""
+    near = most_similar(name, _classes_and_imports(tree)[0])
+    return f"{source_file(module)} has no class {name}" + (f". Did you mean {near}?" if near else "")
 
 
 def _makes_modules(package: importlib.machinery.ModuleSpec) -> bool:

@@ -20,6 +20,8 @@ def find_part(kind: str, name: str) -> Part:
     module, _, own = name.rpartition(".")
     if description.find_spec(module) is None:
         raise PartError(describe_missing(ModuleNotFoundError(name=module), module))
+    if missing := description.missing_class(module, own):
+        raise PartError(missing)
     return registry.part_of_class(name) or Part(kind, own, f"{module}:{own}", "module", module)
 
 
@@ -103,7 +105,8 @@ def problems(part: Part) -> list[str]:
     sentences = name_problems(part)
     if sentences or part.builtin:
         return sentences
-    flaw = description.import_problem(part.module)
+    name = part.target.partition(":")[2].partition(".")[0].strip()
+    flaw = description.import_problem(part.module) or description.missing_class(part.module, name)
     return [flaw] if flaw else []
 
 
