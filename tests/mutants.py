@@ -443,7 +443,12 @@ MUTANTS = [
             "slope.amax(-1, keepdim=True)",
             "models/test_loss.py parts/test_derivatives.py",
         ),
-        ("models/recurrent.py", "(valid.sum(1) - 1)", "(valid.sum(1) - 2)", "models/test_recurrent.py"),
+        (
+            "plugins/zoo-classic/src/zoo_classic/seq2seq.py",
+            "(valid.sum(1) - 1)",
+            "(valid.sum(1) - 2)",
+            "plugins/zoo-classic/tests/test_classic_seq2seq.py",
+        ),
         (
             "models/seq2seq.py",
             '~ = tie in ("inputs", "all")',

@@ -142,6 +142,24 @@ def part_of_class(path: str) -> Part | None:
     return next(mine, None)
 
 
+def current_path(path: str) -> str:
+    """The class path itself, or where zoo has no such module any more: that of the installed part of its name.
+
+    Runs and exports name parts by class paths, also those of parts that a package of their own has since. Raises
+    PartError for one that is not installed, with the line that installs it.
+    """
+    module, _, name = path.rpartition(".")
+    file = os.path.join(os.path.dirname(__file__), *module.split(".")[1:])
+    if not module.startswith("zoo.") or os.path.isdir(file) or os.path.isfile(f"{file}.py"):
+        return path
+    places = {part.path for kind in KINDS for part in parts_called(kind, name) if not is_disabled(part.distribution)}
+    if len(places) == 1:
+        return places.pop()
+    if hint := next(filter(None, (not_installed(kind, name) for kind in KINDS)), ""):
+        raise PartError(f"zoo itself has {path!r} no more.{hint}")
+    return path
+
+
 def kind_of(cls: object) -> str | None:
     """The kind that a class belongs to by its attribute ``kind``, or by a base of another library; None without one."""
     own = getattr(cls, "kind", None)

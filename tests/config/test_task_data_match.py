@@ -16,7 +16,7 @@ SMALL = {"dim": 8, "depth": 1, "heads": 2}
 TASKS = {
     "CausalLM": SMALL, "MaskedLM": SMALL, "SequenceClassification": SMALL, "TokenClassification": SMALL,
     "FIM": SMALL, "DPO": SMALL, "HierarchicalClassification": {**SMALL, "block_length": 8},
-    "Translation": SMALL, "RNNSeq2Seq": {"dim": 8}, "Classification": {**SMALL, "patch_size": 2},
+    "Translation": SMALL, "Classification": {**SMALL, "patch_size": 2},
     "ClipClassification": {**SMALL, "dim": 12, "patch_size": 2}, "Transcription": SMALL,
 }  # fmt: skip
 TEXT = {"vocab_size": 300, "max_length": 16}
@@ -37,9 +37,8 @@ DATA = {
     "PythonRoles": ({**TEXT, "pieces": 20}, {"TokenClassification"}),
     "MultiQueryRecall": ({}, {"CausalLM"}),
     "Parity": ({}, {"CausalLM"}),
-    "Reversal": ({"size": 60, "max_tokens": 64}, {"Translation", "RNNSeq2Seq"}),
-    "Phrasebook": ({**PAIRS, "size": 60}, {"Translation", "RNNSeq2Seq"}),
-    "MultilingualPhrasebook": ({**PAIRS, "size": 60}, {"Translation", "RNNSeq2Seq"}),
+    "Phrasebook": ({**PAIRS, "size": 60}, {"Translation"}),
+    "MultilingualPhrasebook": ({**PAIRS, "size": 60}, {"Translation"}),
 }
 
 

@@ -27,7 +27,6 @@ FEW_SAMPLES = {
     "MultilingualPhrasebook": {"size": 4000},
     "Phrasebook": {"size": 4000},
     "PythonRoles": {"pieces": 400},
-    "Reversal": {"size": 4000},
     "SourceTopics": {"pieces": 60},
 }
 

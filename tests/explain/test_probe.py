@@ -148,7 +148,7 @@ def test_repeated_tokens_repeat_once():
     assert repeat_accuracy(-logits, tokens) == 0
 
 
-@pytest.mark.parametrize("name", ["lm", "vit", "reverse"])
+@pytest.mark.parametrize("name", ["lm", "vit", "pairs"])
 def test_every_kind_of_model_has_a_card(recipes, name):
     with ExitStack() as stack:
         card = probe_trained(find_subject([f"{name}.yaml"]), stack, "cpu")
