@@ -396,7 +396,7 @@ MOVED = [
 @try_each(MOVED, "{} {} {}".format)
 def test_a_class_path_that_zoo_has_no_more_is_that_of_the_part_of_its_name(kind, name, package):
     """Of any part below plugins/: where it is installed; where it is not, the line that installs it is said."""
-    path = f"zoo.{kind}.earlier.{name}"
+    path = f"zoo.{'tasks.lm' if kind == 'task' else 'data.earlier'}.{name}"
     with pytest.raises(PartError, match=f"{path}.*\n.*{package} has it.*pip install -e .*plugins/{package}$"):
         registry.current_path(path)
     with pytest.MonkeyPatch.context() as patch:
@@ -409,7 +409,8 @@ def test_a_class_path_that_zoo_has_no_more_is_that_of_the_part_of_its_name(kind,
 
 
 @pytest.mark.parametrize(
-    "path", ["zoo.tasks.lm.CausalLM", "zoo.tasks.lm.CLIP", "zoo.tasks.CLIP", "other.tasks.CLIP", "CLIP", "", ".",
+    "path", ["zoo.tasks.lm.CausalLM", "zoo.tasks.lm.LanguageTask", "zoo.models.LanguageModel", "zoo.tasks.lm.Mine",
+             "other.tasks.CLIP", "CLIP", "", ".",
              "zoo.no.such.Thing", "zoo.__main__.x.Thing", "zoo.a/b.Thing", f"zoo.{'x' * 5000}.Thing", "zoo.\0.Thing"],
 )  # fmt: skip
 def test_other_class_paths_are_left_as_they_are(path):

@@ -17,7 +17,6 @@ TASKS = {
     "CausalLM": SMALL, "MaskedLM": SMALL, "SequenceClassification": SMALL, "TokenClassification": SMALL,
     "FIM": SMALL, "DPO": SMALL, "HierarchicalClassification": {**SMALL, "block_length": 8},
     "Translation": SMALL, "Classification": {**SMALL, "patch_size": 2},
-    "ClipClassification": {**SMALL, "dim": 12, "patch_size": 2}, "Transcription": SMALL,
 }  # fmt: skip
 TEXT = {"vocab_size": 300, "max_length": 16}
 PAIRS = {"vocab_size": 400, "max_tokens": 64, "max_length": 64}
@@ -25,8 +24,6 @@ PAIRS = {"vocab_size": 400, "max_tokens": 64, "max_length": 64}
 DATA = {
     "Digits": ({}, {"Classification"}),
     "Glyphs": ({"size": 60}, {"Classification"}),
-    "MovingCharacters": ({"size": 20}, {"ClipClassification"}),
-    "SpokenLetters": ({"size": 20}, {"Transcription"}),
     "StdlibDocs": (TEXT, {"CausalLM"}),
     "MaskedText": ({"text": lambda: stdlib_docs()}, {"MaskedLM"}),
     "InfillText": ({"text": lambda: stdlib_docs()}, {"CausalLM", "FIM"}),
