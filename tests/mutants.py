@@ -575,12 +575,17 @@ MUTANTS = [
         ("explain/trace.py", "return self.read + self.write", "return self.read", "explain/test_trace.py"),
         ("explain/costs.py", "            end = start + 1", "            end = start + 2", "explain/test_costs.py"),
         (
-            "explain/probe.py",
+            "plugins/zoo-exercises/src/zoo_exercises/probe.py",
             "dtype=torch.bool, device=tokens.device).tril(-1)",
             "dtype=torch.bool, device=tokens.device).tril(0)",
-            "explain/test_probe.py",
+            "plugins/zoo-exercises/tests/test_probe.py",
         ),
-        ("explain/probe.py", "torch.linalg.svdvals(x - x.mean(0))", "torch.linalg.svdvals(x)", "explain/test_probe.py"),
+        (
+            "plugins/zoo-exercises/src/zoo_exercises/probe.py",
+            "torch.linalg.svdvals(x - x.mean(0))",
+            "torch.linalg.svdvals(x)",
+            "plugins/zoo-exercises/tests/test_probe.py",
+        ),
         (
             "explain/activations.py",
             "if not any(differences.values()):",

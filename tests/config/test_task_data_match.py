@@ -32,8 +32,6 @@ DATA = {
     "SourceTopics": ({**TEXT, "pieces": 8}, {"SequenceClassification", "HierarchicalClassification"}),
     "LibraryDialogues": ({"size": 60, "vocab_size": 300, "max_tokens": 128}, {"CausalLM"}),
     "PythonRoles": ({**TEXT, "pieces": 20}, {"TokenClassification"}),
-    "MultiQueryRecall": ({}, {"CausalLM"}),
-    "Parity": ({}, {"CausalLM"}),
     "Phrasebook": ({**PAIRS, "size": 60}, {"Translation"}),
     "MultilingualPhrasebook": ({**PAIRS, "size": 60}, {"Translation"}),
 }
