@@ -242,7 +242,6 @@ def test_disabled_packages_are_not_found(work):
         (["fit", "history-2-ngram"], "zoo-classic"),
         (["fit", "reverse-rnn"], "zoo-classic"),
         (["fit", "translation-tiny", "--model", "rnnseq2seq"], "zoo-classic"),
-        (["fit", "translation-tiny", "--model", "zoo.tasks.recurrent.RNNSeq2Seq"], "zoo-classic"),
         (["cp", "spell-tiny", "my.yaml"], "zoo-multimodal"),
         (["show", "task", "ClipClassification"], "zoo-multimodal"),
         (["probe", "lm-tiny"], "zoo-exercises"),
