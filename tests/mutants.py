@@ -443,7 +443,12 @@ MUTANTS = [
             "slope.amax(-1, keepdim=True)",
             "models/test_loss.py parts/test_derivatives.py",
         ),
-        ("models/recurrent.py", "(valid.sum(1) - 1)", "(valid.sum(1) - 2)", "models/test_recurrent.py"),
+        (
+            "plugins/zoo-classic/src/zoo_classic/seq2seq.py",
+            "(valid.sum(1) - 1)",
+            "(valid.sum(1) - 2)",
+            "plugins/zoo-classic/tests/test_classic_seq2seq.py",
+        ),
         (
             "models/seq2seq.py",
             '~ = tie in ("inputs", "all")',
@@ -570,12 +575,17 @@ MUTANTS = [
         ("explain/trace.py", "return self.read + self.write", "return self.read", "explain/test_trace.py"),
         ("explain/costs.py", "            end = start + 1", "            end = start + 2", "explain/test_costs.py"),
         (
-            "explain/probe.py",
+            "plugins/zoo-exercises/src/zoo_exercises/probe.py",
             "dtype=torch.bool, device=tokens.device).tril(-1)",
             "dtype=torch.bool, device=tokens.device).tril(0)",
-            "explain/test_probe.py",
+            "plugins/zoo-exercises/tests/test_probe.py",
         ),
-        ("explain/probe.py", "torch.linalg.svdvals(x - x.mean(0))", "torch.linalg.svdvals(x)", "explain/test_probe.py"),
+        (
+            "plugins/zoo-exercises/src/zoo_exercises/probe.py",
+            "torch.linalg.svdvals(x - x.mean(0))",
+            "torch.linalg.svdvals(x)",
+            "plugins/zoo-exercises/tests/test_probe.py",
+        ),
         (
             "explain/activations.py",
             "if not any(differences.values()):",

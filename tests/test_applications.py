@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 COMMANDS = {
     "compare": {"compare", "tensorboard"}, "conformance": {"check", "docs", "matrix", "new"},
-    "explain": {"explain", "probe"},
+    "explain": {"explain"},
 }  # fmt: skip
 # of the core; all of them are run in the campaign
 QUICK = ("parts/test_norm.py", "tasks/test_schedule.py", "config/test_yaml_source.py")

@@ -260,24 +260,6 @@ class Carriers:
         assert "<own" not in text
         return HOSTILE
 
-    def probe(self):
-        """Names of recipes and of what is measured."""
-        from zoo.explain import probe_command
-        from zoo.explain.probe import GradientNorm, LayerRank, Scorecard
-
-        self.each("probe")
-        (self.home / "r.yaml").write_text(
-            "model: {class_path: CausalLM, init_args: {vocab_size: 9, max_length: 4, dim: 8, depth: 1, heads: 2}}\n"
-            "data: {class_path: TextFiles, init_args: {path: " + json.dumps(WORDS[0]) + "}}\n"
-        )
-        ranks = [LayerRank(text, 1.0, 2) for text in HOSTILE]
-        gradients = [GradientNorm(text, 1.0, 2) for text in HOSTILE]
-        card = Scorecard(HOSTILE[0], HOSTILE[1], HOSTILE[2], ranks=ranks, gradients=gradients, notes=HOSTILE)
-        self.monkeypatch.setattr(probe_command, "_probe", lambda *_: card)
-        for more in ([], ["--json"]):
-            self.zoo("probe", str(self.home / "r.yaml"), *more)
-        return HOSTILE
-
     def check(self):
         from zoo.conformance import check_command
 

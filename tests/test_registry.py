@@ -3,11 +3,14 @@ import os
 import subprocess
 import sys
 import threading
+import tomllib
 
 import pytest
 from cli_parts import TOYS, norm, package, part
 
 import zoo.cli as command_line
+from tests.plugin_paths import PROJECTS
+from tests.rows import try_each
 from zoo import registry
 from zoo.cli import doctor, import_probe
 from zoo.errors import PartError, PluginError, UsageError
@@ -380,3 +383,35 @@ def test_a_module_that_may_be_imported_opens_no_module_whose_name_begins_alike()
     assert is_allowed("mine.norms.Own", ("mine",))
     assert not is_allowed("mine_too.norms.Own", ("mine",))
     assert not is_allowed("min.Own", ("mine",))
+
+
+MOVED = [
+    (kind, name, path.parent.name)
+    for path in PROJECTS
+    for kind in ("task", "data")
+    for name in tomllib.loads(path.read_text(encoding="utf-8"))["project"]["entry-points"].get(f"zoo.{kind}", ())
+]
+
+
+@try_each(MOVED, "{} {} {}".format)
+def test_a_class_path_that_zoo_has_no_more_is_that_of_the_part_of_its_name(kind, name, package):
+    """Of any part below plugins/: where it is installed; where it is not, the line that installs it is said."""
+    path = f"zoo.{'tasks.lm' if kind == 'task' else 'data.earlier'}.{name}"
+    with pytest.raises(PartError, match=f"{path}.*\n.*{package} has it.*pip install -e .*plugins/{package}$"):
+        registry.current_path(path)
+    with pytest.MonkeyPatch.context() as patch:
+        mine = part(kind, name, f"far.away:{name}", package, "1.0")
+        patch.setattr(registry, "installed_parts", lambda group: (mine,) if group == kind else ())
+        assert registry.current_path(path) == f"far.away.{name}"
+        patch.setenv(registry.DISABLE_VARIABLE, package)
+        with pytest.raises(PartError, match="no more"):
+            registry.current_path(path)
+
+
+@pytest.mark.parametrize(
+    "path", ["zoo.tasks.lm.CausalLM", "zoo.tasks.lm.LanguageTask", "zoo.models.LanguageModel", "zoo.tasks.lm.Mine",
+             "other.tasks.CLIP", "CLIP", "", ".",
+             "zoo.no.such.Thing", "zoo.__main__.x.Thing", "zoo.a/b.Thing", f"zoo.{'x' * 5000}.Thing", "zoo.\0.Thing"],
+)  # fmt: skip
+def test_other_class_paths_are_left_as_they_are(path):
+    assert registry.current_path(path) == path

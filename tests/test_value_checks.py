@@ -20,7 +20,6 @@ def test_bounds_are_included_and_named():
     [
         ("ffn", "MoE", "experts", MOST_MODULES, {"dim": 4, "hidden": 4}),
         ("data", "Phrasebook", "size", MOST_SAMPLES, {}),
-        ("data", "Reversal", "size", MOST_SAMPLES, {"length": 40}),
         ("data", "Glyphs", "size", MOST_SAMPLES, {}),
     ],
 )

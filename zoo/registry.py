@@ -6,6 +6,7 @@ name. Listing parts imports nothing; a part is imported when it is used.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import importlib.util
@@ -140,6 +141,32 @@ def part_of_class(path: str) -> Part | None:
     name = path.rpartition(".")[2]
     mine = (part for kind in KINDS for part in parts_called(kind, name) if part.path == path and part.name == name)
     return next(mine, None)
+
+
+def current_path(path: str) -> str:
+    """The class path itself, or where zoo's module has no such class any more: that of the installed part of its name.
+
+    Runs and exports name parts by class paths, also those of parts that a package of their own has since. Raises
+    PartError for one that is not installed, with the line that installs it.
+    """
+    module, _, name = path.rpartition(".")
+    if not module.startswith("zoo.") or part_of_class(path) or name in _source(module):
+        return path
+    places = {part.path for kind in KINDS for part in parts_called(kind, name) if not is_disabled(part.distribution)}
+    if len(places) == 1:
+        return places.pop()
+    if hint := next(filter(None, (not_installed(kind, name) for kind in KINDS)), ""):
+        raise PartError(f"zoo itself has {path!r} no more.{hint}")
+    return path
+
+
+def _source(module: str) -> str:
+    """The text of one of zoo's own modules, which is not imported for it; empty where there is none."""
+    place = os.path.join(os.path.dirname(__file__), *module.split(".")[1:])
+    for file in (f"{place}.py", os.path.join(place, "__init__.py")):
+        with contextlib.suppress(OSError, ValueError), open(file, encoding="utf-8") as stream:
+            return stream.read()
+    return ""
 
 
 def kind_of(cls: object) -> str | None:

@@ -16,7 +16,7 @@ from bench.study import Options, Table
 DIM, HEADS, RATES = 32, 2, (3e-3, 1e-2)
 SIZES = {"GatedDeltaNet": [{}, {"heads": 8}], "Mamba2": [{}, {"state_dim": 8}], "SlidingWindow": [{"width": 8}]}
 ORDERLESS = {"Additive", "Disentangled", "Shaw"}  # take no rotary positions: the layer in front tells neighbours apart
-# name: class of zoo.data.synthetic, its options, and training steps
+# name: class of zoo_exercises.synthetic, its options, and training steps
 TASKS: dict[str, tuple[str, dict[str, int], int]] = {
     "recall, 8 pairs": ("MultiQueryRecall", {"pairs": 8, "vocab_size": 32}, 300),
     "recall, 16 pairs": ("MultiQueryRecall", {"pairs": 16, "vocab_size": 64}, 300),
@@ -69,9 +69,8 @@ def mixer_names(parts: Sequence[str]) -> list[str]:
 def row(name: str, sizes: dict[str, int]) -> tuple[int, list[str], list[str]]:
     """Numbers in a decoding state of the mixer, its accuracy in each task, and chance."""
     import torch
-
-    from zoo.data import synthetic
-    from zoo.training.short_runs import train, validate
+    from zoo_exercises import synthetic
+    from zoo_exercises.short_runs import train, validate
 
     results, chances, state = [], [], 0
     for kind, options, steps in TASKS.values():

@@ -41,9 +41,8 @@ def study(options: Options) -> list[Table]:
 def measure(mixer: str, sizes: dict[str, int], pairs: int) -> tuple[int, float]:
     """Numbers in a layer's decoding state after a text of so many pairs, and the accuracy after a training on such."""
     import torch
-
-    from zoo.data.synthetic import MultiQueryRecall
-    from zoo.training.short_runs import train, validate
+    from zoo_exercises.short_runs import train, validate
+    from zoo_exercises.synthetic import MultiQueryRecall
 
     data = MultiQueryRecall(
         pairs=pairs, vocab_size=2 * pairs, longer=1, batch_size=ROWS, eval_size=EVALUATED, seed=SEED

@@ -80,13 +80,13 @@ def lines() -> tuple[list[str], list[str]]:
 def trained_model(train: list[str]) -> CausalLM:
     """A byte-level model that has read lines, each three to six times in a row."""
     import torch
+    from zoo_exercises import short_runs
 
     from zoo.data.text import TextFiles
     from zoo.parts.ffn import SwiGLU
     from zoo.parts.norm import RMSNorm
     from zoo.parts.position import RoPE
     from zoo.tasks.lm import CausalLM
-    from zoo.training import short_runs
 
     numbers = random.Random(SEED)
     order = numbers.sample(train, len(train))

@@ -45,13 +45,13 @@ def best(losses: list[float]) -> float:
 def run(rule: str, width: int, rate: float, seed: int = 1) -> float:
     """The validation loss of one run in nats; 12 where it is not finite or more."""
     import torch
+    from zoo_exercises.short_runs import train, validate
 
     from bench.language_parts import language_parts
     from zoo import registry
     from zoo.config.precision import has_fast_bf16
     from zoo.data.stdlib import StdlibDocs
     from zoo.tasks.lm import CausalLM
-    from zoo.training.short_runs import train, validate
 
     data = StdlibDocs(tokenizer="bpe", vocab_size=1024, max_length=64, batch_size=12, seed=seed)
     data.ready()

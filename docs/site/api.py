@@ -15,7 +15,7 @@ MODULES = {
         "zoo.parts.ffn", "zoo.parts.block", "zoo.parts.pattern", "zoo.parts.cache", "zoo.parts.lora",
     ),
     "Models": (
-        "zoo.models.language", "zoo.models.encoder", "zoo.models.seq2seq", "zoo.models.vit", "zoo.models.recurrent",
+        "zoo.models.language", "zoo.models.encoder", "zoo.models.seq2seq", "zoo.models.vit",
         "zoo.models.stack", "zoo.models.layer_overrides", "zoo.models.initialization", "zoo.models.generation",
         "zoo.models.decoding_state", "zoo.models.speculation", "zoo.models.attention_weights", "zoo.models.loss",
     ),

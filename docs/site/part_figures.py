@@ -131,10 +131,10 @@ def shared_meter() -> Any:
 def train_once(part: Part, recipe: str, seed: int, more: list[str]) -> float:
     """The validation loss of one short run, in nats per token or image."""
     import torch
+    from zoo_exercises.short_runs import train
 
     from zoo.config import data_sizes, fit_options, run_config
     from zoo.inference.rebuild_task import rebuild_task
-    from zoo.training.short_runs import train
 
     words, meter = TASKS[recipe], shared_meter()
     swap = [f"--model.{part.kind}", part.path]
@@ -157,8 +157,9 @@ def train_once(part: Part, recipe: str, seed: int, more: list[str]) -> float:
 
 def measure_probe(part: Part) -> dict[str, Any]:
     """The scorecard of a small language model with a part; or the sentence that refuses it."""
+    from zoo_exercises.probe_recipe import probe_recipe
+
     from zoo.errors import ZooError
-    from zoo.explain.probe_recipe import probe_recipe
     from zoo.explain.subjects import recipe_subject
 
     refusal = ""

@@ -76,7 +76,7 @@ def test_the_header_says_what_is_trained_on_what_for_how_long_and_where():
     assert resumed.startswith("Resuming lm-tiny: ")
 
 
-@pytest.mark.parametrize("recipe", ["lm-tiny", "reverse-rnn", "vit-glyphs"])
+@pytest.mark.parametrize("recipe", ["lm-tiny", "translation-tiny", "vit-glyphs"])
 def test_the_header_of_a_real_run_ends_with_the_memory_of_a_step(recipe, tmp_path, zoo, memory_line):
     words = ["--trainer.max_steps", "1", "--trainer.limit_val_batches", "0", "--runs", str(tmp_path)]
     code, output, errors = zoo("fit", recipe, *words)

@@ -16,8 +16,7 @@ SMALL = {"dim": 8, "depth": 1, "heads": 2}
 TASKS = {
     "CausalLM": SMALL, "MaskedLM": SMALL, "SequenceClassification": SMALL, "TokenClassification": SMALL,
     "FIM": SMALL, "DPO": SMALL, "HierarchicalClassification": {**SMALL, "block_length": 8},
-    "Translation": SMALL, "RNNSeq2Seq": {"dim": 8}, "Classification": {**SMALL, "patch_size": 2},
-    "ClipClassification": {**SMALL, "dim": 12, "patch_size": 2}, "Transcription": SMALL,
+    "Translation": SMALL, "Classification": {**SMALL, "patch_size": 2},
 }  # fmt: skip
 TEXT = {"vocab_size": 300, "max_length": 16}
 PAIRS = {"vocab_size": 400, "max_tokens": 64, "max_length": 64}
@@ -25,8 +24,6 @@ PAIRS = {"vocab_size": 400, "max_tokens": 64, "max_length": 64}
 DATA = {
     "Digits": ({}, {"Classification"}),
     "Glyphs": ({"size": 60}, {"Classification"}),
-    "MovingCharacters": ({"size": 20}, {"ClipClassification"}),
-    "SpokenLetters": ({"size": 20}, {"Transcription"}),
     "StdlibDocs": (TEXT, {"CausalLM"}),
     "MaskedText": ({"text": lambda: stdlib_docs()}, {"MaskedLM"}),
     "InfillText": ({"text": lambda: stdlib_docs()}, {"CausalLM", "FIM"}),
@@ -35,11 +32,8 @@ DATA = {
     "SourceTopics": ({**TEXT, "pieces": 8}, {"SequenceClassification", "HierarchicalClassification"}),
     "LibraryDialogues": ({"size": 60, "vocab_size": 300, "max_tokens": 128}, {"CausalLM"}),
     "PythonRoles": ({**TEXT, "pieces": 20}, {"TokenClassification"}),
-    "MultiQueryRecall": ({}, {"CausalLM"}),
-    "Parity": ({}, {"CausalLM"}),
-    "Reversal": ({"size": 60, "max_tokens": 64}, {"Translation", "RNNSeq2Seq"}),
-    "Phrasebook": ({**PAIRS, "size": 60}, {"Translation", "RNNSeq2Seq"}),
-    "MultilingualPhrasebook": ({**PAIRS, "size": 60}, {"Translation", "RNNSeq2Seq"}),
+    "Phrasebook": ({**PAIRS, "size": 60}, {"Translation"}),
+    "MultilingualPhrasebook": ({**PAIRS, "size": 60}, {"Translation"}),
 }
 
 

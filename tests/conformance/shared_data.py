@@ -23,11 +23,9 @@ MOST = 400  # samples of a split that every_sample_loads loads; campaigns load z
 EVERY_FILE = 4  # of the standard library's: its other files are left out
 FEW_SAMPLES = {
     "LibraryDialogues": {"functions": 100, "size": 2000},
-    "MovingCharacters": {"size": 1500},
     "MultilingualPhrasebook": {"size": 4000},
     "Phrasebook": {"size": 4000},
     "PythonRoles": {"pieces": 400},
-    "Reversal": {"size": 4000},
     "SourceTopics": {"pieces": 60},
 }
 

@@ -90,7 +90,7 @@ def test_every_situation_of_a_part_is_sampled():
 
 
 def test_two_that_a_check_builds_are_two_and_the_next_check_shares_them(shared_data):
-    subject = checks(registry.get("data", "Reversal"))[0].subject
+    subject = checks(registry.get("data", "Glyphs"))[0].subject
     one, two, other = subject.build(seed=1), subject.build(seed=1), subject.build(seed=2)
     assert len({id(data) for data in (one, two, other)}) == 3
     shared_data.begin_check()
@@ -103,7 +103,7 @@ def test_two_that_a_check_builds_are_two_and_the_next_check_shares_them(shared_d
 def test_what_a_module_draws_while_it_loads_differs_from_one_to_the_next(shared_data):
     """A check that compares two must notice it, whichever of them an earlier check has built."""
 
-    class Drawing(registry.get("data", "Reversal")):
+    class Drawing(registry.get("data", "Glyphs")):
         def load(self):
             super().load()
             self.number = torch.rand(1)

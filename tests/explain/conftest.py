@@ -27,18 +27,18 @@ model:
   class_path: Translation
   init_args: {dim: 16, depth: 2, heads: 2}
 data:
-  class_path: Reversal
-  init_args: {length: 6, letters: 8, size: 300, max_tokens: 64}
+  class_path: Phrasebook
+  init_args: {size: 300, kinds: [date, unit], vocab_size: 400, max_length: 64, max_tokens: 128}
 trainer: {max_steps: 2}
 """
 
 
 @pytest.fixture
 def recipes(tmp_path, monkeypatch):
-    """The working folder with the files lm.yaml, vit.yaml and reverse.yaml."""
+    """The working folder with the files lm.yaml, vit.yaml and pairs.yaml."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "corpus.txt").write_text(TEXT)
-    for name, text in (("lm", LANGUAGE), ("vit", IMAGES), ("reverse", TRANSLATION)):
+    for name, text in (("lm", LANGUAGE), ("vit", IMAGES), ("pairs", TRANSLATION)):
         (tmp_path / f"{name}.yaml").write_text(text)
     return tmp_path
 

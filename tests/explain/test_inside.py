@@ -69,7 +69,7 @@ def test_the_model_is_unchanged_afterwards(opened):
 
 
 def test_a_translation_shows_its_decoder_and_what_it_looks_at(opened):
-    model = opened("reverse")
+    model = opened("pairs")
     letters = model.source_tokenizer.decode(range(model.source_tokenizer.vocab_size))[:5]
     inside = look_inside(model, letters)
     cross = [heads for heads in inside.heads if ".cross." in heads.name]

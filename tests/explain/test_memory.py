@@ -62,7 +62,7 @@ KEYS = ["trainer.precision=bf16-mixed", "trainer.precision=16-mixed", "model.rec
 
 
 @pytest.mark.parametrize(
-    ("recipe", "key"), choices_in_turn(["lm.yaml", "vit.yaml", "reverse.yaml", "wrapped.yaml"], KEYS)
+    ("recipe", "key"), choices_in_turn(["lm.yaml", "vit.yaml", "pairs.yaml", "wrapped.yaml"], KEYS)
 )
 def test_the_memory_of_every_recipe_is_estimated_and_a_note_says_what_the_estimate_leaves_out(recipe, key, recipes):
     from zoo.explain.costs import step_memory

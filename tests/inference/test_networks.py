@@ -18,8 +18,6 @@ from zoo.plugins.safe_import import import_object
 SOURCE = Path("config.json")
 SMALL = {"dim": 16, "depth": 1, "heads": 2}
 OTHERS = {
-    "zoo.tasks.recurrent.RNNSeq2Seq": {"dim": 16},
-    "zoo.tasks.classification.ClipClassification": {**SMALL, "dim": 24},  # a head has three axes
     "zoo.tasks.masked.MaskedLM": {**SMALL, "next_sentence": 0.5, "segments": 2},
     "zoo.tasks.translation.Translation": {**SMALL, "decoder_depth": 2},
 }

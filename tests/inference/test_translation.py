@@ -12,26 +12,10 @@ import torch
 import zoo
 from zoo.cli import main
 from zoo.errors import UsageError
-from zoo.inference.translation import TrainedTranslation, buckets
+from zoo.inference.translation import buckets
 from zoo.models.generation import generate
-from zoo.tasks.recurrent import RNNSeq2Seq
 
 LINES = ["March 3, 2021", "", "5 hours", "  ", "2 days", "12:30 PM", "7 weeks", "January 1, 1999 and more"]
-
-
-@pytest.fixture(scope="session")
-def recurrent(model, tmp_path_factory):
-    """The export of a recurrent translator with random weights."""
-    pairs = model("pairs")
-    options = {"source_vocab_size": pairs.net.source_embedding.num_embeddings, "max_length": 96, "dim": 16}
-    options["target_vocab_size"] = options["source_vocab_size"]
-    torch.manual_seed(1)
-    task = RNNSeq2Seq(**options)
-    folder = pairs.export(tmp_path_factory.mktemp("rnn") / "out")
-    place = zoo.load(folder).place
-    config = {**place.config, "model": {"class_path": "zoo.tasks.recurrent.RNNSeq2Seq", "init_args": options}}
-    trained = TrainedTranslation(task.eval(), type(place)(folder, place.weights, config, place.source))
-    return zoo.load(trained.export(folder.parent / "rnn"))
 
 
 def texts(translations):
@@ -49,14 +33,6 @@ def test_lines_keep_their_order_and_do_not_depend_on_their_batch(model):
         assert list(model("pairs").translate_stream(lines[:20], window=window, **how)) == expected[:20]
     assert alone[""] == alone["  "] == ""
     assert len(set(expected)) > 5
-
-
-def test_a_recurrent_net_translates_too(recurrent):
-    assert type(recurrent.task) is RNNSeq2Seq
-    together = recurrent.translate(LINES, beams=2, max_length=12)
-    assert len(together) == len(LINES)
-    for line, one in zip(LINES, together, strict=True):
-        assert recurrent.translate(line, beams=2, max_length=12)[0].text == one.text
 
 
 def test_a_stream_reads_one_window_ahead_and_keeps_nothing(model):
@@ -96,23 +72,23 @@ def test_the_score_of_a_translation_is_the_log_probability_of_its_tokens(model, 
                 assert trained.score(line, one.text).log_probability == pytest.approx(log_probs, abs=1e-4)
 
 
-def test_scores_are_those_of_the_task(model, recurrent):
-    for trained in (model("pairs"), recurrent):
-        sources, targets = ["5 hours", "March 3, 2021", ""], ["5 Stunden", "3. März 2021", "x"]
-        result = trained.score(sources, targets)
-        for source, target, one in zip(sources, targets, result, strict=True):
-            source_tokens = torch.tensor([[*trained.source_tokenizer.encode(source), trained.source_end]])
-            right = torch.tensor([[trained.start, *trained.target_tokenizer.encode(target), trained.end]])
-            batch = {
-                "source": source_tokens,
-                "target": right,
-                "source_valid": source_tokens >= 0,
-                "target_valid": right >= 0,
-            }
-            nothing = {"slots": torch.zeros(0, 5, dtype=torch.long), "decode": torch.tensor([False])}
-            total, size = trained.task.evaluate(batch | nothing)
-            assert one.log_probability == pytest.approx(-total.item(), rel=1e-4)
-            assert (one.tokens, one.bytes) == (int(size), len(target.encode()))
+def test_scores_are_those_of_the_task(model):
+    trained = model("pairs")
+    sources, targets = ["5 hours", "March 3, 2021", ""], ["5 Stunden", "3. März 2021", "x"]
+    result = trained.score(sources, targets)
+    for source, target, one in zip(sources, targets, result, strict=True):
+        source_tokens = torch.tensor([[*trained.source_tokenizer.encode(source), trained.source_end]])
+        right = torch.tensor([[trained.start, *trained.target_tokenizer.encode(target), trained.end]])
+        batch = {
+            "source": source_tokens,
+            "target": right,
+            "source_valid": source_tokens >= 0,
+            "target_valid": right >= 0,
+        }
+        nothing = {"slots": torch.zeros(0, 5, dtype=torch.long), "decode": torch.tensor([False])}
+        total, size = trained.task.evaluate(batch | nothing)
+        assert one.log_probability == pytest.approx(-total.item(), rel=1e-4)
+        assert (one.tokens, one.bytes) == (int(size), len(target.encode()))
     with pytest.raises(UsageError, match="2 sources and 1 targets"):
         model("pairs").score(["a", "b"], ["c"])
     with pytest.raises(UsageError, match="target 1 has"):

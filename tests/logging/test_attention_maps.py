@@ -232,14 +232,6 @@ def test_alignment_of_a_decoder_without_attention_is_none():
     assert align_tokens(net, (torch.ones(2), torch.ones(2)), (None, None)) is None
 
 
-def test_alignment_of_a_recurrent_decoder():
-    recurrent = pytest.importorskip("zoo.models.recurrent")
-    source, target = torch.randint(19, (2, 6)), torch.randint(19, (2, 4))
-    for score, expected in (("additive", (2, 4, 6)), ("none", None)):
-        weights = align(recurrent.RecurrentSeq2Seq(19, 19, 16, score=score, dim=16), source, None, target)
-        assert (None if weights is None else weights.shape) == expected
-
-
 @pytest.mark.parametrize("pool", ["cls", "mean"])
 def test_patches_are_what_the_classifier_reads_looks_at(pool):
     net = ViT(5, 12, channels=1, patch_size=4, pool=pool, **TINY).eval()

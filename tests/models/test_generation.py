@@ -17,7 +17,7 @@ from zoo.models.generation import GenerationConfig, generate, independent_search
 from zoo.models.layer_overrides import Override
 
 V, BEGIN, END = 13, 1, 2
-WRITERS = ("CausalLM", "Translation", "RNNSeq2Seq")
+WRITERS = ("CausalLM", "Translation")
 # recipes of large models whose parts another recipe has, in a row that the default run tries
 COSTLY_RECIPES = {"palm-540b": "palm-8b", "mistral-7b": "mixtral-8x7b", "llama3-8b": "mixtral-8x7b"}
 

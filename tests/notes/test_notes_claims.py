@@ -13,7 +13,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tests.tasks.training import build
 from zoo.models import LanguageModel, Seq2Seq
-from zoo.models.recurrent import Encoder
 from zoo.models.stack import Stack
 from zoo.parts.attention import MultiHead
 from zoo.parts.backend import SDPA, Flash, Naive, Tiled
@@ -70,14 +69,14 @@ def test_self_attention_takes_8nd2_and_4n2d_operations(N, D, heads):
     assert counter.get_total_flops() == 2 * (4 * N * D**2 + 2 * N**2 * D)
 
 
-@pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
+@pytest.mark.parametrize("cell", [nn.RNN, nn.GRU, nn.LSTM])
 def test_a_cells_work_grows_with_the_length_and_attentions_with_its_square(cell):
     def flops(net, length, **options):
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             net(torch.randn(1, length, 16, device="meta"), **options)
         return counter.get_total_flops()
 
-    carrying = Encoder(False, dim=16, cell=cell).to("meta").eval()
+    carrying = cell(16, 16, batch_first=True, device="meta")
     attention = MultiHead(16, 2, Naive()).to("meta")
     assert flops(carrying, 128) == 4 * flops(carrying, 32)
     scores = [flops(attention, n, pattern=Pattern()) - 8 * n * 16**2 for n in (32, 128)]

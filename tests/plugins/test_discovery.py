@@ -240,6 +240,13 @@ def test_disabled_packages_are_not_found(work):
     [
         (["lesson"], "zoo-learn"),
         (["fit", "history-2-ngram"], "zoo-classic"),
+        (["fit", "reverse-rnn"], "zoo-classic"),
+        (["fit", "translation-tiny", "--model", "rnnseq2seq"], "zoo-classic"),
+        (["cp", "spell-tiny", "my.yaml"], "zoo-multimodal"),
+        (["show", "task", "ClipClassification"], "zoo-multimodal"),
+        (["probe", "lm-tiny"], "zoo-exercises"),
+        (["fit", "recall-tiny"], "zoo-exercises"),
+        (["fit", "lm-tiny", "--data", "Parity"], "zoo-exercises"),
         (["fit", "lm-tiny", "--model.norm", "dyt"], "zoo-hello"),
         (["check", "norm", "dyt"], "zoo-hello"),
         (["show", "block", "reversible"], "zoo-efficient"),

@@ -14,7 +14,6 @@ from zoo.cli.fit_summary import memory_of
 from zoo.system import malloc
 from zoo.system.torch_internals import fake_tensors, is_fake
 from zoo.tasks.lm import CausalLM
-from zoo.tasks.recurrent import RNNSeq2Seq
 from zoo.tasks.translation import Translation
 from zoo.training import memory_estimate
 from zoo.training.memory_estimate import MemoryCounter, estimate, full_batch, packed_shape, rows, training_batch
@@ -65,17 +64,9 @@ def test_a_language_model_takes_what_was_said(models):
         assert estimated == pytest.approx(peak, rel=TOLERANCE), parts
 
 
-def small_task(name: str):
-    """The task of a recipe at a small size; a recurrent one is traced at each position, so its sequences are short."""
-    task = build(name, torch.device("cpu"), small=True)
-    if isinstance(task, RNNSeq2Seq):
-        task = RNNSeq2Seq(source_vocab_size=64, target_vocab_size=64, max_length=8, dim=32)
-    return task
-
-
-@pytest.mark.parametrize("name", ["lm-tiny", "translation-tiny", "vit-tiny", "mlm-tiny", "translation-rnn"])
+@pytest.mark.parametrize("name", ["lm-tiny", "translation-tiny", "vit-tiny", "mlm-tiny"])
 def test_tasks_of_every_kind_can_be_estimated_and_batches_count(name):
-    task = small_task(name)
+    task = build(name, torch.device("cpu"), small=True)
     before = [p.clone() for p in task.net.parameters()]
     one, four = (estimate(task, full_batch(task, count)) for count in (1, 4))
     assert one[:3] == four[:3]
@@ -131,24 +122,18 @@ def test_packed_sequences_have_torchs_shapes():
     assert counts.tolist() == expected.batch_sizes.tolist()
 
 
-@pytest.mark.parametrize("name", ["translation-tiny", "translation-rnn"])
-def test_padding_that_is_removed_takes_no_memory(name):
-    task = small_task(name)
+def test_padding_that_is_removed_takes_no_memory():
+    task = build("translation-tiny", torch.device("cpu"), small=True)
     whole = full_batch(task, 16)
     padded = {**whole, "source_valid": whole["source_valid"].clone()}
     padded["source_valid"][1:, 4:] = False
     assert estimate(task, padded).batch < 0.9 * estimate(task, whole).batch
 
 
-def test_what_a_loss_keeps_and_frees_counts():
-    """A recurrent model has all logits, their log-softmax and its gradient at once; the chunked loss never has."""
+def test_the_chunked_loss_never_has_all_logits():
     rows, words = 64, 4096
-    options = {"source_vocab_size": 64, "target_vocab_size": words, "dim": 16}
-    logits = {length: 4 * rows * (length - 1) * words for length in (8, 32)}
-    task = RNNSeq2Seq(**options, max_length=8)  # which is traced at each position
-    assert 2 * logits[8] < estimate(task, full_batch(task, rows)).batch < 4 * logits[8]
-    task = Translation(**options, max_length=32, depth=1, heads=2)
-    assert estimate(task, full_batch(task, rows)).batch < logits[32]
+    task = Translation(source_vocab_size=64, target_vocab_size=words, dim=16, max_length=32, depth=1, heads=2)
+    assert estimate(task, full_batch(task, rows)).batch < 4 * rows * 31 * words
 
 
 class Stories:

@@ -86,6 +86,7 @@ class ClassFinder:
         return [cls.__name__ for cls in subclasses(slot.base) if not is_forbidden(cls, self.allow)]
 
     def _by_path(self, slot: Slot, path: str) -> type:
+        path = registry.current_path(path)
         module, _, name = path.rpartition(".")
         search_trusted(path, self.allow)
         part_versions.require_packages(record for record in self.records if record["class_path"] == path)

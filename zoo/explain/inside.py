@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.errors import UsageError
-from zoo.inference.classification import TrainedClassification, TrainedClips
+from zoo.inference.classification import TrainedClassification
 from zoo.inference.labelling import TrainedLabelling
 from zoo.inference.language import TrainedLanguageModel
 from zoo.inference.masked import TrainedMaskedLM
@@ -149,8 +149,6 @@ def image_inputs(model: TrainedClassification, text: str | None, image: str | No
     """Inputs from an image. Raises UsageError where it is missing or empty."""
     if image is None:
         raise UsageError(f"a {type(model.task).__name__} reads images: --image FILE.")
-    if isinstance(model, TrainedClips):
-        raise UsageError("a clip's attention is not shown yet: zoo explain without --image counts its operations.")
     from PIL import Image
 
     pixels = model.pixels(image)

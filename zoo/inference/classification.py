@@ -137,26 +137,6 @@ class TrainedClassification(Trained):
         return resize_images(centre_square(pixels) if way == "crop" else pixels, self.size)
 
 
-class TrainedClips(TrainedClassification):
-    """A classifier of clips with the names of its classes and its normalisation."""
-
-    def _pixels(self, picture: Picture, number: int, resize: Resize | None) -> Tensor:
-        """One clip as (1, F, C, size, size) in uint8, from an animated GIF, PNG or WebP."""
-        name = str(picture) if isinstance(picture, (str, Path)) else f"clip {number}"
-        clip = open_image(picture, name)
-        count = getattr(clip, "n_frames", 1)
-        if count != self.net.frames:
-            raise UsageError(
-                f"{name} has {count} frame{'s' * (count != 1)}, and this model needs {self.net.frames}: give an "
-                "animated GIF, PNG or WebP with as many."
-            )
-        frames = []
-        for place in range(count):
-            clip.seek(place)
-            frames.append(super()._pixels(clip.copy(), number, resize))
-        return torch.stack(frames, 1)
-
-
 def prepare_image(path: Path) -> tuple[list[str], Tensor, Tensor, int, int]:
     """Class names, mean (C,), standard deviation (C,), size and channels C in an images.json.
 

@@ -126,9 +126,10 @@ def complete_options(model: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _as_dicts(value: Any) -> Any:
-    """The same value with namespaces as dictionaries."""
+    """The same value with namespaces as dictionaries, and class paths of today."""
     if isinstance(value, Namespace | Mapping):
-        return {key: _as_dicts(item) for key, item in (vars(value) if isinstance(value, Namespace) else value).items()}
+        items = (vars(value) if isinstance(value, Namespace) else value).items()
+        return {key: _as_dicts(registry.current_path(item) if key == "class_path" else item) for key, item in items}
     return [_as_dicts(item) for item in value] if isinstance(value, list) else value
 
 

@@ -24,7 +24,6 @@ from zoo.plugins.safe_import import import_target
 from zoo.tasks.classification import Classification
 from zoo.tasks.lm import CausalLM
 from zoo.tasks.task import Task
-from zoo.tasks.transcription import Transcription
 from zoo.tasks.translation import TranslationTask
 
 SENTENCES, IMAGES, TOKENS = 3, 4, 48
@@ -53,22 +52,6 @@ def alignment_pictures(task: TranslationTask, data: Any) -> dict[str, Image.Imag
         picture = align_tokens(task.net, (source, target), (data.source_tokenizer, data.target_tokenizer), gold[row])
         if picture is not None:
             images[f"alignment {number + 1}"] = picture
-    return images
-
-
-def sound_pictures(task: Transcription, data: Any) -> dict[str, Image.Image]:
-    """The alignment of a few sounds of the validation data with their texts."""
-    from zoo.logging.attention_figures import alignment
-
-    batch, images = move_data_to_device(validation(data, SENTENCES), task.device), {}
-    seconds = 2 * task.net.front.hop / task.net.sample_rate  # of an encoder's token
-    for row in range(len(batch["source"])):
-        sound, target = (batch[side][row][batch[f"{side}_valid"][row]] for side in ("source", "target"))
-        weights = translation_alignment(task.net, sound[None], None, target[None, :-1])
-        if weights is not None:
-            times = [f"{number * seconds:.1f} s" for number in range(weights.size(2))]
-            letters = labels(data.target_tokenizer, target[1:])
-            images[f"sound {row + 1}"] = alignment(weights[0], times, letters, None, LAST)
     return images
 
 

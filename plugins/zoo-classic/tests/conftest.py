@@ -4,10 +4,27 @@ import os
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
+import contextlib
+
 import pytest
 import torch
 
+try:
+    from tests.plugin_paths import registered  # in zoo's checkout the package need not be installed
+except ImportError:
+
+    def registered(*_):
+        return contextlib.nullcontext()
+
+
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _registered(tmp_path_factory):
+    """The package's parts and recipes are found by their names."""
+    with registered("zoo-classic", tmp_path_factory.mktemp("site")):
+        yield
 
 
 @pytest.fixture(autouse=True)

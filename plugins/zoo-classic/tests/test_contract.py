@@ -8,7 +8,9 @@ from zoo_classic.glove import GloVe
 from zoo_classic.ngram import NGram
 from zoo_classic.nnlm import NNLM
 from zoo_classic.recurrent import RecurrentLM
+from zoo_classic.reversal import Reversal
 from zoo_classic.sentences import Sentences
+from zoo_classic.translation import RNNSeq2Seq
 from zoo_classic.word2vec import Word2Vec
 
 from zoo.conformance import checks
@@ -24,6 +26,8 @@ PARTS = [
     (TextCNN, {}),
     *((FastText, {"ngrams": ngrams}) for ngrams in (1, 2)),
     (Sentences, {"size": 400}),
+    *((RNNSeq2Seq, {"cell": cell, "score": score}) for cell, score in (("gru", "additive"), ("lstm", "none"))),
+    (Reversal, {"size": 400}),
 ]
 ONCE = ("clean_import", "documentation")  # whatever the options are
 FIRST = dict(reversed(PARTS))

@@ -4,9 +4,19 @@ import os
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
+import contextlib
+
 import pytest
 import torch
 from zoo_multimodal.shapes import CaptionedShapes
+
+try:
+    from tests.plugin_paths import registered  # in zoo's checkout the package need not be installed
+except ImportError:
+
+    def registered(*_):
+        return contextlib.nullcontext()
+
 
 torch.set_num_threads(1)
 
@@ -15,6 +25,13 @@ torch.set_num_threads(1)
 def _cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ZOO_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _registered(tmp_path_factory):
+    """The package's parts and recipes are found by their names."""
+    with registered("zoo-multimodal", tmp_path_factory.mktemp("site")):
         yield
 
 

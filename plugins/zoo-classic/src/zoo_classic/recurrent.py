@@ -11,10 +11,10 @@ from torch.optim import AdamW
 
 from zoo.errors import UsageError
 from zoo.models.initialization import initialize, preserve_rng
-from zoo.models.recurrent import LAYERS
 from zoo.tasks.lm import LanguageTask
 from zoo.tasks.schedule import Cosine
 from zoo.tasks.task import OptimizerFactory, ScheduleFactory, required_sizes
+from zoo_classic.seq2seq import LAYERS
 
 Cell = Literal["rnn", "gru", "lstm"]
 Hidden = tuple[Tensor, ...]

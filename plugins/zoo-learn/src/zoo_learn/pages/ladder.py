@@ -13,7 +13,6 @@ from torch import nn
 from zoo_learn.page import open_page
 
 from zoo.models import LanguageModel
-from zoo.models.recurrent import Encoder
 from zoo.parts.attention import MultiHead
 from zoo.parts.backend import Naive
 from zoo.parts.pattern import Pattern
@@ -201,17 +200,17 @@ page.bars(
 # ## Vectors in a context (ELMo)
 #
 # A table gives "apple" one vector, fruit or company. A recurrent network in both directions gives it one for each
-# sentence. Below: how far the two vectors of the same word lie apart in two sentences, in the table and behind zoo's
+# sentence. Below: how far the two vectors of the same word lie apart in two sentences, in the table and behind an
 # LSTM.
 # %% [markdown] lang="zh"
 # ## 随上下文而变的向量（ELMo）
 #
 # 查表时 “apple” 只有一个向量，不管是水果还是公司。双向循环网络为每句话给它一个向量。下面是同一个词在两句话里的两个向
-# 量之间的距离：在表里，以及在 zoo 的 LSTM 之后。
+# 量之间的距离：在表里，以及在 LSTM 之后。
 # %%
 torch.manual_seed(page["seed"])
 vocabulary = {word: number for number, word in enumerate("an apple a day apple sells phones".split())}
-lookup, lstm = nn.Embedding(len(vocabulary) + 1, 16), Encoder(True, dim=16, cell="lstm")
+lookup, lstm = nn.Embedding(len(vocabulary) + 1, 16), nn.LSTM(16, 8, batch_first=True, bidirectional=True)
 with torch.no_grad():
     first, second = (
         lookup(torch.tensor([[vocabulary[word] for word in sentence.split()]]))
@@ -219,7 +218,7 @@ with torch.no_grad():
     )
     page.show(("in the table", "在表里"), (first[0, 1] - second[0, 1]).norm())
     page.show(
-        ("behind the LSTM", "LSTM 之后"), (lstm(first)[0, 1] - lstm(second)[0, 1]).norm(), digits=2, measured=True
+        ("behind the LSTM", "LSTM 之后"), (lstm(first)[0][0, 1] - lstm(second)[0][0, 1]).norm(), digits=2, measured=True
     )
 
 # %% [markdown] lang="en"
@@ -387,13 +386,13 @@ class RecurrentModel(nn.Module):
         super().__init__()
         self.rows, self.cells, self.output = (
             nn.Embedding(27, 64),
-            Encoder(False, dim=64, cell="lstm"),
+            nn.LSTM(64, 64, batch_first=True),
             nn.Linear(64, 27),
         )
 
     def forward(self, letters: torch.Tensor) -> torch.Tensor:
         """Letters (B, T) to scores (B, T - 3, 27) of the letters after the fourth and later ones."""
-        return self.output(self.cells(self.rows(letters)))[:, 3:]
+        return self.output(self.cells(self.rows(letters))[0])[:, 3:]
 
 
 class AttentionModel(LanguageModel):

@@ -14,7 +14,6 @@ from zoo_learn.page import open_page
 
 from zoo.explain.trace import trace
 from zoo.models import LanguageModel, Seq2Seq
-from zoo.models.recurrent import Encoder
 from zoo.models.stack import Stack
 from zoo.parts.attention import MultiHead
 from zoo.parts.backend import Naive, Tiled
@@ -82,28 +81,40 @@ page.show(
 # ## How far a gradient reaches
 #
 # The last state must learn from the first word. Measured below: the gradient that reaches the first word, divided by
-# the one that reaches the last word but one, with zoo's recurrent encoder of width 16 and its attention, before any
+# the one that reaches the last word but one, with torch's recurrent layers of width 16 and zoo's attention, before any
 # training. A tanh network forgets by a constant factor a step (vanishing gradient); with matrices six times as large
 # the factor is above 1 (exploding). An LSTM forgets more slowly the wider its forget gates stand open. Attention has
 # no steps between.
 # %% [markdown] lang="zh"
 # ## 梯度能传多远
 #
-# 最后的状态必须能从第一个词学到东西。下面测量：传到第一个词的梯度除以传到倒数第二个词的梯度，使用 zoo 宽度为 16 的循
-# 环编码器和注意力，都未训练。tanh 网络每走一步就乘上一个固定的因子而衰减（梯度消失）；矩阵放大六倍，因子就大于 1（梯
-# 度爆炸）。 LSTM 的遗忘门开得越大，衰减越慢。注意力在两个词之间没有步数。
+# 最后的状态必须能从第一个词学到东西。下面测量：传到第一个词的梯度除以传到倒数第二个词的梯度，使用 torch 宽度为 16 的
+# 循环层和 zoo 的注意力，都未训练。tanh 网络每走一步就乘上一个固定的因子而衰减（梯度消失）；矩阵放大六倍，因子就大于 1
+# （梯度爆炸）。 LSTM 的遗忘门开得越大，衰减越慢。注意力在两个词之间没有步数。
 # %% tags=["slow"]
 width = 16
 
 
-def recurrent(cell: str, factor: float = 1.0, gate: float = 0.0) -> Encoder:
-    """A recurrent encoder whose matrix W_hh is multiplied, and whose forget gates are biased."""
-    encoder = Encoder(False, dim=width, cell=cell, depth=1).double()  # type: ignore[arg-type]
-    with torch.no_grad():
-        encoder.layers.get_parameter("weight_hh_l0").mul_(factor)
-        if cell == "lstm":
-            encoder.layers.get_parameter("bias_hh_l0")[width : 2 * width] += gate
-    return encoder
+class Recurrence(nn.Module):
+    """The states of a recurrent layer at all tokens."""
+
+    def __init__(self, layer: nn.RNNBase, factor: float = 1.0, gate: float = 0.0) -> None:
+        """The matrix W_hh of the layer is multiplied by ``factor``, its forget gates are biased by ``gate``."""
+        super().__init__()
+        self.layer = layer
+        with torch.no_grad():
+            layer.get_parameter("weight_hh_l0").mul_(factor)
+            if gate:
+                layer.get_parameter("bias_hh_l0")[width : 2 * width] += gate
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(B, T, D) to (B, T, D)."""
+        return self.layer(x)[0]
+
+
+def recurrent(layer: type[nn.RNN] | type[nn.LSTM], factor: float = 1.0, gate: float = 0.0) -> Recurrence:
+    """A recurrent layer in float64."""
+    return Recurrence(layer(width, width, batch_first=True).double(), factor, gate)
 
 
 def gradient_ratio(network: nn.Module, length: int, **options: object) -> float:
@@ -117,10 +128,10 @@ def gradient_ratio(network: nn.Module, length: int, **options: object) -> float:
 lengths = [4, 8, 16, 32, 64]
 torch.manual_seed(page["seed"])
 networks: dict[tuple[str, str], tuple[nn.Module, dict[str, object]]] = {
-    ("tanh RNN", "tanh RNN"): (recurrent("rnn"), {}),
-    ("tanh RNN, matrix × 6", "tanh RNN，矩阵 × 6"): (recurrent("rnn", 6.0), {}),
-    ("LSTM", "LSTM"): (recurrent("lstm"), {}),
-    ("LSTM, forget gates open", "LSTM，遗忘门打开"): (recurrent("lstm", gate=5.0), {}),
+    ("tanh RNN", "tanh RNN"): (recurrent(nn.RNN), {}),
+    ("tanh RNN, matrix × 6", "tanh RNN，矩阵 × 6"): (recurrent(nn.RNN, 6.0), {}),
+    ("LSTM", "LSTM"): (recurrent(nn.LSTM), {}),
+    ("LSTM, forget gates open", "LSTM，遗忘门打开"): (recurrent(nn.LSTM, gate=5.0), {}),
     ("attention", "注意力"): (MultiHead(width, 4, Naive()).double(), {"pattern": Pattern(causal=True)}),
 }
 lines = [
@@ -296,7 +307,7 @@ def seconds(network: nn.Module, length: int, **options: object) -> float:
 
 
 layers = {
-    ("recurrence (GRU)", "循环 (GRU)"): (lambda: Encoder(False, dim=64, cell="gru"), {}, 511),
+    ("recurrence (GRU)", "循环 (GRU)"): (lambda: Recurrence(nn.GRU(64, 64, batch_first=True)), {}, 511),
     ("convolution, width 3", "卷积，宽度 3"): (Convolution, {}, math.ceil(511 / 2)),
     ("attention, 4 heads", "注意力，4 个头"): (lambda: MultiHead(64, 4, Naive()), {"pattern": Pattern()}, 1),
 }

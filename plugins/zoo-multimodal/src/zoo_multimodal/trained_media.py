@@ -1,4 +1,4 @@
-"""A trained model of audio to text: writes down what sounds say."""
+"""Trained models of sounds and of clips: what sounds say, and the classes of clips."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from zoo.data.tokenizer import Tokenizer
 from zoo.errors import UsageError
+from zoo.inference.classification import Picture, Resize, TrainedClassification, open_image
 from zoo.inference.find_run import ModelLocation
 from zoo.inference.networks import TaskNetwork
 from zoo.inference.trained_model import GeneratedText, Trained
@@ -89,3 +91,25 @@ class TrainedTranscription(Trained):
                 f"1 channel of 16 bits, {self.net.sample_rate:,} per second."
             )
         return np.frombuffer(content, "<i2").astype(np.float32) / 32768
+
+
+class TrainedClips(TrainedClassification):
+    """A classifier of clips with the names of its classes and its normalisation."""
+
+    explained_inputs = ""  # a clip's attention is not shown yet
+
+    def _pixels(self, picture: Picture, number: int, resize: Resize | None) -> Tensor:
+        """One clip as (1, F, C, size, size) in uint8, from an animated GIF, PNG or WebP."""
+        name = str(picture) if isinstance(picture, (str, Path)) else f"clip {number}"
+        clip = open_image(picture, name)
+        count = getattr(clip, "n_frames", 1)
+        if count != self.net.frames:
+            raise UsageError(
+                f"{name} has {count} frame{'s' * (count != 1)}, and this model needs {self.net.frames}: give an "
+                "animated GIF, PNG or WebP with as many."
+            )
+        frames = []
+        for place in range(count):
+            clip.seek(place)
+            frames.append(super()._pixels(clip.copy(), number, resize))
+        return torch.stack(frames, 1)

@@ -6,9 +6,9 @@ import math
 import pytest
 import torch
 from torch.testing import assert_close
+from zoo_multimodal.audio import AudioSeq2Seq, ConvolutionalStem, LogMel, mel_filters
 
 from zoo.errors import UsageError
-from zoo.models.audio import AudioSeq2Seq, ConvolutionalStem, LogMel, mel_filters
 from zoo.models.initialization import initialize
 
 RATE, WIDTH, HOP, MELS = 1000, 32, 20, 6

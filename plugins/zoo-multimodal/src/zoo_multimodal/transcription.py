@@ -7,10 +7,10 @@ from torch import Tensor
 from torch.optim import AdamW
 from torchmetrics.functional.text import char_error_rate
 
-from zoo.models.audio import AudioSeq2Seq
 from zoo.tasks.schedule import InverseSqrt
 from zoo.tasks.task import Directions, OptimizerFactory, ScheduleFactory, required_sizes
 from zoo.tasks.translation import CorpusScore, TranslationTask
+from zoo_multimodal.audio import AudioSeq2Seq
 
 
 class Transcription(TranslationTask):
@@ -21,9 +21,9 @@ class Transcription(TranslationTask):
     substitutions per 100 characters of the true texts.
     """
 
-    trained = "zoo.inference.transcription:TrainedTranscription"
+    trained = "zoo_multimodal.trained_media:TrainedTranscription"
     training_options = ("label_smoothing",)
-    pictures = "zoo.logging.attention_maps:sound_pictures"
+    pictures = "zoo_multimodal.sound_pictures:sound_pictures"
     learns_from = "sounds with texts"
     example_data = ("SpokenLetters",)
     data_sizes: ClassVar = {"target_vocab_size": 64, "max_length": 16, "sample_rate": 8000, "max_samples": 4000}
@@ -59,7 +59,7 @@ class Transcription(TranslationTask):
 
     @staticmethod
     def network(**options: Any) -> AudioSeq2Seq:
-        """A AudioSeq2Seq."""
+        """An AudioSeq2Seq."""
         return AudioSeq2Seq(**options)
 
     def predict_step(self, batch: dict[str, Any], batch_idx: int) -> list[dict[str, Any]]:

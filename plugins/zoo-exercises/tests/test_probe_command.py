@@ -3,8 +3,9 @@
 import json
 
 import pytest
+from zoo_exercises import probe_command
+from zoo_exercises.probe import GradientNorm, LayerRank, Scorecard
 
-from tests.explain.conftest import recipes  # noqa: F401 (a fixture)
 from zoo.cli import main
 
 
@@ -16,7 +17,7 @@ def zoo(capsys, *words, code=0):
 @pytest.fixture
 def short(monkeypatch):
     """One small task of each training."""
-    from zoo.explain import probe_recipe
+    from zoo_exercises import probe_recipe
 
     monkeypatch.setattr(probe_recipe, "EVALUATED", 32)
     monkeypatch.setattr(probe_recipe, "RATES", (1e-2, 3e-3))
@@ -24,7 +25,7 @@ def short(monkeypatch):
     monkeypatch.setattr(probe_recipe, "TASKS", tasks)
 
 
-def test_the_card_of_a_recipe(recipes, short, capsys):  # noqa: F811
+def test_the_card_of_a_recipe(recipes, short, capsys):
     result = zoo(capsys, "lm.yaml", "--steps", "2", "--model.norm", "rmsnorm")
     assert [line.partition(":")[0] for line in result.err.splitlines()] == ["induction", "parity"]
     out = result.out
@@ -47,7 +48,18 @@ def test_the_card_of_a_recipe(recipes, short, capsys):  # noqa: F811
         (["lm.yaml", "--model.norm", "nosuch"], "nosuch"),
     ],
 )
-def test_mistakes_end_in_a_sentence(recipes, capsys, words, sentence):  # noqa: F811
+def test_mistakes_end_in_a_sentence(recipes, capsys, words, sentence):
     err = zoo(capsys, *words, code=2).err
     assert sentence in err
     assert len(err.splitlines()) <= 5
+
+
+def test_foreign_names_are_printed_without_control_characters(recipes, monkeypatch, capsys):
+    foreign = ["a\x1b[31mred", "b\x9b2J", "c\u202edesrever", "d\r\nline", "e\udc9b"]
+    ranks, gradients = [LayerRank(text, 1.0, 2) for text in foreign], [GradientNorm(text, 1.0, 2) for text in foreign]
+    card = Scorecard(*foreign[:3], ranks=ranks, gradients=gradients, notes=foreign)
+    monkeypatch.setattr(probe_command, "_probe", lambda *_: card)
+    for more in ([], ["--json"]):
+        out = zoo(capsys, "lm.yaml", *more).out
+        assert not set(out) & set("\x1b\x9b\u202e\r\udc9b")
+        assert all(text[0] in out for text in foreign)

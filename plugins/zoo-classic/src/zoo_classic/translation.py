@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from zoo.models.recurrent import RecurrentSeq2Seq
 from zoo.tasks.translation import Translation, TranslationTask
+from zoo_classic.seq2seq import RecurrentSeq2Seq
 
 
 class RNNSeq2Seq(Translation):

@@ -13,7 +13,7 @@ from zoo.console import printable
 from zoo.errors import UsageError
 
 if TYPE_CHECKING:
-    from zoo.explain.probe import Scorecard
+    from zoo_exercises.probe import Scorecard
 
 
 def run(options: ParsedOptions) -> int:
@@ -41,9 +41,9 @@ def run(options: ParsedOptions) -> int:
 
 
 def _probe(subject: Any, options: ParsedOptions, steps: int | None, allow: tuple[str, ...]) -> Scorecard:
-    from zoo.explain.probe import probe_trained
-    from zoo.explain.probe_recipe import STEPS, probe_recipe
     from zoo.inference.load import choose_device
+    from zoo_exercises.probe import probe_trained
+    from zoo_exercises.probe_recipe import STEPS, probe_recipe
 
     if subject.trained:
         with ExitStack() as stack:

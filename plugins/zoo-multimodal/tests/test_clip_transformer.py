@@ -5,9 +5,10 @@ from functools import partial
 import pytest
 import torch
 from torch.testing import assert_close
+from zoo_multimodal.clip_transformer import ClipTransformer
 
 from zoo.errors import UsageError
-from zoo.models.vit import ClipTransformer, ViT
+from zoo.models.vit import ViT
 from zoo.parts.position import Learned, NoPosition, Sinusoidal
 
 SIZES = {"image_size": 6, "patch_size": 3, "dim": 24, "depth": 1, "heads": 2}

@@ -1,5 +1,6 @@
 """A trained model of sounds and one of clips read files, and refuse what they cannot read."""
 
+import json
 import wave
 
 import numpy as np
@@ -88,3 +89,45 @@ def test_an_animated_picture_gets_the_probabilities_of_evaluation(clips, folder)
     images[0].save(folder / "one.png")
     with pytest.raises(UsageError, match=r"one\.png has 1 frame, and this model needs 6"):
         clips.classify(folder / "one.png")
+
+
+def test_a_clip_is_explained_without_an_input(clips, folder, capsys):
+    assert main(["explain", str(clips.place.folder), "--image", str(folder / "one.png")]) == 2
+    assert "a ClipClassification is explained without an input" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("recipe", "options", "right"),
+    [("spell-tiny", ["--model", "Translation"], "Phrasebook"), ("clips-tiny", ["--model", "Classification"], "Glyphs"),
+     ("vit-glyphs", ["--model", "ClipClassification"], "MovingCharacters"),
+     ("translation-tiny", ["--model", "Transcription"], "SpokenLetters")],
+)  # fmt: skip
+def test_data_of_another_kind_are_refused_with_those_that_are_right(recipe, options, right, folder, capsys):
+    assert main(["fit", recipe, *options, "--data.size", "400", "--runs", str(folder / "none")]) == 2
+    assert f"--data {right}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "earlier"),
+    [("speech", "zoo.tasks.transcription.Transcription"),
+     ("clips", "zoo.tasks.classification.ClipClassification")],
+)  # fmt: skip
+def test_an_export_answers_as_its_run_also_one_that_names_the_class_where_it_was_in_zoo(
+    name, earlier, request, tmp_path
+):
+    trained = request.getfixturevalue(name)
+    place = trained.export(tmp_path / "out")
+    config = json.loads((place / "config.json").read_text())
+    sound = np.random.default_rng(0).uniform(-0.5, 0.5, 4000)
+    clip = tmp_path / "clip.gif"
+    frames = [Image.fromarray(np.full((16, 16), 40 * number, np.uint8)) for number in range(6)]
+    frames[0].save(clip, save_all=True, append_images=frames[1:])
+
+    def answer(model):
+        return model.transcribe(sound) if name == "speech" else model.classify(clip)
+
+    expected = answer(trained)
+    assert answer(zoo.load(place)) == expected
+    config["model"]["class_path"] = earlier
+    (place / "config.json").write_text(json.dumps(config))
+    assert answer(zoo.load(place)) == expected

@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from zoo_classic.seq2seq import CELLS, LAYERS, SCORES, RecurrentSeq2Seq
 
 from zoo.errors import UsageError
 from zoo.models.attention_weights import record_weights
 from zoo.models.generation import GenerationConfig, generate
-from zoo.models.recurrent import CELLS, LAYERS, SCORES, RecurrentSeq2Seq
 from zoo.parts.attention import Additive
 from zoo.parts.block import Memory
 from zoo.parts.pattern import Pattern

@@ -1,15 +1,16 @@
 """Audio to text: the error rate is counted by hand, and a sound says what its text is scored with."""
 
 import math
+import random
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from zoo_multimodal.speech import SpokenLetters
+from zoo_multimodal.transcription import Transcription
 
-from zoo.data.speech import SpokenLetters
 from zoo.logging.attention_maps import pictures
-from zoo.tasks.transcription import Transcription
 
 TINY = {"dim": 16, "depth": 1, "heads": 2, "mels": 20, "window_ms": 32.0, "hop_ms": 16.0}
 
@@ -66,6 +67,22 @@ def test_loss_and_error_rate_over_several_batches(task, data, monkeypatch):
         losses = [task.loss(data.datasets["test"].batch(np.array(rows), 0)) for rows in ([0, 1, 2], [3, 4, 5])]
     assert sum(float(one.total) for one in losses) == pytest.approx(total, rel=1e-5)
     assert sum(int(one.size) for one in losses) == size
+
+
+def test_error_rate_of_random_texts_in_batches_of_any_size():
+    draw = random.Random(3)
+    letters = "ab c\u00e9\u4f60\U0001f44d.\n"
+    task = Transcription(8, sample_rate=8000, max_samples=4000, max_length=8, **TINY)
+    for _ in range(60):
+        pairs = [tuple("".join(draw.choices(letters, k=draw.randint(0, 30))) for _ in "xy") for _ in range(9)]
+        texts, references = zip(*pairs, strict=True)
+        edge = draw.randint(0, 9)
+        for part in (slice(0, edge), slice(edge, 9)):
+            task.update_text_metrics(list(texts[part]), list(references[part]))
+        task.metrics["exact"].update(0.0)  # something was decoded
+        wrong = sum(distance(*pair) for pair in pairs)
+        expected = 100 * wrong / sum(map(len, references))
+        assert task.compute_metrics(0.0)["cer"] == pytest.approx(expected, rel=1e-6), pairs
 
 
 def test_a_prediction_is_a_text_beside_the_true_one(task, data):

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from zoo.compare.measure_model import CostMeter
 from zoo.data.data import Data
-from zoo.data.synthetic import SyntheticData
 from zoo.errors import StorageError, UsageError
 from zoo.explain.subjects import Subject, load_data
 from zoo.logging.attention_maps import evaluation
@@ -22,7 +21,8 @@ from zoo.models.attention_weights import attention_layers, record_weights
 from zoo.parts.block import Block
 from zoo.tasks.lm import LanguageTask
 from zoo.tasks.task import Task
-from zoo.training.short_runs import validate
+from zoo_exercises.short_runs import validate
+from zoo_exercises.synthetic import SyntheticData
 
 ROWS = 32  # texts that are measured
 LENGTH = 64  # tokens of a text of repeated tokens

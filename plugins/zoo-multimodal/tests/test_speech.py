@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from zoo_multimodal import speech
+from zoo_multimodal.speech import GAINS, PHONES, RATE, SPELLING, TRACK, SpokenLetters, Utterance, synthesise
 
-from zoo.data import speech
-from zoo.data.speech import GAINS, PHONES, RATE, SPELLING, TRACK, SpokenLetters, Utterance, synthesise
 from zoo.errors import UsageError
 
 TINY = {"characters": "ab12", "length": 6, "size": 20}

@@ -1,8 +1,9 @@
 """Training without a Trainer."""
 
-from zoo.data.synthetic import Copying
+from zoo_exercises import short_runs
+from zoo_exercises.synthetic import Copying
+
 from zoo.tasks.lm import CausalLM
-from zoo.training import short_runs
 
 
 def test_short_runs_go_on_over_epochs_and_report_what_tasks_measure():

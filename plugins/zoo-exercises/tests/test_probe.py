@@ -6,11 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
-
-from tests.explain.induction_head import PLACES, TOKENS, one_hot_model
-from zoo.data.synthetic import Induction
-from zoo.errors import UsageError
-from zoo.explain.probe import (
+from zoo_exercises.probe import (
     HeadScore,
     Scorecard,
     count_tokens,
@@ -26,7 +22,11 @@ from zoo.explain.probe import (
     repeated_tokens,
     score_heads,
 )
-from zoo.explain.probe_recipe import DEEPEST, small_model, train_once
+from zoo_exercises.probe_recipe import DEEPEST, small_model, train_once
+from zoo_exercises.synthetic import Induction
+
+from tests.explain.induction_head import PLACES, TOKENS, one_hot_model
+from zoo.errors import UsageError
 from zoo.explain.subjects import find_subject
 from zoo.parts.ffn import MoE
 from zoo.tasks.lm import CausalLM
@@ -148,7 +148,7 @@ def test_repeated_tokens_repeat_once():
     assert repeat_accuracy(-logits, tokens) == 0
 
 
-@pytest.mark.parametrize("name", ["lm", "vit", "reverse"])
+@pytest.mark.parametrize("name", ["lm", "vit", "pairs"])
 def test_every_kind_of_model_has_a_card(recipes, name):
     with ExitStack() as stack:
         card = probe_trained(find_subject([f"{name}.yaml"]), stack, "cpu")

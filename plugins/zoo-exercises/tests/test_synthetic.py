@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 import torch
+from zoo_exercises.synthetic import Copying, Induction, MultiQueryRecall, Parity
 
-from zoo.data.synthetic import Copying, Induction, MultiQueryRecall, Parity
 from zoo.data.tokenizer import Tokenizer
 from zoo.errors import UsageError
 

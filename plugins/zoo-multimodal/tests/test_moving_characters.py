@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from zoo_multimodal import moving_characters
+from zoo_multimodal.moving_characters import MOTIONS, MovingCharacters, move, place_glyph
 
-from zoo.data import clips
-from zoo.data.clips import MOTIONS, MovingCharacters, move, place_glyph
 from zoo.data.glyphs import stamp
 from zoo.errors import UsageError
 
@@ -14,7 +14,7 @@ SIDE = 16
 
 @pytest.fixture(scope="module")
 def seven():
-    return stamp("7", SIDE, clips.TIMES)
+    return stamp("7", SIDE, moving_characters.TIMES)
 
 
 def centre(frame):

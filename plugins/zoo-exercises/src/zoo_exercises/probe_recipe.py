@@ -9,13 +9,13 @@ from typing import Any
 import torch
 
 from zoo import registry
-from zoo.data.synthetic import Copying, Induction, MultiQueryRecall, Parity, SyntheticData
 from zoo.errors import UsageError
-from zoo.explain.probe import SEED, Scorecard, examine, score_task
 from zoo.explain.subjects import Subject
 from zoo.inference.rebuild_task import rebuild_task
 from zoo.tasks.task import Task
-from zoo.training.short_runs import train
+from zoo_exercises.probe import SEED, Scorecard, examine, score_task
+from zoo_exercises.short_runs import train
+from zoo_exercises.synthetic import Copying, Induction, MultiQueryRecall, Parity, SyntheticData
 
 STEPS, TEXTS, EVALUATED = 300, 32, 128  # of a training; per batch; of each length in validation
 RATES = (3e-3, 1e-2)  # peak learning rates, of which the better accuracy counts
