@@ -14,8 +14,7 @@ from zoo.tasks.task import Task
 
 SMALL = {"dim": 8, "depth": 1, "heads": 2}
 TASKS = {
-    "CausalLM": SMALL, "MaskedLM": SMALL, "SequenceClassification": SMALL, "TokenClassification": SMALL,
-    "FIM": SMALL, "DPO": SMALL, "HierarchicalClassification": {**SMALL, "block_length": 8},
+    "CausalLM": SMALL,
     "Translation": SMALL, "RNNSeq2Seq": {"dim": 8}, "Classification": {**SMALL, "patch_size": 2},
     "ClipClassification": {**SMALL, "dim": 12, "patch_size": 2}, "Transcription": SMALL,
 }  # fmt: skip
@@ -28,13 +27,6 @@ DATA = {
     "MovingCharacters": ({"size": 20}, {"ClipClassification"}),
     "SpokenLetters": ({"size": 20}, {"Transcription"}),
     "StdlibDocs": (TEXT, {"CausalLM"}),
-    "MaskedText": ({"text": lambda: stdlib_docs()}, {"MaskedLM"}),
-    "InfillText": ({"text": lambda: stdlib_docs()}, {"CausalLM", "FIM"}),
-    "Preferences": ({"text": lambda: stdlib_docs()}, {"DPO"}),
-    "DocTopics": (TEXT, {"SequenceClassification", "HierarchicalClassification"}),
-    "SourceTopics": ({**TEXT, "pieces": 8}, {"SequenceClassification", "HierarchicalClassification"}),
-    "LibraryDialogues": ({"size": 60, "vocab_size": 300, "max_tokens": 128}, {"CausalLM"}),
-    "PythonRoles": ({**TEXT, "pieces": 20}, {"TokenClassification"}),
     "MultiQueryRecall": ({}, {"CausalLM"}),
     "Parity": ({}, {"CausalLM"}),
     "Reversal": ({"size": 60, "max_tokens": 64}, {"Translation", "RNNSeq2Seq"}),
@@ -93,7 +85,7 @@ def test_data_and_tasks(name, kind):
     assert f"{name} gives " in message
     assert f"{kind} learns from " in message
     assert "Choose such data: --data " in message
-    assert name not in message.partition("--data ")[2] or name in ("DocTopics",)
+    assert name not in message.partition("--data ")[2]
     assert len(message.splitlines()) <= 4
 
 
