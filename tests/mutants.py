@@ -236,10 +236,10 @@ MUTANTS = [
         ("conformance/combinations.py", "if grad is None]", "if False]", "conformance/test_combinations.py"),
         # data
         (
-            "data/labelled.py",
+            "plugins/zoo-text/src/zoo_text/data/labelled.py",
             "content.update(json.dumps([split, ~]).encode())",
             "content.update(split.encode())",
-            "data/test_labelledfiles.py",
+            "plugins/zoo-text/tests/test_labelledfiles.py",
         ),
         (
             "data/batches.py",
@@ -249,13 +249,23 @@ MUTANTS = [
         ),
         ("data/batches.py", "* wide > self.tokens", "* wide > 2 * self.tokens", "data/test_batches.py"),
         (
-            "data/corruption.py",
+            "plugins/zoo-text/src/zoo_text/data/corruption.py",
             "draw.random(len(tokens)) < rate",
             "draw.random(len(tokens)) > rate",
-            "data/test_corruption.py",
+            "plugins/zoo-text/tests/test_corruption.py",
         ),
-        ("data/masking.py", "(chance < self.rate) & allowed", "(chance < self.rate)", "data/test_masked.py"),
-        ("data/masked.py", "len(first) + 2 : len(line)] = 1", "len(first) + 1 : len(line)] = 1", "data/test_masked.py"),
+        (
+            "plugins/zoo-text/src/zoo_text/data/masking.py",
+            "(chance < self.rate) & allowed",
+            "(chance < self.rate)",
+            "plugins/zoo-text/tests/test_masked.py",
+        ),
+        (
+            "plugins/zoo-text/src/zoo_text/data/masked.py",
+            "len(first) + 2 : len(line)] = 1",
+            "len(first) + 1 : len(line)] = 1",
+            "plugins/zoo-text/tests/test_masked.py",
+        ),
         ("data/augment.py", "draws[:, 2] < 0.5", "draws[:, 2] < 0.0", "data/test_images.py"),
         ("data/images.py", "sorted(members) != names", "False", "data/test_imagefiles.py data/test_images.py"),
         (
@@ -289,13 +299,13 @@ MUTANTS = [
             "data/tokenizer.py",
             "[first, *ids] if last is None",
             "[*ids, first] if last is None",
-            "data/test_tokenizer.py data/test_masked.py",
+            "data/test_tokenizer.py plugins/zoo-text/tests/test_masked.py",
         ),
         (
             "data/data.py",
             "if not 0 < value < 1:",
             "if not 0 <= value <= 1:",
-            "data/test_text.py data/test_labelled.py malformed/test_malformed_data.py",
+            "data/test_text.py plugins/zoo-text/tests/test_labelled.py malformed/test_malformed_data.py",
         ),
         ("data/phrasebook.py", '"val": pairs[~ : 2 * ~]', '"val": pairs[:~]', "data/test_phrasebook.py"),
         # finetuning, inference
@@ -305,7 +315,12 @@ MUTANTS = [
             "if not 0 <= self.layer_decay:",
             "finetuning/test_finetune.py",
         ),
-        ("finetuning/finetune.py", "decay**steps", "decay**(steps + 1)", "finetuning/test_finetune.py"),
+        (
+            "finetuning/finetune.py",
+            "decay**steps",
+            "decay**(steps + 1)",
+            "plugins/zoo-text/tests/test_text_finetuning.py",
+        ),
         (
             "finetuning/weight_transfer.py",
             "elif ~.shape == tensor.shape",
@@ -367,7 +382,7 @@ MUTANTS = [
             "io/limits.py",
             '".." in pure.parts or',
             "",
-            "data/test_labelledfiles.py attacks/test_attack_checkpoints.py",
+            "plugins/zoo-text/tests/test_labelledfiles.py attacks/test_attack_checkpoints.py",
         ),
         (
             "io/limits.py",
@@ -423,7 +438,12 @@ MUTANTS = [
             "length < search.min_length - 1",
             "models/test_generation.py::test_wide_beams_find_what_enumeration_finds",
         ),
-        ("models/encoder.py", "clamp(min=1)", "clamp(min=2)", "models/test_encoder.py"),
+        (
+            "plugins/zoo-text/src/zoo_text/models/encoder.py",
+            "clamp(min=1)",
+            "clamp(min=2)",
+            "plugins/zoo-text/tests/test_encoder.py",
+        ),
         (
             "models/initialization.py",
             "(3 * module.weight.size(1)) ** -0.5",
@@ -524,7 +544,7 @@ MUTANTS = [
             "parts/lora.py",
             "self.linear.weight + self.scale *",
             "self.linear.weight +",
-            "parts/test_lora.py finetuning/test_finetune.py",
+            "parts/test_lora.py plugins/zoo-text/tests/test_text_finetuning.py",
         ),
         (
             "parts/norm.py",
@@ -666,16 +686,16 @@ MUTANTS = [
             "tasks/test_schedule.py training/test_nonfinite_limits.py",
         ),
         (
-            "tasks/masked.py",
+            "plugins/zoo-text/src/zoo_text/tasks/masked.py",
             'targets = batch["targets"][batch["targets"] >= 0]',
             'targets = batch["targets"][batch["targets"] > 9]',
-            "tasks/test_labelling.py",
+            "plugins/zoo-text/tests/test_labelling_task.py",
         ),
         (
-            "tasks/labelling.py",
+            "plugins/zoo-text/src/zoo_text/tasks/labelling.py",
             "logits[labels != IGNORE], labels[labels != IGNORE]",
             "logits[labels != 0], labels[labels != 0]",
-            "tasks/test_labelling.py",
+            "plugins/zoo-text/tests/test_labelling_task.py",
         ),
         (
             "tasks/translation.py",

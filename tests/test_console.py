@@ -16,7 +16,6 @@ from zoo import console, recipe_files
 from zoo.cli.find_command import all_commands
 from zoo.inference.classification import Guess
 from zoo.inference.find_run import ModelLocation
-from zoo.inference.labelling import TaggedText
 from zoo.inference.trained_model import GeneratedText
 
 # around a marker, which proves that the string arrived: titles, links, clipboard, colours, cursors, C0, C1, lines,
@@ -195,14 +194,6 @@ class Carriers:
         self.model("texts", classify=lambda text, **_: [[Guess(text, 0.5)]])
         self._texts("classify")
         return HOSTILE
-
-    def fill(self):
-        self.model("fill", fill=lambda text, **_: [types.SimpleNamespace(text=text, guesses=[[Guess(text, 1.0)]])])
-        return self._texts("fill")
-
-    def tag(self):
-        self.model("tag", tag=lambda text: [[TaggedText(text, text, 1.0)]])
-        return self._texts("tag")
 
     def _texts(self, command):
         texts = [word for text in WORDS for word in ("--text", text)]

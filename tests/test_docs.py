@@ -12,7 +12,7 @@ import pytest
 from tests import forks
 from tests.documented_commands import find_problem
 from tests.plugin_paths import PROJECTS, write_metadata
-from zoo import registry
+from zoo import recipe_files, registry
 from zoo.cli import main
 from zoo.compare import variants
 from zoo.config import fit_options, run_config
@@ -77,6 +77,9 @@ def test_a_command_of_the_first_pages_is_valid(words, tmp_path, monkeypatch, cap
     others = [name.lower() for points in packages for name in points.get("zoo.command", {})]
     assert command in others or re.search(rf"\b{command}\b", capsys.readouterr().out)
     if command not in ("fit", "compare") or {*OWN_PARTS} & {*words}:
+        return
+    if not recipe_files.packaged_recipe(words[0]) and registry.not_installed(registry.RECIPES, words[0]):
+        assert validate([shlex.join(["zoo", command, *words])], tmp_path) == ""
         return
     monkeypatch.chdir(tmp_path)
     options = [(words, [])]

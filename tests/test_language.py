@@ -20,7 +20,9 @@ WORDS = frozenset(
 # Names that are words of a field: by file, with the reason.
 ALLOWED = {
     "zoo/compare/charts.py": {"left": "the left edge of axes, beside right"},
-    "zoo/data/preferences.py": {"chosen": "the preferred answer of a pair, beside rejected, as data sets of pairs say"},
+    "plugins/zoo-text/src/zoo_text/data/preferences.py": {
+        "chosen": "the preferred answer of a pair, beside rejected, as data sets of pairs say"
+    },
     "zoo/compare/table.py": {"left": "the first column, beside right"},
     "zoo/data/augment.py": {"left": "the left edge of a crop, beside top"},
     "zoo/inference/classification.py": {"left": "the left edge of a crop, beside top"},

@@ -90,6 +90,7 @@ def test_imports_run_one_way(path):
             assert below[0] in inside, f"{layer(path)} imports {name}"
         elif top != "zoo" and outside is not None:
             assert top in sys.stdlib_module_names or top in outside, f"{layer(path)} imports {name}"
+        assert not top.startswith("zoo_"), f"{layer(path)} imports {name}, a package on top of zoo"
         if layer(path) not in APPLICATIONS:
             assert not name.startswith(tuple(f"zoo.{folder}" for folder in APPLICATIONS)), (
                 f"{layer(path)} imports {name}"

@@ -15,9 +15,10 @@ import os
 import re
 import shlex
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from zoo.errors import AmbiguousPartError, PartError, PluginError
 from zoo.plugins import discovery
@@ -32,6 +33,7 @@ FOREIGN_BASES = {
     "torch.optim.optimizer.Optimizer": "optimizer", "lightning.pytorch.callbacks.callback.Callback": "callback",
 }  # fmt: skip
 BUILTIN = ZOO
+ZOO_MODULE = "zoo"
 DISABLE_VARIABLE = "ZOO_DISABLE_PLUGINS"
 NULL_NAMES = ("none", "nope", "no")  # short names of the part of a kind that does nothing, such as NoPosition
 MOST_BYTES = 2**20  # of a pyproject.toml that is looked into
@@ -155,7 +157,7 @@ def current_path(path: str) -> str:
     places = {part.path for kind in KINDS for part in parts_called(kind, name) if not is_disabled(part.distribution)}
     if len(places) == 1:
         return places.pop()
-    if hint := next(filter(None, (not_installed(kind, name) for kind in KINDS)), ""):
+    if hint := install_hint(name):
         raise PartError(f"zoo itself has {path!r} no more.{hint}")
     return path
 
@@ -296,7 +298,7 @@ def get(kind: str, name: str) -> type:
 
 
 def not_installed(kind: str, name: str) -> str:
-    """A hint at a package that has a part or a recipe and is not installed; empty without one.
+    """A hint at a package that is not installed and has a part, by its name or class path, or a recipe; empty without.
 
     Packages are looked for below the current folder, and beside zoo where it runs from a checkout.
     """
@@ -306,21 +308,44 @@ def not_installed(kind: str, name: str) -> str:
         here = Path.cwd()
     except OSError:
         near, here = [], Path()
+    projects: dict[Path, dict[str, Any]] = {}
     for path in (*near, *beside.glob("*/pyproject.toml")):
+        with contextlib.suppress(OSError, ValueError, KeyError, RecursionError):
+            if path.stat().st_size <= MOST_BYTES:
+                projects[path.parent] = tomllib.loads(path.read_text("utf-8"))["project"]
+    for folder, project in projects.items():
         try:
-            if path.stat().st_size > MOST_BYTES:
-                continue
-            points = tomllib.loads(path.read_text("utf-8"))["project"]["entry-points"][GROUP + kind]
-            folders = [path.parent / "src" / str(value).replace(".", "/") for value in points.values()]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            points = project["entry-points"][GROUP + kind]
+            names = [*points, *(value.replace(":", ".") for value in points.values())]
+            if kind == RECIPES:
+                places = [folder / "src" / value.replace(".", "/") for value in points.values()]
+                names = [recipe.stem for place in places for recipe in place.glob("*.yaml")]
+        except (OSError, KeyError, TypeError, AttributeError):
             continue
-        names = [str(point) for point in points]
-        if kind == RECIPES:
-            names = [recipe.stem for folder in folders for recipe in folder.glob("*.yaml")]
-        if name.lower() in (point.lower() for point in names):
-            place = os.path.relpath(path.parent) if path.is_relative_to(here) else path.parent
-            return f"\n{place} has it and is not installed: pip install -e {shlex.quote(str(place))}"
+        if name.lower() in (one.lower() for one in names):
+            place, *others = [
+                str(os.path.relpath(one) if one.is_relative_to(here) else one) for one in _with_needed(folder, projects)
+            ]
+            options = " ".join(f"-e {shlex.quote(one)}" for one in (place, *others))
+            return f"\n{place} has it and is not installed: pip install {options}"
     return ""
+
+
+def _with_needed(folder: Path, projects: Mapping[Path, Mapping[str, Any]]) -> list[Path]:
+    """A package's folder, and those of the packages that it needs and that are not installed either."""
+    folders = {normalize_name(str(project.get("name"))): place for place, project in reversed([*projects.items()])}
+    result = [folder]
+    for place in result:  # which grows
+        requirements = projects[place].get("dependencies") or []
+        names = [normalize_name(re.split(r"[^\w.-]", str(line).strip())[0]) for line in requirements]
+        needed = [folders[name] for name in names if name in folders and name not in distributions()]
+        result += [one for one in dict.fromkeys(needed) if one not in result]
+    return result
+
+
+def install_hint(path: str) -> str:
+    """A hint at the package that has the class of a path, of any kind, and is not installed; empty without one."""
+    return next(filter(None, (not_installed(kind, path) for kind in KINDS)), "")
 
 
 def most_similar(word: str, words: Iterable[str]) -> str:

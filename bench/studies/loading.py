@@ -24,7 +24,7 @@ def study(options: Options) -> list[Table]:
     loaders = Table(
         "Data loading, no workers", ["data of", "ms per batch", "predictions/s", "ms per step", "share of the step"]
     )
-    for recipe in ("lm-tiny", "translation-tiny", "vit-glyphs", "mlm-tiny"):
+    for recipe in ("lm-tiny", "translation-tiny", "vit-glyphs"):
         loaders.rows.append(fresh("bench.studies.loading:loader", recipe=recipe, clock=options.clock))
     loaders.notes.append("The share is of loading and stepping together, both in the one process that trains.")
     return [tokens, loaders]

@@ -15,13 +15,13 @@ MODULES = {
         "zoo.parts.ffn", "zoo.parts.block", "zoo.parts.pattern", "zoo.parts.cache", "zoo.parts.lora",
     ),
     "Models": (
-        "zoo.models.language", "zoo.models.encoder", "zoo.models.seq2seq", "zoo.models.vit",
+        "zoo.models.language", "zoo.models.seq2seq", "zoo.models.vit",
         "zoo.models.stack", "zoo.models.layer_overrides", "zoo.models.initialization", "zoo.models.generation",
         "zoo.models.decoding_state", "zoo.models.speculation", "zoo.models.attention_weights", "zoo.models.loss",
     ),
     "Tasks": (
-        "zoo.tasks.task", "zoo.tasks.lm", "zoo.tasks.infill", "zoo.tasks.preference", "zoo.tasks.translation",
-        "zoo.tasks.classification", "zoo.tasks.masked", "zoo.tasks.labelling", "zoo.tasks.schedule", "zoo.tasks.lion",
+        "zoo.tasks.task", "zoo.tasks.lm", "zoo.tasks.translation",
+        "zoo.tasks.classification", "zoo.tasks.schedule", "zoo.tasks.lion",
         "zoo.tasks.muon",
     ),
     "Data": (
@@ -30,7 +30,7 @@ MODULES = {
     ),
     "Trained models": (
         "zoo.inference.load", "zoo.inference.trained_model", "zoo.inference.language", "zoo.inference.translation",
-        "zoo.inference.classification", "zoo.inference.masked", "zoo.inference.labelling", "zoo.inference.export",
+        "zoo.inference.classification", "zoo.inference.export",
     ),
     "Understanding models": (
         "zoo.explain.subjects", "zoo.explain.costs", "zoo.explain.trace", "zoo.explain.inside",

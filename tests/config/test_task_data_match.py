@@ -14,9 +14,7 @@ from zoo.tasks.task import Task
 
 SMALL = {"dim": 8, "depth": 1, "heads": 2}
 TASKS = {
-    "CausalLM": SMALL, "MaskedLM": SMALL, "SequenceClassification": SMALL, "TokenClassification": SMALL,
-    "FIM": SMALL, "DPO": SMALL, "HierarchicalClassification": {**SMALL, "block_length": 8},
-    "Translation": SMALL, "Classification": {**SMALL, "patch_size": 2},
+    "CausalLM": SMALL, "Translation": SMALL, "Classification": {**SMALL, "patch_size": 2},
 }  # fmt: skip
 TEXT = {"vocab_size": 300, "max_length": 16}
 PAIRS = {"vocab_size": 400, "max_tokens": 64, "max_length": 64}
@@ -25,13 +23,6 @@ DATA = {
     "Digits": ({}, {"Classification"}),
     "Glyphs": ({"size": 60}, {"Classification"}),
     "StdlibDocs": (TEXT, {"CausalLM"}),
-    "MaskedText": ({"text": lambda: stdlib_docs()}, {"MaskedLM"}),
-    "InfillText": ({"text": lambda: stdlib_docs()}, {"CausalLM", "FIM"}),
-    "Preferences": ({"text": lambda: stdlib_docs()}, {"DPO"}),
-    "DocTopics": (TEXT, {"SequenceClassification", "HierarchicalClassification"}),
-    "SourceTopics": ({**TEXT, "pieces": 8}, {"SequenceClassification", "HierarchicalClassification"}),
-    "LibraryDialogues": ({"size": 60, "vocab_size": 300, "max_tokens": 128}, {"CausalLM"}),
-    "PythonRoles": ({**TEXT, "pieces": 20}, {"TokenClassification"}),
     "Phrasebook": ({**PAIRS, "size": 60}, {"Translation"}),
     "MultilingualPhrasebook": ({**PAIRS, "size": 60}, {"Translation"}),
 }
@@ -87,7 +78,7 @@ def test_data_and_tasks(name, kind):
     assert f"{name} gives " in message
     assert f"{kind} learns from " in message
     assert "Choose such data: --data " in message
-    assert name not in message.partition("--data ")[2] or name in ("DocTopics",)
+    assert name not in message.partition("--data ")[2]
     assert len(message.splitlines()) <= 4
 
 

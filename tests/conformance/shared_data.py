@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 import torch
 from sampled import SampledCheck
+from zoo_text.data.librarychat import LibraryDialogues
+from zoo_text.data.roles import PythonRoles
+from zoo_text.data.sourcetopics import SourceTopics
 
 import zoo.conformance.data
 from zoo import registry
@@ -21,12 +24,12 @@ BUILD = DataSubject.build
 # defaults of the default run, with which a module loads in a tenth of the time; campaigns have the modules' own
 MOST = 400  # samples of a split that every_sample_loads loads; campaigns load zoo.conformance.data.MOST
 EVERY_FILE = 4  # of the standard library's: its other files are left out
-FEW_SAMPLES = {
-    "LibraryDialogues": {"functions": 100, "size": 2000},
+FEW_SAMPLES: dict[str | type[Data], dict[str, Any]] = {
+    LibraryDialogues: {"functions": 100, "size": 2000},
+    PythonRoles: {"pieces": 400},
+    SourceTopics: {"pieces": 60},
     "MultilingualPhrasebook": {"size": 4000},
     "Phrasebook": {"size": 4000},
-    "PythonRoles": {"pieces": 400},
-    "SourceTopics": {"pieces": 60},
 }
 
 
@@ -47,10 +50,10 @@ def few_samples(check: SampledCheck) -> Iterator[None]:
         patch.setattr(
             DataSubject, "other_options", lambda subject: itertools.islice(options_of(subject), check.turn % 3, None, 3)
         )
-        for name, options in FEW_SAMPLES.items():
-            init = inspect.unwrap(registry.get("data", name).__init__)
+        for module, options in FEW_SAMPLES.items():
+            init = inspect.unwrap((registry.get("data", module) if isinstance(module, str) else module).__init__)
             parameters = [one for one in inspect.signature(init).parameters.values() if one.default is not one.empty]
-            assert set(options) <= {one.name for one in parameters}, name
+            assert set(options) <= {one.name for one in parameters}, module
             patch.setattr(init, "__defaults__", tuple(options.get(one.name, one.default) for one in parameters))
         yield
 

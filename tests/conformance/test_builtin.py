@@ -1,10 +1,12 @@
-"""Every built-in part keeps the contract of its kind.
+"""Every built-in part, and every part of zoo-text, keeps the contract of its kind.
 
 The default run samples the situations of each check, tries the compiler on a norm and a feed-forward, and loads data of
 few samples. A campaign (``pytest -m campaign``) runs the whole contract, as `zoo check KIND` does.
 """
 
 import subprocess
+import tomllib
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,10 +20,18 @@ from zoo.conformance.common import import_in_fresh_processes, ready_for
 from zoo.conformance.contract import SUBJECTS
 from zoo.conformance.subject import DataSubject
 
+TEXT = tomllib.loads((Path(__file__).parents[2] / "plugins/zoo-text/pyproject.toml").read_text("utf-8"))["project"]
+TEXT_PARTS = [
+    registry.Part(group.removeprefix("zoo."), name, target, TEXT["name"], TEXT["version"])
+    for group, points in TEXT["entry-points"].items()
+    for name, target in points.items()
+]
 PARTS = [
     (kind, number, part, part.load())
     for kind in SUBJECTS
-    for number, part in enumerate(one for one in registry.parts(kind) if one.distribution == registry.BUILTIN)
+    for number, part in enumerate(
+        one for one in (*registry.parts(kind), *TEXT_PARTS) if one.kind == kind and (one.builtin or one in TEXT_PARTS)
+    )
 ]
 SAMPLED = [
     pytest.param(check, id=f"{kind}-{part.name}-{check}")

@@ -1,26 +1,20 @@
 """One folder of odd files through every data source: each file is read, counted and named by its kind, or refused."""
 
 import gzip
-import json
 import logging
 import os
-import unicodedata
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from zoo.data import images
-from zoo.data.dialogue import DialogueFiles
 from zoo.data.imagefiles import FilePixels, Files
 from zoo.data.images import ImageFolder
-from zoo.data.labelledfiles import LabelledFiles
 from zoo.data.pairs import ParallelFiles
-from zoo.data.preferences import PreferenceFiles
 from zoo.data.read import count_kinds, list_folder, match_files
 from zoo.data.text import TextFiles, text_files
 from zoo.data.textstream import TextStream
-from zoo.data.tokenizer import EOS, Tokenizer
 from zoo.errors import UsageError
 from zoo.io import limits
 
@@ -155,25 +149,13 @@ def test_a_folder_without_text_says_what_it_holds(tmp_path, name):
     assert len(kind) == 1
 
 
-@pytest.mark.parametrize("source", [DialogueFiles, PreferenceFiles])
-def test_a_single_file_is_wanted_and_a_folder_refused(odd, source):
-    Tokenizer.bytes([EOS]).save(odd.parent / "tokenizer.json")
-    with pytest.raises(UsageError, match="is a folder, and a single file is read"):
-        source(str(odd), tokenizer=str(odd.parent)).ready()
-
-
-def test_tables_beside_odd_files_are_found_and_the_others_named(odd, caplog):
-    lines = [f"{'ab'[n % 2]}\tthis is text {n}" for n in range(40)]
-    (odd / "TRAIN.TSV.GZ").write_bytes(gzip.compress("\n".join(lines).encode()))
-    (odd / "valid.tsv").write_text("\n".join(lines[:5]))
-    (odd / "Train.En").write_text("\n".join(line.split("\t")[1] for line in lines))
+def test_pairs_beside_odd_files_are_found_and_the_others_named(odd, caplog):
+    (odd / "Train.En").write_text("\n".join(f"this is text {n}" for n in range(40)))
     (odd / "train.de.gz").write_bytes(gzip.compress("\n".join(f"das ist Text {n}" for n in range(40)).encode()))
     with caplog.at_level(logging.WARNING):
-        LabelledFiles(str(odd), vocab_size=300).ready()
         ParallelFiles(str(odd), vocab_size=300).ready()
     messages = [record.getMessage() for record in caplog.records]
-    assert sum("left out" in one and "scan.pdf" in one for one in messages) == 2
-    assert any("5 of 5 val texts are texts of training, too" in one for one in messages)
+    assert sum("left out" in one and "scan.pdf" in one for one in messages) == 1
 
 
 @pytest.mark.parametrize("form", ["folders of splits", "folders of classes"])
@@ -220,64 +202,6 @@ def test_equal_images_are_on_one_side(tmp_path, seed):
     sides = [{digest for _, digest in data.datasets[split].pixels.identity} for split in ("train", "val")]
     assert not sides[0] & sides[1]
     assert len(data.datasets["train"]) + len(data.datasets["val"]) == 28
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_equal_texts_are_on_one_side_and_each_class_is_in_training(tmp_path, seed):
-    draw = np.random.default_rng(seed)
-    classes = ["a", "b", "rare", unicodedata.normalize("NFD", "caf\u00e9"), "caf\u00e9"]
-    rows = [
-        f"{classes[int(draw.integers(5)) if n > 9 else n % 2]}\ttext {n % int(draw.integers(20, 40))}"
-        for n in range(80)
-    ]
-    header = ["label\ttext"] * (seed % 2)
-    (tmp_path / "train.tsv").write_text("\n".join([*header, *rows, "single\tthe only one of its class"]), "utf-8")
-    texts = LabelledFiles(str(tmp_path), val_fraction=float(draw.choice([0.05, 0.3, 0.6]))).texts()
-    sides = [{one.text for one in texts[split]} for split in ("train", "val")]
-    assert not sides[0] & sides[1]
-    labels = {one.label for one in texts["train"]}
-    assert "single" in labels
-    assert "label" not in labels
-    assert sum(label.startswith("caf") for label in labels) <= 1
-    assert {one.label for one in texts["val"]} <= labels
-    assert len(texts["train"]) + len(texts["val"]) == 81
-
-
-@pytest.mark.parametrize("first", ["label\ttext", "Category\tSentence", "y\tx", "star_rating\treview"])
-def test_a_header_is_left_out_and_named(tmp_path, first, caplog):
-    (tmp_path / "train.tsv").write_text(f"{first}\n" + "".join(f"{n % 2}\ta text of {n}\n" for n in range(20)))
-    with caplog.at_level(logging.WARNING):
-        texts = LabelledFiles(str(tmp_path)).texts()
-    assert {one.label for split in texts.values() for one in split} == {"0", "1"}
-    assert "left out as the header" in caplog.text
-
-
-@pytest.mark.parametrize("first", ["label\ta text of 99", "0\ttext", "topic\ttext\nx\ty\ntopic\tz"])
-def test_what_only_looks_like_a_header_stays(tmp_path, first):
-    (tmp_path / "train.tsv").write_text(f"{first}\n" + "".join(f"{n % 2}\ta text of {n}\n" for n in range(20)))
-    texts = LabelledFiles(str(tmp_path)).texts()
-    assert len(texts["train"]) + len(texts["val"]) == 20 + first.count("\n") + 1
-
-
-@pytest.mark.parametrize("source", ["dialogue", "preference"])
-def test_equal_lines_are_on_one_side(tmp_path, source):
-    lines = []
-    for n in range(60):
-        number = n % 17
-        turns = [{"role": "user", "content": f"q{number}"}, {"role": "assistant", "content": f"a{number}"}]
-        pair = {"prompt": f"q{number}", "chosen": "yes", "rejected": "no"}
-        lines.append(json.dumps({"messages": turns} if source == "dialogue" else pair))
-    (tmp_path / "x.jsonl").write_text("\n".join(lines))
-    Tokenizer.bytes([EOS]).save(tmp_path / "tokenizer.json")
-    kind = DialogueFiles if source == "dialogue" else PreferenceFiles
-    data = kind(str(tmp_path / "x.jsonl"), tokenizer=str(tmp_path), val_fraction=0.3)
-    data.ready()
-
-    def contents(split):
-        key = "inputs" if source == "dialogue" else "chosen"
-        return {tuple(data.datasets[split][n][key][0].tolist()) for n in range(len(data.datasets[split]))}
-
-    assert not contents("train") & contents("val")
 
 
 @pytest.mark.parametrize("place", ["first", "middle", "last"])

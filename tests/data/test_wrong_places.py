@@ -1,20 +1,17 @@
 """A place of the wrong kind is called what it is, and the remedy is what reads it."""
 
-import json
 import unicodedata
 
 import pytest
 from PIL import Image
 
 from zoo.cli import main
-from zoo.data.dialogue import read_conversations
 from zoo.data.images import ImageFolder
-from zoo.data.labelledfiles import LabelledFiles
 from zoo.data.pairs import ParallelFiles
 from zoo.data.read import find_place
 from zoo.errors import UsageError
 
-SOURCES = {"images": ImageFolder, "labels": LabelledFiles, "pairs": ParallelFiles}
+SOURCES = {"images": ImageFolder, "pairs": ParallelFiles}
 
 
 def ready(source, path):
@@ -59,20 +56,14 @@ def test_a_name_is_found_in_either_unicode_form(name, disk, typed, tmp_path):
     assert find_place(tmp_path / unicodedata.normalize(typed, name)).samefile(file)
 
 
-@pytest.mark.parametrize("role", ["system", "tool", "developer", "human"])
-def test_a_role_without_tokens_is_named(role, tmp_path):
-    turns = [{"role": one, "content": "a"} for one in (role, "user", "assistant")]
-    (tmp_path / "chat.jsonl").write_text(json.dumps({"messages": turns}) + "\n")
-    with pytest.raises(UsageError, match=f"chat.jsonl:1: message 1 has the role '{role}'"):
-        read_conversations(tmp_path / "chat.jsonl")
-
-
 @pytest.mark.parametrize(
     ("recipe", "remedy"),
-    [("lm-tiny", "--data TextFiles"), ("vit-glyphs", "--data ImageFolder"), ("topics-tiny", "--data LabelledFiles"),
-     ("translation-tiny", "--data ParallelFiles"), ("mlm-tiny", "--data.text TextFiles"),
-     ("dialogue-tiny", "--data DialogueFiles")],
-)  # fmt: skip
+    [
+        ("lm-tiny", "--data TextFiles"),
+        ("vit-glyphs", "--data ImageFolder"),
+        ("translation-tiny", "--data ParallelFiles"),
+    ],
+)
 def test_an_option_of_other_data_offers_data_of_the_same_sort(recipe, remedy, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["fit", recipe, "--data.path", "place"]) == 2
@@ -86,8 +77,7 @@ def test_an_option_of_other_data_offers_data_of_the_same_sort(recipe, remedy, ca
      (["compare", "lm-tiny", "model.norm=a,b"], "Did you mean '--vary model.norm=a,b'?"),
       (["generate", "x", "--length", "-3"], "'--length' must be a whole number above 0"),
      (["generate", "x", "--top-p", "2"], "'--top-p' must be a number above 0 and at most 1"),
-      (["fit", "lm-shakespeare"], "Give another: --data.path PLACE"),
-     (["fit", "bert-base"], "Give another: --data.text.path PLACE")],
+      (["fit", "lm-shakespeare"], "Give another: --data.path PLACE")],
 )  # fmt: skip
 def test_the_remedy_fits_the_mistake(words, message, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -19,14 +19,15 @@ from zoo import recipe_files, registry
 from zoo.errors import UsageError
 from zoo.explain.trace import PRODUCTS, trace
 from zoo.parts.position import NoPosition
+from zoo.tasks.classification import Classification
 from zoo.tasks.lm import CausalLM
-from zoo.tasks.masked import MaskedLM
 from zoo.tasks.task import Task
 from zoo.training.model_cost import cost, meta_copy
 
 OPERATION_NAMES = (*PRODUCTS, "softmax", "native_layer_norm", "embedding")
 LONGEST = 512  # tokens of a text on the CPU; the number of operations does not depend on it
 SIZES = {"vocab_size": 64, "max_length": 16, "dim": 32, "depth": 2, "heads": 4}
+IMAGES = {"num_classes": 64, "image_size": 16, "channels": 3, "patch_size": 4, "dim": 32, "depth": 2, "heads": 4}
 
 
 def check_flops(task) -> None:
@@ -83,10 +84,10 @@ def fill(example: torch.Tensor) -> torch.Tensor:
 def part_task(kind: str, cls: type, device: str = "cpu") -> Task:
     """A small model with a part: a language model, without positions or without a mask where the part refuses them."""
     refusal = None
-    for task, more in ((CausalLM, {}), (CausalLM, {"position": NoPosition}), (MaskedLM, {})):
+    for task, options in ((CausalLM, SIZES), (CausalLM, SIZES | {"position": NoPosition}), (Classification, IMAGES)):
         try:
             with torch.device(device):
-                return task(**SIZES, **{**more, kind: cls})
+                return task(**{**options, kind: cls})
         except UsageError as error:
             refusal = refusal or error
     raise refusal

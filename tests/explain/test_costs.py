@@ -89,7 +89,7 @@ def test_a_part_that_does_not_go_with_the_default_position_is_explained_without_
     assert len(find_subject(["attention", "multihead"]).notes) == 1
 
 
-def test_an_attention_that_cannot_be_causal_is_explained_in_a_masked_language_model(monkeypatch):
+def test_an_attention_that_cannot_be_causal_is_explained_in_a_classifier_of_images(monkeypatch):
     from zoo.parts.attention import MultiHead
 
     class Two(MultiHead):
@@ -99,5 +99,5 @@ def test_an_attention_that_cannot_be_causal_is_explained_in_a_masked_language_mo
 
     monkeypatch.setattr(registry.Part, "load", lambda part: Two)
     subject = find_subject(["attention", "multihead"])
-    assert type(subject.task).__name__ == "MaskedLM"
-    assert subject.notes[1].startswith("a masked language model")
+    assert type(subject.task).__name__ == "Classification"
+    assert subject.notes[1].startswith("a classifier of images")

@@ -10,7 +10,7 @@ from zoo import recipe_files
 
 TOLERANCE = 0.15
 PUBLISHED = {  # samples of a step that fit here, of recipes whose data is not embedded
-    "bert-base": 1, "gpt1": 1, "gpt2-small": 1, "lm-shakespeare": 12, "t5-small": 8, "translation-multi30k": 93,
+    "gpt1": 1, "gpt2-small": 1, "lm-shakespeare": 12, "t5-small": 8, "translation-multi30k": 93,
     "vit-cifar10": 128, "vit-s16": 2, "vit-ti16": 4,
 }  # fmt: skip
 PROBE = """
@@ -46,29 +46,14 @@ states = sum(one.nbytes for state in optimizer.state.values() for one in state.v
 print(memory.total, max(peak_above(lambda: step(batch)) for batch in batches[1:] or batches) + weights + states)
 """
 
-WRAPPED = """\
-model:
-  class_path: MaskedLM
-  init_args: {dim: 16, depth: 1, heads: 2}
-data:
-  class_path: MaskedText
-  init_args:
-    text: {class_path: TextFiles, init_args: {path: corpus.txt, tokenizer: chars, max_length: 16, batch_size: 4}}
-trainer: {max_steps: 2}
-"""
-
-
 KEYS = ["trainer.precision=bf16-mixed", "trainer.precision=16-mixed", "model.recompute=true"]
 
 
-@pytest.mark.parametrize(
-    ("recipe", "key"), choices_in_turn(["lm.yaml", "vit.yaml", "pairs.yaml", "wrapped.yaml"], KEYS)
-)
+@pytest.mark.parametrize(("recipe", "key"), choices_in_turn(["lm.yaml", "vit.yaml", "pairs.yaml"], KEYS))
 def test_the_memory_of_every_recipe_is_estimated_and_a_note_says_what_the_estimate_leaves_out(recipe, key, recipes):
     from zoo.explain.costs import step_memory
     from zoo.explain.subjects import find_subject, with_options
 
-    (recipes / "wrapped.yaml").write_text(WRAPPED)
     in_float32 = find_subject([recipe], with_options(["trainer.precision=32-true"]))
     memory, batch = step_memory(in_float32)
     assert memory.total > 0

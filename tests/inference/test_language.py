@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tests.covering import choices_in_turn
+from zoo.data.conversation import Turn
 from zoo.errors import UsageError
 from zoo.inference import language
 from zoo.models.generation import GenerationConfig, generate
@@ -183,3 +184,13 @@ def test_a_prompt_beyond_the_length_of_training_is_warned_of_once(model, caplog,
         one.generate("a" * count, length=1)
         assert caplog.text.count("trained with at most") == warnings
     assert f"a prompt has {longest + 1} tokens" in caplog.text
+
+
+def test_a_model_without_turns_and_one_of_another_task_refuse_to_chat(model):
+    turns = [Turn("user", "a")]
+    with pytest.raises(UsageError, match=r"was not trained on dialogues.*\n.*zoo fit dialogue-tiny"):
+        model("rope").chat(turns)
+    with pytest.raises(UsageError, match="is a Classification: it can classify, and cannot chat"):
+        model("glyphs").chat(turns)
+    assert model("rope").abilities == ["generate", "score"]
+    assert model("pairs").abilities == ["translate", "score"]

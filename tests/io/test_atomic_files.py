@@ -81,7 +81,8 @@ def writes(path):
                 yield "open"
 
 
-SOURCES = [*(ROOT / "zoo").rglob("*.py"), *(ROOT / "plugins/zoo-pretrained/src").rglob("*.py")]
+PACKAGES = ("plugins/zoo-pretrained/src", "plugins/zoo-text/src")
+SOURCES = [path for folder in ("zoo", *PACKAGES) for path in (ROOT / folder).rglob("*.py")]
 
 
 @pytest.mark.parametrize("path", sorted(SOURCES), ids=lambda path: str(path.relative_to(ROOT)))

@@ -12,7 +12,6 @@ import pytest
 from PIL import Image
 
 from zoo.data.images import ImageFolder
-from zoo.data.labelledfiles import LabelledFiles
 from zoo.data.pairs import PairOptions, ParallelFiles
 from zoo.data.text import TextFiles
 from zoo.errors import UsageError
@@ -141,28 +140,6 @@ def test_a_text_that_is_no_file(tmp_path):
     (tmp_path / "loop.txt").symlink_to("loop.txt")
     for name in ("folder.txt", "link.txt", "loop.txt", "no*.txt", "none.txt"):
         refused(lambda name=name: TextFiles(str(tmp_path / name), tokenizer="bytes"), name)
-
-
-BROKEN_TABLES = {
-    "no tab": (line(3, b"a text", TABLE), "train.tsv:3"), "no class": (line(3, b"\ta text", TABLE), "train.tsv:3"),
-    "no text": (line(3, b"a\t ", TABLE), "train.tsv:3"), "a blank line": (line(3, b"", TABLE), "train.tsv:3"),
-    "not UTF-8": (line(3, b"a\tcaf\xe9", TABLE), "train.tsv:3"), "UTF-16": (TABLE.decode().encode("utf-16"), "train.tsv:1"),
-    "empty": (b"", "train.tsv"), "a NUL": (line(3, b"a\tx\0y", TABLE), "train.tsv:3"),
-    "one class": (TABLE.replace(b"b\t", b"a\t"), "single class"), "one text": (b"a\tb\n", "single class"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", BROKEN_TABLES)
-def test_broken_tables_of_labels(tmp_path, name):
-    content, message = BROKEN_TABLES[name]
-    (tmp_path / "train.tsv").write_bytes(content)
-    refused(lambda: LabelledFiles(str(tmp_path), vocab_size=300), message)
-
-
-def test_a_class_that_training_has_not(tmp_path):
-    (tmp_path / "train.tsv").write_bytes(TABLE)
-    (tmp_path / "val.tsv").write_bytes(b"c\tanother\n")
-    refused(lambda: LabelledFiles(str(tmp_path), vocab_size=300), "'c'")
 
 
 def picture(form, mode="RGB", size=(12, 9), **options):

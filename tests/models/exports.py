@@ -47,7 +47,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "RMSNorm": {"norm": part("norm.RMSNorm")},
     "window": {"window": 3, "position": part("position.RoPE")},
 }
-KINDS = ("language", "padded language", "encoder", "pair", "image")
+KINDS = ("language", "padded language", "pair", "image")
 
 
 class Case(NamedTuple):
@@ -82,7 +82,7 @@ def case(kind: str, change: str) -> Case:
     B, T, S = Dim("B"), Dim("T", max=LONGEST), Dim("S", max=LONGEST)
     path, own = {
         "language": ("lm.CausalLM", TEXT), "padded language": ("lm.CausalLM", TEXT),
-        "encoder": ("masked.MaskedLM", TEXT), "pair": ("translation.Translation", PAIR),
+        "pair": ("translation.Translation", PAIR),
         "image": ("classification.Classification", IMAGE),
     }[kind]  # fmt: skip
     options = {"dim": 16, "depth": 1, "heads": 2, **own, **CHANGES[change]}

@@ -75,7 +75,7 @@ def test_greedy_text_is_that_of_plain_decoding_for_parts_with_states_of_their_ow
     check_speculation(model, V, own_draft=model)
 
 
-@pytest.mark.parametrize("name", recipe_cases(*WRITERS, "FIM"))
+@pytest.mark.parametrize("name", recipe_cases(*WRITERS))
 @torch.no_grad()
 def test_greedy_text_is_that_of_plain_decoding_for_every_recipe(name):
     net = build(name, torch.device("cpu"), small=True).net.double()

@@ -4,10 +4,14 @@ from functools import partial
 
 import pytest
 import torch
-from small import spread
+from small import names, spread
+from small import stack as small_stack
 from torch import nn
 from torch.testing import assert_close
 
+from tests.covering import covering_params
+from zoo import registry
+from zoo.errors import UsageError
 from zoo.models import LanguageModel
 from zoo.models.stack import Stack
 from zoo.parts.attention import MultiHead
@@ -15,7 +19,7 @@ from zoo.parts.backend import SDPA, Naive, Tiled
 from zoo.parts.block import Memory, PostNorm, PreNorm
 from zoo.parts.ffn import MLP
 from zoo.parts.pattern import Pattern
-from zoo.parts.position import Extent, NoPosition
+from zoo.parts.position import Extent, Learned, NoPosition
 
 pytestmark = pytest.mark.usefixtures("double")
 DIM, HEADS, HIDDEN, DEPTH, T, S = 16, 4, 24, 3, 5, 7
@@ -142,3 +146,30 @@ def test_a_language_model_is_embedding_stack_and_output_matrix(tie, scale):
     states = model.stack(torch.nn.functional.one_hot(x, 11).double() @ model.embedding.weight * scale)
     same(model(x), states @ output.T, [], [(parameter, parameter) for parameter in model.parameters()])
     assert sum("embedding" in n or "head" in n for n in model.state_dict()) == (1 if tie else 2)
+
+
+@pytest.mark.parametrize(
+    ("attention", "backend", "rubbish", "dtype"),
+    covering_params(
+        names("attention"), names("backend"), [float("nan"), float("inf"), 1e30], [torch.float64, torch.bfloat16]
+    ),
+)
+def test_padding_may_hold_anything(rubbish, backend, attention, dtype):
+    """States that come from elsewhere, such as a memory, may be nan where nobody was asked to compute them."""
+    parts = {"attention": registry.get("attention", attention), "backend": registry.get("backend", backend)}
+    valid = torch.tensor([[True, True, True, False], [False, True, True, False]])
+    torch.manual_seed(0)
+    results = []
+    try:
+        net = small_stack(Extent((8,)), cross=True, padded=True, position=Learned, **parts).to(dtype).train()
+    except UsageError as error:
+        pytest.skip(str(error))
+    x, states = torch.randn(2, 2, 4, 16, dtype=dtype)
+    for filling in (0.5, rubbish):
+        net.zero_grad()
+        here, there = (y.masked_fill(~valid[..., None], filling).requires_grad_() for y in (x, states))
+        out = net(here, valid, Memory(there, valid))[valid]
+        out.square().sum().backward()
+        results.append([out, here.grad[valid], there.grad[valid], *(p.grad for p in net.parameters())])
+    for got, want in zip(*results, strict=True):
+        torch.testing.assert_close(got, want)

@@ -64,23 +64,3 @@ def test_patches_and_attention_tell_ten_digits_apart(tmp_path, steps, least):
     words = ["--trainer.max_steps", str(steps), "--trainer.val_check_interval", str(steps)]
     assert main(["fit", "vit-tiny", "--runs", str(tmp_path), "--trainer.logger", "false", *words]) == 0
     assert finished(tmp_path)["val/top1"] > least
-
-
-@pytest.mark.parametrize(
-    ("recipe", "options"),
-    [
-        ("summary-tiny", []),
-        pytest.param("questions-tiny", [], marks=pytest.mark.campaign),
-        ("roles-tiny", ["--data.pieces", "200"]),
-        pytest.param("bart-style-tiny", [], marks=pytest.mark.campaign),
-        ("t5-style-tiny", []),
-    ],
-)
-def test_every_application_is_a_recipe_of_the_same_parts(recipe, options, tmp_path, monkeypatch, session_cache):
-    monkeypatch.setenv("ZOO_CACHE", str(session_cache))
-    steps = ["--trainer.max_steps", "2", "--trainer.val_check_interval", "2", "--trainer.limit_val_batches", "1"]
-    words = [*SMALL, *steps, *options]
-    if recipe != "roles-tiny":
-        words += ["--data.eval_limit", "1"]
-    assert main(["fit", recipe, "--runs", str(tmp_path), *words]) == 0
-    assert 0 < finished(tmp_path)["val/loss"] < 20

@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 from zoo.errors import UsageError
-from zoo.models.encoder import MaskedLanguageModel
-from zoo.models.seq2seq import Seq2Seq
+from zoo.models import LanguageModel, Seq2Seq
 from zoo.parts.lora import LowRank, adapt, merge
 
 TINY = {"dim": 16, "depth": 2, "heads": 2}
@@ -36,12 +35,12 @@ def shaken(net):
 
 
 def test_a_merged_model_says_the_same(double):
-    net = MaskedLanguageModel(40, 16, **TINY)
+    net = LanguageModel(40, 16, **TINY)
     names = [name for name, _ in net.named_parameters()]
     assert len(adapt(net, lambda name: "blocks" in name, 4, 8.0)) == 8
     tokens = torch.randint(40, (3, 9))
     adapted = shaken(net)(tokens)
-    assert not torch.allclose(adapted, MaskedLanguageModel(40, 16, **TINY).eval()(tokens))
+    assert not torch.allclose(adapted, LanguageModel(40, 16, **TINY).eval()(tokens))
     torch.testing.assert_close(merge(net)(tokens), adapted, atol=1e-12, rtol=0)
     assert [name for name, _ in net.named_parameters()] == names
 

@@ -2,14 +2,20 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 from cli_parts import norm, package
 
 from tests import forks
+from zoo import registry
+from zoo.errors import PluginError, UsageError
+from zoo.inference.part_versions import require_packages
+from zoo.inference.rebuild_task import rebuild_task
 
 ROOT = Path(__file__).parents[2]
 SOUND = "from zoo.parts.norm import RMSNorm as Base\n\n\nclass {}(Base):\n    'A norm.'\n"
@@ -239,6 +245,11 @@ def test_disabled_packages_are_not_found(work):
     ("words", "package"),
     [
         (["lesson"], "zoo-learn"),
+        (["fill", "mlm-tiny"], "zoo-text"),
+        (["fit", "mlm-tiny"], "zoo-text"),
+        (["fit", "lm-tiny", "--model", "FIM"], "zoo-text"),
+        (["fit", "lm-tiny", "--data", "maskedtext"], "zoo-text"),
+        (["fit", "topics-cnn"], "zoo-classic"),
         (["fit", "history-2-ngram"], "zoo-classic"),
         (["fit", "reverse-rnn"], "zoo-classic"),
         (["fit", "translation-tiny", "--model", "rnnseq2seq"], "zoo-classic"),
@@ -261,4 +272,38 @@ def test_what_a_package_of_the_checkout_has_is_answered_with_the_line_that_insta
         code, out, err = zoo(*words)
         assert (code, out) == (2, "")
         folder = ROOT / "plugins" / package if place == tmp_path else Path("plugins") / package
-        assert f"{folder} has it and is not installed: pip install -e {folder}" in err
+        assert install_line(folder) in err
+
+
+def install_line(folder):
+    """What is said of a package of this repository, with those that it needs by its pyproject.toml."""
+    project = tomllib.loads((ROOT / "plugins" / folder.name / "pyproject.toml").read_text())["project"]
+    names = [re.match(r"[\w-]+", line)[0] for line in project["dependencies"]]
+    places = [folder, *(folder.parent / name for name in names if (ROOT / "plugins" / name).is_dir())]
+    return f"{folder} has it and is not installed: pip install {' '.join(f'-e {place}' for place in places)}"
+
+
+PATHS = {"zoo_text.tasks.infill.FIM": "zoo-text", "zoo_classic.ngram.NGram": "zoo-classic"}
+MOVED = {"zoo.tasks.infill.FIM": "zoo-text", "zoo.data.masked.MaskedText": "zoo-text"}
+
+
+@pytest.mark.parametrize("path", [*PATHS, *MOVED])
+def test_a_class_path_of_a_package_of_the_checkout_is_answered_so(zoo, path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    line = install_line(ROOT / "plugins" / (PATHS | MOVED)[path])
+    code, _, err = zoo("fit", "lm-tiny", "--data" if ".data." in path else "--model", path)
+    assert code == 2
+    assert line in err
+    with pytest.raises((PluginError, UsageError)) as caught:
+        rebuild_task({"model": {"class_path": path, "init_args": {}}}, tmp_path)
+    assert line in str(caught.value)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_checkpoint_that_needs_a_package_of_the_checkout_is_answered_so(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    name, owner = path.rpartition(".")[2], PATHS[path]
+    record = {"kind": "task", "name": name, "class_path": path, "distribution": owner, "version": "0.1"}
+    with pytest.raises(PluginError) as caught:
+        require_packages([record])
+    assert install_line(ROOT / "plugins" / owner) in str(caught.value)

@@ -166,46 +166,6 @@ class Classify(Command):
     only_prints = True
 
 
-class Fill(Command):
-    """Put the likeliest token into each [MASK] of a text."""
-
-    group = USE
-    runs = "zoo.cli.inference:run"
-    arguments = (MODEL_RUN,)
-    options = (
-        Option(
-            "text",
-            "a text with [MASK], any number of times; else the lines of standard input",
-            metavar="TEXT",
-            repeats=True,
-        ),
-        Option("top", "tokens per blank, with --json (5)", int, metavar="N", above=0),
-        SPLIT,
-        json_option("one JSON object per text: text, filled, blanks"),
-        *WHERE,
-    )
-    examples = ('zoo fill mlm-tiny --text "a [MASK] of text"', "zoo fill mlm-tiny --top 3 --json < texts.txt")
-    surplus = "a text is written with --text"
-    only_prints = True
-
-
-class Tag(Command):
-    """Name each token of a text: the token, a tab, its class."""
-
-    group = USE
-    runs = "zoo.cli.inference:run"
-    arguments = (MODEL_RUN,)
-    options = (
-        TEXTS,
-        SPLIT,
-        json_option("one JSON object per text: text, tokens"),
-        *WHERE,
-    )
-    examples = ('zoo tag roles-tiny --text "return x"', "zoo tag roles-tiny --json < code.txt")
-    surplus = "a text is written with --text"
-    only_prints = True
-
-
 class Export(Command):
     """Safetensors, config.json and tokenizer, which every command takes as RUN."""
 

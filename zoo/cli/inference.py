@@ -1,4 +1,4 @@
-"""generate, chat, translate, classify, fill, tag, export: use a trained model from the command line."""
+"""generate, chat, translate, classify, export: use a trained model from the command line."""
 
 from __future__ import annotations
 
@@ -19,11 +19,16 @@ from zoo.io import atomic_files
 
 def run(options: ParsedOptions) -> int:
     """Run the command of these options."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(encoding="utf-8")  # what zoo reads is UTF-8, whatever the terminal's locale is
+    write_utf8()
     FUNCTIONS[options.command](options)
     return 0
+
+
+def write_utf8() -> None:
+    """Let both output streams write UTF-8, as zoo reads it, whatever the terminal's locale is."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(encoding="utf-8")
 
 
 def load_trained(options: ParsedOptions, bare: bool = False) -> Any:
@@ -88,7 +93,7 @@ def generate(options: ParsedOptions) -> None:
         start = prompt if suffix is None else Gap(prompt, suffix)
         for rank, one in enumerate(model.generate(start, **settings)):
             if options.get("json"):
-                _line({"prompt": prompt, **({} if suffix is None else {"suffix": suffix}), **one._asdict()})
+                print_json({"prompt": prompt, **({} if suffix is None else {"suffix": suffix}), **one._asdict()})
                 continue
             print(("\n" if number or rank else "") + prompt + one.text + (suffix or ""), flush=True)
 
@@ -108,7 +113,7 @@ def chat(options: ParsedOptions) -> None:
         answer = model.chat(turns, **settings)
         turns.append(Turn("assistant", answer.text))
         if options.get("json"):
-            _line({"turn": len(turns) // 2, "user": line, "assistant": answer.text, "ended": answer.ended})
+            print_json({"turn": len(turns) // 2, "user": line, "assistant": answer.text, "ended": answer.ended})
         else:
             # one line per line, whatever the model generates
             print(answer.text.replace("\r", " ").replace("\n", " "), flush=True)
@@ -128,7 +133,7 @@ def translate(options: ParsedOptions) -> None:
     sources: list[str] = []
     picture = options.get("attention")
     with _progress("lines") as tell:
-        lines = _remember(_stdin_lines(), sources)
+        lines = _remember(stdin_lines(), sources)
         for number, best in enumerate(model.stream(lines, search, **settings, tell=tell), 1):
             source = sources.pop(0)
             if picture and best[0].text:
@@ -136,7 +141,7 @@ def translate(options: ParsedOptions) -> None:
                 picture = None
             if options.get("json"):
                 for one in best:
-                    _line({"line": number, "source": source, **one._asdict()})
+                    print_json({"line": number, "source": source, **one._asdict()})
             else:
                 # one line per line, whatever the model generates
                 print(best[0].text.replace("\r", " ").replace("\n", " "), flush="window" in settings)
@@ -180,7 +185,7 @@ def classify(options: ParsedOptions) -> None:
     results = model.classify(paths, **options.subset("top", "resize"))
     for path, guesses in zip(paths, results, strict=True):
         if options.get("json"):
-            _line({"image": path, "classes": [guess._asdict() for guess in guesses]})
+            print_json({"image": path, "classes": [guess._asdict() for guess in guesses]})
         else:
             print("\t".join([printable(path), *_labels(guesses)]))
 
@@ -191,39 +196,16 @@ def classify_texts(options: ParsedOptions, model: Any) -> None:
         raise UsageError("--resize is for images, and this model classifies texts.")
     if len(options.words) > 1:
         raise UsageError(f"{options.words[1]!r} is one word too many: a text is written with --text.")
-    for text in options.get("text") or _stdin_lines():
+    for text in options.get("text") or stdin_lines():
         guesses = model.classify(text, **options.subset("top"))[0]
         if options.get("json"):
-            _line({"text": text, "classes": [guess._asdict() for guess in guesses]})
+            print_json({"text": text, "classes": [guess._asdict() for guess in guesses]})
         else:
             print("\t".join(_labels(guesses)), flush=True)
 
 
 def _labels(guesses: Iterable[Any]) -> list[str]:
     return [f"{printable(guess.label)} {guess.probability:.3f}" for guess in guesses]
-
-
-def fill(options: ParsedOptions) -> None:
-    """`zoo fill`: texts with their blanks filled, or JSON."""
-    model = load_trained(options)
-    for text in options.get("text") or _stdin_lines():
-        result = model.fill(text, **options.subset("top"))[0]
-        if options.get("json"):
-            blanks = [[guess._asdict() for guess in guesses] for guesses in result.guesses]
-            _line({"text": text, "filled": result.text, "blanks": blanks})
-        else:
-            print(result.text.replace("\n", " "), flush=True)
-
-
-def tag(options: ParsedOptions) -> None:
-    """`zoo tag`: a token and its class per line, an empty line after each text, or JSON."""
-    model = load_trained(options)
-    for text in options.get("text") or _stdin_lines():
-        result = model.tag(text)[0]
-        if options.get("json"):
-            _line({"text": text, "tokens": [one._asdict() for one in result]})
-        else:
-            print("\n".join(f"{printable(one.text)}\t{printable(one.label)}" for one in result), end="\n\n", flush=True)
 
 
 def export(options: ParsedOptions) -> None:
@@ -260,12 +242,12 @@ def _exporter(word: str) -> str:
 
 
 FUNCTIONS: dict[str, Callable[[ParsedOptions], None]] = {
-    "generate": generate, "chat": chat, "translate": translate, "classify": classify, "fill": fill, "tag": tag,
-    "export": export,
+    "generate": generate, "chat": chat, "translate": translate, "classify": classify, "export": export,
 }  # fmt: skip
 
 
-def _line(value: dict[str, Any]) -> None:
+def print_json(value: dict[str, Any]) -> None:
+    """Print an object as one line of JSON."""
     print(console.as_json(value))
 
 
@@ -273,12 +255,12 @@ def _standard_input() -> str:
     """Everything on standard input, without the line end that a shell adds; nothing from a terminal."""
     if sys.stdin.isatty():
         return ""
-    return "\n".join(_stdin_lines())
+    return "\n".join(stdin_lines())
 
 
 def _typed_lines() -> Iterator[str]:
     """The lines of standard input, each after a prompt on standard error where a terminal is read."""
-    lines, is_terminal = _stdin_lines(), sys.stdin.isatty()
+    lines, is_terminal = stdin_lines(), sys.stdin.isatty()
     while True:
         if is_terminal:
             print("> ", end="", file=sys.stderr, flush=True)
@@ -288,7 +270,7 @@ def _typed_lines() -> Iterator[str]:
         yield line
 
 
-def _stdin_lines() -> Iterator[str]:
+def stdin_lines() -> Iterator[str]:
     r"""The lines of standard input. Only ``\n`` ends one; raises UsageError that names a line that is not UTF-8."""
     for number, raw in enumerate(sys.stdin.buffer, 1):
         try:

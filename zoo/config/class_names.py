@@ -96,7 +96,8 @@ class ClassFinder:
             cls = part.load() if part else import_object(module, name)
         except (ImportError, AttributeError) as error:
             missing = describe_missing(error, module) if isinstance(error, ModuleNotFoundError) else ""
-            raise UsageError(f"{slot.word} {path!r} cannot be imported: {missing or error}") from error
+            hint = registry.install_hint(path)
+            raise UsageError(f"{slot.word} {path!r} cannot be imported: {missing or error}{hint}") from error
         except (PluginError, KeyboardInterrupt):
             raise
         except BaseException as error:
@@ -123,10 +124,10 @@ class ClassFinder:
         caches = [one for one in vars(sys.modules.get(module, sys)).values() if isinstance(one, RequirementCache)]
         lacks = caches and not any(caches)  # as loggers of Lightning say which package they need
         needs = f", and install its package: pip install '{caches[0].requirement}'" if lacks else ""
+        way = registry.install_hint(path) or f"\nIf you trust it, add: --allow-import {module}{needs}"
         raise UsageError(
             f"the class path {name!r:.200} is not imported: a recipe may only name parts of zoo and its plugins, "
-            "and harmless classes of lightning, torch and torchvision."
-            f"\nIf you trust it, add: --allow-import {module}{needs}"
+            f"and harmless classes of lightning, torch and torchvision.{way}"
         )
 
     def code(self, key: str, value: object, origin: str) -> None:

@@ -12,9 +12,7 @@ from torch import Tensor, nn
 
 from zoo.errors import UsageError
 from zoo.inference.classification import TrainedClassification
-from zoo.inference.labelling import TrainedLabelling
 from zoo.inference.language import TrainedLanguageModel
-from zoo.inference.masked import TrainedMaskedLM
 from zoo.inference.trained_model import Trained
 from zoo.inference.translation import TrainedTranslation
 from zoo.logging.attention_maps import evaluation, labels
@@ -81,13 +79,18 @@ def prepare(model: Trained, text: str | None, image: str | None) -> Inputs:
     return inputs
 
 
-def _require_text(model: Trained, text: str | None) -> str:
+def require_text(model: Trained, text: str | None) -> str:
+    """The text. Raises UsageError where there is none."""
     if text is None:
         raise UsageError(f"a {type(model.task).__name__} reads texts: --text TEXT.")
     return text
 
 
-def _first_tokens(ids: list[int], most: int, notes: list[str]) -> list[int]:
+def first_tokens(ids: list[int], most: int, notes: list[str]) -> list[int]:
+    """The tokens that are explained: the first ``most``, at most TOKENS; a note is added where some are left out.
+
+    Raises UsageError for none.
+    """
     most = min(most, TOKENS)
     if len(ids) > most:
         notes.append(f"the text has {len(ids)} tokens, of which the first {most} are explained")
@@ -99,39 +102,17 @@ def _first_tokens(ids: list[int], most: int, notes: list[str]) -> list[int]:
 def language_inputs(model: TrainedLanguageModel, text: str | None, image: str | None) -> Inputs:
     """Inputs from the tokens of a text. Raises UsageError where it is missing or empty."""
     notes: list[str] = []
-    ids = model.tokenizer.framed(model.tokenizer.encode(_require_text(model, text)))
-    row = torch.tensor([_first_tokens(ids, model.net.max_length, notes)], device=model.device)
+    ids = model.tokenizer.framed(model.tokenizer.encode(require_text(model, text)))
+    row = torch.tensor([first_tokens(ids, model.net.max_length, notes)], device=model.device)
     words = labels(model.tokenizer, row[0])
     return Inputs((row,), getattr(model.net, "stack", None), words, [], words, model.tokenizer, notes=notes)
-
-
-def masked_inputs(model: TrainedMaskedLM, text: str | None, image: str | None) -> Inputs:
-    """Inputs from the tokens of a text, with blanks. Raises UsageError where it is missing or empty."""
-    notes: list[str] = []
-    ids = model.encode_blanks(_require_text(model, text))
-    marks = len(model.tokenizer.marked([]))
-    row = torch.tensor(
-        [model.tokenizer.marked(_first_tokens(ids, model.net.max_length - marks, notes))], device=model.device
-    )
-    words = labels(model.tokenizer, row[0])
-    return Inputs((row,), getattr(model.net, "stack", None), words, [], words, model.tokenizer, notes=notes)
-
-
-def labelling_inputs(model: TrainedLabelling, text: str | None, image: str | None) -> Inputs:
-    """Inputs from the tokens of a text. Raises UsageError where it is missing or empty."""
-    notes: list[str] = []
-    ids = _first_tokens(model.tokenizer.encode(_require_text(model, text)), model.room, notes)
-    row = torch.tensor([model.tokenizer.marked(ids)], device=model.device)
-    words = labels(model.tokenizer, row[0])
-    positions = ["the text"] if model.task.unit == "text" else words
-    return Inputs((row,), getattr(model.net, "stack", None), words, [], positions, model.names, notes=notes)
 
 
 def translation_inputs(model: TrainedTranslation, text: str | None, image: str | None) -> Inputs:
     """Inputs from a text, and its translation by the model. Raises UsageError where it is missing or empty."""
     notes: list[str] = []
-    ids = _first_tokens(
-        model.source_tokenizer.encode(_require_text(model, text)),
+    ids = first_tokens(
+        model.source_tokenizer.encode(require_text(model, text)),
         model.net.max_length - len(model.source_ids([])),
         notes,
     )

@@ -32,6 +32,8 @@ from zoo.training.part_numerics import PartError, read_parts
 
 DEFAULT = "default"  # the origin of an option that neither a file nor a command line sets
 PART_SIZES: dict[str, Any] = {"vocab_size": 256, "max_length": 256, "dim": 512, "depth": 1, "heads": 8}
+IMAGE_SIZES: dict[str, Any] = {"image_size": 64, "patch_size": 4, "channels": 3, "num_classes": 256,
+                               "dim": 512, "depth": 1, "heads": 8}  # as many patches as tokens  # fmt: skip
 
 
 class OptionValue(NamedTuple):
@@ -183,18 +185,18 @@ def _model_with(kind: str, cls: type) -> tuple[Task, str]:
 
     Raises what the default model raises where no model can be built.
     """
+    from zoo.tasks.classification import Classification
     from zoo.tasks.lm import CausalLM
-    from zoo.tasks.masked import MaskedLM
 
     attempts: list[tuple[type[Task], dict[str, Any], str]] = [
-        (CausalLM, {}, ""), (CausalLM, {"position": NoPosition}, "position none"),
-        (MaskedLM, {}, "a masked language model, whose attention is not causal"),
+        (CausalLM, PART_SIZES, ""), (CausalLM, PART_SIZES | {"position": NoPosition}, "position none"),
+        (Classification, IMAGE_SIZES, "a classifier of images, whose attention is not causal"),
     ]  # fmt: skip
     first: UsageError | None = None
-    for task, more, note in attempts:
+    for task, options, note in attempts:
         try:
             with torch.device("meta"):
-                return task(**(PART_SIZES | more | {kind: cls})), note
+                return task(**(options | {kind: cls})), note
         except UsageError as error:
             first = first or error
     assert first is not None

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, cast, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor
 
 from zoo.data.conversation import Conversation, Turn, chat_tokens, has_chat_template
-from zoo.data.infill_prompt import MIDDLE, PREFIX, SUFFIX, Marks, prompt_tokens
-from zoo.data.tokenizer import EOS, Tokenizer
+from zoo.data.tokenizer import Tokenizer
 from zoo.errors import UsageError
 from zoo.inference.decoding_rules import GenerationRules, Ruled, Stopping, cut_at_stop
 from zoo.inference.find_run import ModelLocation
@@ -83,7 +82,7 @@ class TrainedLanguageModel(Trained):
             room = (
                 LENGTH
                 if self.limit is None
-                else self.limit + 1 - max((len(self._start(text)) for text in texts), default=0)
+                else self.limit + 1 - max((len(self.encode_prompt(text)) for text in texts), default=0)
             )
             length = max(1, min(LENGTH, room))
         search = GenerationConfig(
@@ -123,7 +122,7 @@ class TrainedLanguageModel(Trained):
         if not recent or recent[-1].role != "user":
             raise UsageError("the last turn must be the user's: the assistant answers it.")
         length = min(ANSWER, self.net.max_length // 2) if max_tokens is None else max_tokens
-        while len(recent) > 1 and len(self._start(recent)) + length - 1 > self.net.max_length:
+        while len(recent) > 1 and len(self.encode_prompt(recent)) + length - 1 > self.net.max_length:
             following = next(place for place, turn in enumerate(recent) if place and turn.role == "user")
             recent = Conversation(recent[following:])
         (answer,) = self.generate(recent, length=length, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
@@ -162,7 +161,7 @@ class TrainedLanguageModel(Trained):
         """The ``search.n_best`` texts of each prompt, best first. Raises UsageError as `generate` does."""
         if any(not stop for stop in stops):
             raise UsageError("a stop string is empty: it would end every text before it begins.")
-        ids = [self._start(prompt) for prompt in prompts]
+        ids = [self.encode_prompt(prompt) for prompt in prompts]
         for tokens in ids:
             self._check_length(len(tokens), search.max_length)
         longest = max(map(len, ids), default=0)
@@ -190,7 +189,7 @@ class TrainedLanguageModel(Trained):
         position = getattr(getattr(self.net, "stack", None), "position", None)
         return getattr(position, "limit", None)
 
-    def _start(self, prompt: Prompt) -> list[int]:
+    def encode_prompt(self, prompt: Prompt) -> list[int]:
         """The tokens of a prompt in the template of its tokenizer; for an empty one what starts a document.
 
         Raises UsageError for a Gap.
@@ -352,20 +351,3 @@ class TrainedLanguageModel(Trained):
         tokens = tokens.to(self.device)
         log_probs = self.require_finite(self.net(tokens[:, :-1]).double().log_softmax(-1))
         return log_probs.gather(2, tokens[:, 1:, None])[:, :, 0].cpu()
-
-
-class TrainedInfill(TrainedLanguageModel):
-    """A language model that also generates what stands between a prefix and a suffix."""
-
-    def _start(self, prompt: Prompt) -> list[int]:
-        """The tokens of a prompt; of a Gap in the order prefix, suffix, middle.
-
-        Raises UsageError where the tokenizer lacks the special tokens.
-        """
-        if not isinstance(prompt, Gap):
-            return super()._start(prompt)
-        numbers = [self.tokenizer.special(name) for name in (PREFIX, SUFFIX, MIDDLE, EOS)]
-        if None in numbers:
-            raise UsageError(f"{self.place.file('tokenizer.json')} lacks {PREFIX}, {SUFFIX}, {MIDDLE} or {EOS}.")
-        marks = Marks(*cast(list[int], numbers))
-        return prompt_tokens(self.tokenizer.encode(prompt.prefix), self.tokenizer.encode(prompt.suffix), marks)

@@ -125,8 +125,9 @@ def require_packages(records: Iterable[Record], allow: tuple[str, ...] = ()) -> 
         elif _is_plugin(record):
             needed = f"checkpoint needs plugin {record['distribution']} {record['version']} ({what})"
             if discovery.installed_version(record["distribution"]) is None:
-                run = f"pip install {record['distribution']}=={record['version']}"
-                raise PluginError(f"{needed}, which is not installed. Run: {run}")
+                run = f" Run: pip install {record['distribution']}=={record['version']}"
+                way = registry.not_installed(record["kind"], record["class_path"]) or run
+                raise PluginError(f"{needed}, which is not installed.{way}")
             if registry.is_disabled(record["distribution"]):
                 raise PluginError(f"{needed}, which {registry.DISABLE_VARIABLE} disables.")
 

@@ -174,7 +174,10 @@ def _import_class(path: str, source: Path, allow: tuple[str, ...]) -> None:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a plugin may well call sys.exit() while it is imported
-        raise PluginError(f"{path} cannot be imported: {describe_import_error(error, module)} ← {source}") from error
+        hint = registry.install_hint(path) if isinstance(error, ImportError | AttributeError) else ""
+        raise PluginError(
+            f"{path} cannot be imported: {describe_import_error(error, module)}{hint} ← {source}"
+        ) from error
     if not isinstance(cls, type):
         raise UsageError(f"{path} is not a class. ← {source}")
     if not is_allowed(f"{cls.__module__}.{cls.__qualname__}", allow):
@@ -188,10 +191,12 @@ def _check_allowed(path: str, source: Path, allow: tuple[str, ...]) -> None:
     if not is_allowed(path, allow):
         if reason := stdlib_reason(path):
             raise UsageError(f"the class path {path!r:.200} is not imported: {reason}. ← {source}")
+        way = registry.install_hint(path) or (
+            f"\nInstall the package of {module.partition('.')[0] or path}, or, if you trust the module, add: "
+            f"--allow-import {module}"
+        )
         raise PluginError(
-            f"the model needs {path}, and no installed package provides it as a part of zoo.\n"
-            f"Install the package of {module.partition('.')[0] or path}, or, if you trust the module, add: "
-            f"--allow-import {module} ← {source}"
+            f"the model needs {path}, and no installed package provides it as a part of zoo.{way} ← {source}"
         )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from zoo import registry
 from zoo.data.tokenizer import Tokenizer
 from zoo.errors import CheckpointError, NonFiniteError, UsageError
 from zoo.inference.find_run import ModelLocation
@@ -21,7 +22,8 @@ from zoo.parts.int8 import quantize
 if TYPE_CHECKING:
     from zoo.tasks.task import Task
 
-ABILITIES = ("generate", "translate", "classify", "score", "fill", "tag", "transcribe", "chat")
+# methods that are named to the user, besides those that a command of an installed package calls by its own name
+ABILITIES = ("generate", "translate", "classify", "score", "transcribe", "chat")
 
 
 class GeneratedText(NamedTuple):
@@ -80,15 +82,16 @@ class Trained:
         return f"{type(self).__name__}({self.task_name}, {self.place.weights})"
 
     def __getattr__(self, name: str) -> Any:
-        if name in ABILITIES:
+        if name in ABILITIES or registry.parts_called("command", name):
             own = ", ".join(self.abilities)
             raise CannotError(f"{self.place.folder} is a {self.task_name}: it can {own}, and cannot {name}.")
         raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
 
     @property
     def abilities(self) -> list[str]:
-        """The methods among ABILITIES that it supports."""
-        return [one for one in ABILITIES if hasattr(type(self), one)]
+        """The methods that it has of ABILITIES, and those that commands are named after."""
+        names = dict.fromkeys([*ABILITIES, *(part.name.lower() for part in registry.parts("command"))])
+        return [name for name in names if hasattr(type(self), name) and not hasattr(Trained, name)]
 
     @property
     def task(self) -> Task:

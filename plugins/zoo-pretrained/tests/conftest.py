@@ -8,7 +8,7 @@ import importlib.metadata
 
 import pytest
 import torch
-from package_metadata import PROJECT, read_again, write_metadata
+from package_metadata import PROJECT, TEXT_PROJECT, read_again, write_metadata
 
 from zoo import registry
 
@@ -17,15 +17,16 @@ torch.set_num_threads(1)
 
 @pytest.fixture(scope="module", autouse=True)
 def _registered(tmp_path_factory):
-    """The commands and families of this package are there, also where the tests of zoo leave plugins out."""
+    """The parts of this package and of zoo-text are there, also where the tests of zoo leave plugins out."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(registry.DISABLE_VARIABLE, raising=False)
-        try:
-            importlib.metadata.version(PROJECT["name"])
-        except importlib.metadata.PackageNotFoundError:
-            folder = tmp_path_factory.mktemp("site")
-            write_metadata(folder, PROJECT["name"], PROJECT["entry-points"])
-            patch.syspath_prepend(folder)
+        folder = tmp_path_factory.mktemp("site")
+        for project in (PROJECT, TEXT_PROJECT):
+            try:
+                importlib.metadata.version(project["name"])
+            except importlib.metadata.PackageNotFoundError:
+                write_metadata(folder, project["name"], project["entry-points"])
+        patch.syspath_prepend(folder)
         read_again()
         yield
     read_again()

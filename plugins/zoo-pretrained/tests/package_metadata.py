@@ -2,12 +2,21 @@
 
 import tomllib
 from pathlib import Path
+from typing import Any
 
 from zoo import registry
 from zoo.cli import find_command
 from zoo.plugins import discovery
 
-PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+def read_project(folder: Path) -> dict[str, Any]:
+    """The section ``project`` of a package's pyproject.toml."""
+    content: dict[str, Any] = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return content
+
+
+PROJECT = read_project(Path(__file__).parents[1])
+TEXT_PROJECT = read_project(Path(__file__).parents[2] / "zoo-text")  # which has the tasks of some families
 
 
 def write_metadata(folder: Path, name: str, points: dict[str, dict[str, str]]) -> None:

@@ -10,7 +10,7 @@ from zoo_pretrained.hf_export import export_pretrained
 
 import zoo
 from zoo.cli import main
-from zoo.data.dialogue import Conversation, Turn
+from zoo.data.conversation import Conversation, Turn
 from zoo.data.tokenizer import BOS, CLS, EOS, MASK, PAD, Tokenizer
 
 TEXT = "the quick <eos> brown fox, 12 × naïve"
@@ -222,4 +222,4 @@ def test_an_export_of_a_model_of_dialogues_has_the_chat_template(tmp_path):
     messages.append({"role": "user", "content": "And before?"})
     ids = theirs.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
     turns = Conversation(Turn(message["role"], message["content"]) for message in messages)
-    assert ids == zoo.load(run)._start(turns)
+    assert ids == zoo.load(run).encode_prompt(turns)

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch.utils.data import get_worker_info
+from zoo_text.data.labelled import LabelledText, TextLabels
+from zoo_text.data.labelledfiles import LabelledFiles
 
 from faults import planted
 from zoo.data.document_files import DocumentFiles
 from zoo.data.imagedata import ArrayPixels, ImageData, Split
 from zoo.data.images import ImageFolder, NpzImages
-from zoo.data.labelled import LabelledText, TextLabels
-from zoo.data.labelledfiles import LabelledFiles
 from zoo.data.text import Corpus, TextData, TextFiles
 from zoo.data.textstream import RowReader, TextRows, TextStream
 from zoo.errors import UsageError

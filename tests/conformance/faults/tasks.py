@@ -2,12 +2,12 @@
 
 import torch
 import torch.nn.functional as F
+from zoo_text.tasks.labelling import SequenceClassification, TokenClassification
+from zoo_text.tasks.masked import MaskedLM
 
 from faults import planted
 from zoo.models.loss import cross_entropy
-from zoo.tasks.labelling import SequenceClassification, TokenClassification
 from zoo.tasks.lm import CausalLM
-from zoo.tasks.masked import MaskedLM
 from zoo.tasks.task import Loss
 from zoo.tasks.translation import Translation
 

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import AdamW
+from zoo_text.tasks.labelling import SequenceClassification, TextClassification
 
 from zoo.models.initialization import initialize, preserve_rng
-from zoo.tasks.labelling import SequenceClassification, TextClassification
 from zoo.tasks.schedule import Linear
 from zoo.tasks.task import OptimizerFactory, ScheduleFactory, required_sizes
 from zoo.value_checks import a_rate, at_least

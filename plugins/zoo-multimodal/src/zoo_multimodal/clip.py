@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import AdamW
 from torchmetrics import MeanMetric
+from zoo_text.models.encoder import TextClassifier
 
 from zoo.errors import UsageError
-from zoo.models.encoder import TextClassifier
 from zoo.models.initialization import initialize, preserve_rng
 from zoo.models.vit import ViT
 from zoo.tasks.schedule import Cosine

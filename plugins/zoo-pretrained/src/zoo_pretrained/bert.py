@@ -12,8 +12,8 @@ from zoo_pretrained.family import ACTIVATION_NAMES, Config, Family, Options, act
 from zoo_pretrained.tensor_mapping import MappedTensors, Stacked, TensorRule, Tensors, Transform
 from zoo_pretrained.vit import CLASSES, classes
 
-MASKED = "zoo.tasks.masked.MaskedLM"
-TEXTS, TOKENS = "zoo.tasks.labelling.SequenceClassification", "zoo.tasks.labelling.TokenClassification"
+MASKED = "zoo_text.tasks.masked.MaskedLM"
+TEXTS, TOKENS = "zoo_text.tasks.labelling.SequenceClassification", "zoo_text.tasks.labelling.TokenClassification"
 PAIRS = "BertForPreTraining"
 READ = {
     "vocab_size": size(30522), "hidden_size": size(768), "num_hidden_layers": size(12),

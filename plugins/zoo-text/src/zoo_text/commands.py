@@ -1,0 +1,47 @@
+"""The commands of this package, as data. Needs no torch."""
+
+from __future__ import annotations
+
+from zoo.cli.commands import SPLIT, TEXTS
+from zoo.command_line import USE, Command, Option, json_option
+from zoo.config.fit_options import MODEL_RUN, WHERE
+
+
+class Fill(Command):
+    """Put the likeliest token into each [MASK] of a text."""
+
+    group = USE
+    runs = "zoo_text.use_commands:fill"
+    arguments = (MODEL_RUN,)
+    options = (
+        Option(
+            "text",
+            "a text with [MASK], any number of times; else the lines of standard input",
+            metavar="TEXT",
+            repeats=True,
+        ),
+        Option("top", "tokens per blank, with --json (5)", int, metavar="N", above=0),
+        SPLIT,
+        json_option("one JSON object per text: text, filled, blanks"),
+        *WHERE,
+    )
+    examples = ('zoo fill mlm-tiny --text "a [MASK] of text"', "zoo fill mlm-tiny --top 3 --json < texts.txt")
+    surplus = "a text is written with --text"
+    only_prints = True
+
+
+class Tag(Command):
+    """Name each token of a text: the token, a tab, its class."""
+
+    group = USE
+    runs = "zoo_text.use_commands:tag"
+    arguments = (MODEL_RUN,)
+    options = (
+        TEXTS,
+        SPLIT,
+        json_option("one JSON object per text: text, tokens"),
+        *WHERE,
+    )
+    examples = ('zoo tag roles-tiny --text "return x"', "zoo tag roles-tiny --json < code.txt")
+    surplus = "a text is written with --text"
+    only_prints = True

@@ -1,0 +1,259 @@
+"""Pairs of answers of which one is preferred: made from a text, or read from files of JSON lines."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, cast
+
+import numpy as np
+import torch
+
+from zoo.data.batches import BatchDataset, generator, round_up, sample_sentence
+from zoo.data.data import Data, at_least, log_once, require_fraction, split_by_content, tell_repeated
+from zoo.data.read import find_place, raw_lines
+from zoo.data.stdlib import StdlibDocs
+from zoo.data.text import TextData
+from zoo.data.tokenizer import EOS, Tokenizer
+from zoo.errors import UsageError
+from zoo.io import atomic_files, limits
+from zoo_text.data.derived import FromText, Stream
+
+RECIPES = "dpo-tiny"
+SPLIT = 20180111  # fixed seed of the split
+KEYS = ("prompt", "chosen", "rejected")
+
+
+class Preference(NamedTuple):
+    """Tokens of a prompt, of the preferred answer and of the other one, (T,) each."""
+
+    prompt: np.ndarray
+    chosen: np.ndarray
+    rejected: np.ndarray
+
+
+class PreferenceRows(BatchDataset):
+    """Pairs of texts with one prompt, padded on the right; a subclass has the pairs."""
+
+    def __init__(self, max_length: int) -> None:
+        self.max_length = max_length
+
+    @abstractmethod
+    def pair(self, index: int, epoch: int) -> Preference:
+        """One sample as it looks in an epoch."""
+
+    def batch(self, indices: np.ndarray, epoch: int) -> dict[str, Any]:
+        """``chosen`` and ``rejected`` (B, T): prompt and answer, ``…_valid`` (B, T): False at padding, and ``prompt``
+        (B,): the tokens of each prompt.
+        """
+        pairs = [self.pair(index, epoch) for index in indices.tolist()]
+        columns: dict[str, Any] = {}
+        for name in ("chosen", "rejected"):
+            rows = [np.concatenate([pair.prompt, getattr(pair, name)]) for pair in pairs]
+            width = int(round_up(max(map(len, rows)), self.max_length))
+            tokens = np.zeros((len(rows), width), np.int64)
+            for row, own in enumerate(rows):
+                tokens[row, : len(own)] = own
+            valid = np.arange(width) < np.array([len(own) for own in rows])[:, None]
+            columns |= {name: torch.from_numpy(tokens), f"{name}_valid": torch.from_numpy(valid)}
+        return {**columns, "prompt": torch.tensor([len(pair.prompt) for pair in pairs])}
+
+
+class ContinuedRows(PreferenceRows):
+    """Pieces of a text: what follows a prompt there is preferred to what does not."""
+
+    def __init__(self, stream: Stream, max_length: int, prompt: int, against: str) -> None:
+        super().__init__(max_length)
+        self.stream, self.prompt, self.against = stream, prompt, against
+        self.count = len(stream.tokens) // max_length  # whole pieces alone
+
+    def __len__(self) -> int:
+        return self.count
+
+    def pair(self, index: int, epoch: int) -> Preference:
+        """A piece whose answer has from half of the room to all of it, drawn from (seed, epoch, index)."""
+        draw, tokens = generator(*self.stream.key(epoch), 5, index), self.stream.tokens
+        places, _ = self.stream.places(np.array([index]), epoch, self.max_length)
+        piece, room = np.asarray(tokens)[places[0]].astype(np.int64), self.max_length - self.prompt
+        lengths = draw.integers(max(1, room // 2), room + 1, 2)
+        answer = piece[self.prompt : self.prompt + lengths[0]]
+        if self.against == "shuffled":
+            other = draw.permutation(answer)
+        else:
+            start = int(draw.integers(0, len(tokens) - lengths[1] + 1))
+            other = np.asarray(tokens[start : start + lengths[1]]).astype(np.int64)
+        return Preference(piece[: self.prompt], answer, other)
+
+
+class Preferences(FromText):
+    """Preferences made from a text: how it goes on is preferred to another answer, drawn anew in every epoch.
+
+    A small, exact source for what learns from pairs. Pairs of people's choices are read by PreferenceFiles.
+    """
+
+    def __init__(
+        self,
+        text: Callable[[], TextData] = StdlibDocs,
+        prompt: int | None = None,
+        against: Literal["shuffled", "elsewhere"] = "shuffled",
+        seed: int | None = None,
+    ) -> None:
+        """
+        Args:
+            text: any text data module; its max_length is that of a prompt and an answer.
+            prompt: tokens of a prompt; half of max_length unless given.
+            against: the other answer: the same tokens in another order, or what stands elsewhere in the text.
+            seed: of the answers; the text's unless given.
+        """
+        super().__init__(text, seed)
+        self.prompt = self.max_length // 2 if prompt is None else prompt
+        at_least(1, prompt=self.prompt)
+        if self.max_length - self.prompt < 2:
+            raise UsageError(f"prompt is {self.prompt}: an answer needs 2 of the {self.max_length} tokens of a row")
+        if against not in ("shuffled", "elsewhere"):
+            raise UsageError(f"against is {against!r}: it must be shuffled or elsewhere")
+        self.against = against
+
+    def make_dataset(self, stream: Stream, split: str) -> BatchDataset:
+        """The pairs of a split. Raises UsageError where it has no whole piece."""
+        rows = ContinuedRows(stream, self.max_length, self.prompt, self.against)
+        if not len(rows):
+            raise UsageError(f"the {split} split has fewer than max_length={self.max_length} tokens: no pair fits")
+        return rows
+
+    def recipe(self) -> dict[str, Any]:
+        """The options that change rows."""
+        return {"prompt": self.prompt, "against": self.against, "max_length": self.max_length}
+
+
+class FileRows(PreferenceRows):
+    """The pairs of a file, the same in every epoch."""
+
+    def __init__(self, pairs: Sequence[Preference], max_length: int) -> None:
+        super().__init__(max_length)
+        self.pairs = pairs
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def pair(self, index: int, epoch: int) -> Preference:
+        """The pair of this number."""
+        return self.pairs[index]
+
+
+class PreferenceFiles(Data):
+    """Pairs of answers from a file of JSON lines, ``{"prompt": …, "chosen": …, "rejected": …}`` each.
+
+    An answer ends with <eos>. A pair is left out where prompt and answer have more than ``max_length`` tokens. The
+    test split is the validation split.
+    """
+
+    gives = "texts"
+
+    def __init__(
+        self,
+        path: str,
+        tokenizer: str,
+        val_path: str | None = None,
+        val_fraction: float = 0.1,
+        max_length: int = 256,
+        batch_size: int = 16,
+        num_workers: int = 0,
+        seed: int | None = None,
+    ) -> None:
+        """
+        Args:
+            path: a file of JSON lines.
+            tokenizer: folder of the run that training starts from, or a tokenizer.json.
+            val_path: a file that validates, instead of a share of the pairs.
+            val_fraction: share of the pairs, equal ones together, that validates.
+            max_length: most tokens of a prompt and an answer.
+            batch_size: pairs per batch and process.
+            num_workers: processes that load batches; 0 loads in the training process.
+            seed: of the order; the run's unless given.
+        """
+        super().__init__(batch_size, num_workers, seed)
+        at_least(3, max_length=max_length)
+        require_fraction(val_fraction=val_fraction)
+        self.paths = {"train": path, "val": val_path}
+        self.tokenizer_path, self.max_length, self.val_fraction = tokenizer, max_length, val_fraction
+
+    @classmethod
+    def sample_files(cls, folder: Path, seed: int) -> dict[str, Any]:
+        """Write a tokenizer and random pairs; the options that read them."""
+        Tokenizer.bytes([EOS, f"<{seed}>"]).save(folder / "tokenizer.json")
+        for number, split in enumerate(("train", "val")):
+            draw = generator(seed, number)
+            lines = [{key: sample_sentence(draw, 4) for key in KEYS} for _ in range(40 if split == "train" else 12)]
+            atomic_files.write_text(folder / f"{split}.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+        return {"path": str(folder / "train.jsonl"), "val_path": str(folder / "val.jsonl"), "tokenizer": str(folder)}
+
+    def load(self) -> None:
+        """Read and encode the pairs. Raises UsageError that names a line which is none, or has no token."""
+        self.tokenizer = Tokenizer.of_run(self.tokenizer_path)
+        if self.tokenizer.eos is None:
+            raise UsageError(f"the tokenizer {self.tokenizer_path} has no {EOS}, with which an answer ends.")
+        texts = {split: read_pairs(find_place(path)) for split, path in self.paths.items() if path is not None}
+        if "val" not in texts:
+            validates = split_by_content(texts["train"], self.val_fraction, [SPLIT])
+            every = list(zip(texts["train"], validates, strict=True))
+            texts = {name: [one for one, held_out in every if held_out == (name == "val")] for name in ("train", "val")}
+        else:
+            tell_repeated(texts, "pairs")
+        content = hashlib.sha256(self.tokenizer.to_json().encode() + str(self.max_length).encode())
+        for split, pairs in sorted(texts.items()):
+            content.update(f"{split} {json.dumps(pairs)}".encode())
+        self._fingerprint = content.hexdigest()
+        encoded = {split: [pair for one in pairs if (pair := self.encode(one))] for split, pairs in texts.items()}
+        for split, whole in encoded.items():
+            if missing := len(texts[split]) - len(whole):
+                log_once(f"{missing} {split} pairs have more than max_length={self.max_length} tokens: left out")
+            if not whole:
+                raise UsageError(f"the {split} split has no pair of at most max_length={self.max_length} tokens.")
+        rows = {split: FileRows(pairs, self.max_length) for split, pairs in encoded.items()}
+        self.datasets = {"test": rows["val"], **rows}
+
+    def encode(self, texts: tuple[str, str, str]) -> Preference | None:
+        """The tokens of a pair; None where they are more than ``max_length``."""
+        end = [cast(int, self.tokenizer.eos)]
+        prompt, *answers = (self.tokenizer.encode(text) for text in texts)
+        prompt = prompt or end  # a document begins behind <eos>
+        pair = Preference(*(np.array(one, np.int64) for one in (prompt, *([*answer, *end] for answer in answers))))
+        return pair if len(pair.prompt) + max(len(pair.chosen), len(pair.rejected)) <= self.max_length else None
+
+    def sizes(self) -> dict[str, int]:
+        """The size of the vocabulary."""
+        self.ready()
+        return {"vocab_size": self.tokenizer.vocab_size}
+
+    def fingerprint(self) -> str:
+        """SHA-256 of tokenizer and pairs."""
+        self.ready()
+        return self._fingerprint
+
+    def save(self, folder: Path) -> None:
+        """Write the tokenizer into a folder."""
+        self.ready()
+        self.tokenizer.save(folder / "tokenizer.json")
+
+
+def read_pairs(path: Path) -> list[tuple[str, str, str]]:
+    """Prompt, chosen and rejected answer of every line. Raises UsageError that names a line which has them not."""
+    pairs: list[tuple[str, str, str]] = []
+    for number, line in enumerate(raw_lines(path, RECIPES), 1):
+        try:
+            content = limits.parse_json(line.decode("utf-8"), f"{path}:{number}")
+        except ValueError as error:
+            raise UsageError(f"{path}:{number} is no JSON in UTF-8: {error}") from error
+        texts: list[Any] = [content.get(key) for key in KEYS] if isinstance(content, dict) else []
+        if not texts or not all(isinstance(text, str) for text in texts):
+            raise UsageError(f"{path}:{number} must be an object with texts named {', '.join(KEYS)}.")
+        if texts[1] == texts[2]:
+            raise UsageError(f"{path}:{number}: chosen and rejected are the same answer, which says nothing.")
+        pairs.append((texts[0], texts[1], texts[2]))
+    if len(pairs) < 2:
+        raise UsageError(f"{path} holds {len(pairs)} pairs: at least 2 are needed.")
+    return pairs

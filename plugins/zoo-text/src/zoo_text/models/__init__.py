@@ -1,0 +1,1 @@
+"""Networks of the text tasks, in plain torch."""

@@ -1,0 +1,1 @@
+"""Text tasks: a network, its loss and its metrics."""
