@@ -47,9 +47,9 @@ def run(options: ParsedOptions) -> int:
         raise UsageError("--tries is the number of variants of a series: add --series FILE")
     comparison = read_comparison(options)
     if options.get("emit"):
-        from zoo.compare import emit_jobs
+        from zoo.compare import executor
 
-        return emit_jobs.run(options, comparison)
+        return executor.emit(options, comparison)
     for name in ("shards", "resources"):
         if options.get(name):
             raise UsageError(f"--{name} is for job files: add --emit slurm, k8s or sh.")
