@@ -35,9 +35,9 @@ fi
 
 
 def files_of(kind, shards=3, words=WORDS, resources=None):
-    chosen = find_executor(kind)
-    resources = parse_resources(chosen, RESOURCES[kind] if resources is None else resources)
-    return make_files(chosen, ShardedCommand(words, "norm+ffn", shards, resources))
+    executor_of_kind = find_executor(kind)
+    resources = parse_resources(executor_of_kind, RESOURCES[kind] if resources is None else resources)
+    return make_files(executor_of_kind, ShardedCommand(words, "norm+ffn", shards, resources))
 
 
 @pytest.fixture

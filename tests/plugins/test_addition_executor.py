@@ -138,7 +138,7 @@ def test_a_package_that_is_at_fault_is_named(flux, zoo, name):
     assert zoo(*WORDS, "sh")[0] == 0
 
 
-class Plain(Executor):
+class OneAfterAnother(Executor):
     """One job after the other. Resources: cores."""
 
     resources = (Resource("cores", COUNT, "1"),)
@@ -201,13 +201,13 @@ def test_a_fault_of_what_is_emitted_is_found(check_name, name):
             return [line.replace("{cwd}", str(Path.cwd())).replace("{time}", str(next(times))) for line in lines]
 
         fields = {**fields, "lines": property(changing_lines)}
-    faulty = type("Plain", (Plain,), {**fields, "__doc__": Plain.__doc__})
+    faulty = type("OneAfterAnother", (OneAfterAnother,), {**fields, "__doc__": OneAfterAnother.__doc__})
     outcome = next(check for check in checks(faulty) if check.name == check_name).outcome()
     assert (outcome.status, word in outcome.sentence) == ("FAIL", True), outcome.sentence
 
 
 def test_without_a_fault_every_check_passes(tmp_path):
-    outcomes = [check.outcome() for check in checks(Plain) if check.name != "description_is_light"]
+    outcomes = [check.outcome() for check in checks(OneAfterAnother) if check.name != "description_is_light"]
     assert [outcome.sentence for outcome in outcomes if outcome.status != "ok"] == []
-    calls, _ = start_jobs(Plain(), tmp_path)
+    calls, _ = start_jobs(OneAfterAnother(), tmp_path)
     assert len(calls) == 4

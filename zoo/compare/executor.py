@@ -116,16 +116,16 @@ def find_executor(name: str) -> Executor:
 
 def parse_resources(executor: Executor, text: str | None) -> dict[str, str]:
     """The resources of each job, ``gpus=1,time=04:00:00``. Raises UsageError for unknown, wrong and missing ones."""
-    known, result = {resource.name: resource for resource in executor.resources}, {}
+    declared, result = {resource.name: resource for resource in executor.resources}, {}
     for piece in text.split(",") if text else ():
         name, _, value = piece.partition("=")
-        if name not in known:
+        if name not in declared:
             raise UsageError(
                 f"--resources {piece!r:.60}: jobs for {executor.name} have no {name!r:.40}."
-                f"{registry.suggest(name, known)} There are: {', '.join(known) or 'none'}."
+                f"{registry.suggest(name, declared)} There are: {', '.join(declared) or 'none'}."
             )
-        if not re.fullmatch(known[name].pattern, value):
-            raise UsageError(f"--resources {piece!r:.60}: write it as {name}={known[name].example}")
+        if not re.fullmatch(declared[name].pattern, value):
+            raise UsageError(f"--resources {piece!r:.60}: write it as {name}={declared[name].example}")
         result[name] = value
     for resource in executor.resources:
         if resource.required and resource.name not in result:

@@ -62,9 +62,9 @@ def start_jobs(executor: Executor, folder: Path, fails: str = "") -> tuple[list[
         )
     except subprocess.TimeoutExpired:
         require(False, f"`{line}` has not ended after {LIMIT:.0f} seconds, with the programs of `stand_ins`.")
-    made = [path.read_text().split("\0")[:-1] for path in sorted(calls.iterdir())]
-    require(bool(made), f"`{line}` calls no zoo: {(done.stderr or done.stdout)[-300:]!r}")
-    return made, done.stdout + done.stderr
+    calls_of_zoo = [path.read_text().split("\0")[:-1] for path in sorted(calls.iterdir())]
+    require(bool(calls_of_zoo), f"`{line}` calls no zoo: {(done.stderr or done.stdout)[-300:]!r}")
+    return calls_of_zoo, done.stdout + done.stderr
 
 
 def shards_of(calls: Sequence[Sequence[str]]) -> list[str]:

@@ -58,15 +58,15 @@ def build_part(part: Part, base: type[DescribedT]) -> DescribedT:
     if not issubclass(cls, base):
         raise PluginError(f"{part}: {cls.__name__} is no subclass of {base.__module__}.{base.__qualname__}")
     try:
-        built = cls()
-        problem = built.problem()
+        described = cls()
+        problem = described.problem()
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a plugin may call sys.exit() anywhere
         raise PluginError(f"{part} cannot be made: {type(error).__name__}: {error}") from error
     if problem:
         raise PluginError(f"{part}: {problem}")
-    return built
+    return described
 
 
 def python_mismatch(part: Part) -> str:
