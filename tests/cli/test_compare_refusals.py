@@ -126,7 +126,7 @@ def lose_looks(design):
     from zoo.compare import journal
 
     names = ("default", "norm=good", "dim=128", "dim=128,norm=good")
-    question = journal.Question("loss", "last", "default", (1, 2), names)
+    question = journal.RunsQuestion("loss", "default", "last", seeds=(1, 2), variants=names)
     journal.append_event(
         home(design), journal.Event(journal.LOOK, question, 4, {"verdicts": dict.fromkeys(names, "better")})
     )

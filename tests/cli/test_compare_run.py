@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from filelock import FileLock, Timeout
 
+from tests.compare.fabricate import WHOLE
 from zoo.cli import main
 from zoo.compare import journal, run_comparison
 from zoo.compare.plan import Point
@@ -64,7 +65,7 @@ def write_run(folder, loss):
     """The record of a finished run."""
     seed, reached = int(folder.name[1:]), {"loss": loss}
     record = {
-        "format": 1, "recipe": "toy", "variant": folder.parent.name, "seed": seed,
+        **WHOLE, "recipe": "toy", "variant": folder.parent.name, "seed": seed,
         "choices": {"norm": folder.parent.name}, "goals": {"loss": "min"}, "data": {"class": "Toy", "fingerprint": "f"},
         "start": {"w": str(seed)}, "batches": {"digest": str(seed), "count": 1, "first": []}, "steps": 1, "tokens": 10,
         "validations": [{"step": 1, "tokens": 10, **reached}], "best": reached, "last": reached, "finished": True,

@@ -38,7 +38,7 @@ def site(tmp_path, monkeypatch):
     home = tmp_path / "runs" / "lm-tiny" / "compare" / "position"
     record = comparison_folder.Record(tuple(folders), "default", varied=("model.position",), at="last")
     comparison_folder.save_record(home, record)
-    options = Options(series=str(tmp_path / "series.json"))
+    options = Options(test="t", series=str(tmp_path / "series.json"))
 
     def look():
         record = comparison_folder.load_record(home)

@@ -314,7 +314,7 @@ def test_an_estimate_comes_from_finished_runs(fits):
 def test_a_comparison_is_kept_by_paths_that_may_move_together(tmp_path):
     place = comparison_folder.comparison_path(tmp_path / "runs", "toy", "position")
     record = comparison_folder.Record(
-        (tmp_path / "runs/toy/a/s1",), "a", "loss", "flops=1e9", {"a": "lr 1"}, "zoo compare toy"
+        (tmp_path / "runs/toy/a/s1",), "a", "loss", "flops=1e9", {"a": "lr 1"}, "zoo compare toy", ("lr",)
     )
     comparison_folder.save_record(place, record)
     assert comparison_folder.load_record(place) == record

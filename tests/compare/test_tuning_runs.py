@@ -5,6 +5,7 @@ import math
 
 import pytest
 
+from tests.compare.fabricate import WHOLE
 from tests.compare.fake_zoo import Costs, Fits
 from zoo.compare import prepare_runs, tuning_runs
 from zoo.compare.plan import Comparison
@@ -32,7 +33,7 @@ def finish(folder, loss, best=None, seconds=2.0):
     figures = {"loss": loss, "acc": None if loss is None else -loss}
     best_figures = figures if best is None else {"loss": best, "acc": -best}
     record = {
-        "format": 1, "recipe": "toy", "variant": folder.parent.name, "seed": int(folder.name[1:]),
+        **WHOLE, "recipe": "toy", "variant": folder.parent.name, "seed": int(folder.name[1:]),
         "goals": {"loss": "min", "acc": "max"}, "tokens": 10, "steps": 100, "finished": loss is not None,
         "diverged": loss is None, "last": figures, "best": best_figures, "validations": [figures],
         "cost": {"seconds": seconds},

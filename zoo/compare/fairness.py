@@ -94,8 +94,6 @@ COVERED = ("trainer.max_steps", "trainer.max_epochs", "trainer.precision", "trai
 # with other values of these, two figures are measured on different data
 MEASURED = ("trainer.limit_val_batches", "trainer.limit_test_batches", "trainer.overfit_batches")
 TRAINING = ("lr", "optimizer", "schedule")  # options of a model that are about its training
-UNKNOWN_CODE = "no record of its code and its whole configuration (an earlier version of zoo made it), so whether "\
-    "they are the same is not known"  # fmt: skip
 
 
 def default_baseline(groups: Iterable[str]) -> str:
@@ -145,12 +143,9 @@ def find_flags(
 
 
 def code_flags(groups: Groups, base: str) -> list[Flag]:
-    """Flags for runs that were made with different sources of zoo or of a plugin, and for those that do not say."""
-    unknown, result = Findings(groups), []
+    """Flags for runs that were made with different sources of zoo or of a plugin."""
+    result = []
     runs = [(variant, seed, run) for variant, seeds in groups.items() for seed, run in seeds.items()]
-    for variant, _, run in runs:
-        if not run.code:
-            unknown.add("code", UNKNOWN_CODE, run, variant)
     for module in dict.fromkeys(module for _, _, run in runs for module in run.code):
         versions: dict[str, tuple[Mapping[str, Any], dict[str, list[int]]]] = {}
         for variant, seed, run in sorted(runs, key=lambda one: one[0] != base):
@@ -166,7 +161,7 @@ def code_flags(groups: Groups, base: str) -> list[Flag]:
                 "in another --runs DIR or after moving these away"
             )
             result.append(Flag(sentence, True, "code", () if base in where else tuple(where)))
-    return [*result, *_library_flags(groups, base), *unknown.flags()]
+    return [*result, *_library_flags(groups, base)]
 
 
 def _library_flags(groups: Groups, base: str) -> list[Flag]:
@@ -252,16 +247,14 @@ def config_flags(groups: Groups, base: str, varied: Collection[str] | None) -> l
     for variant, runs in groups.items():
         one = _first(runs) if runs else None
         for run in runs.values():
-            if one is None or not (run.config and one.config):
-                continue
-            if names := _differing_options(run, one):
+            if one is not None and (names := _differing_options(run, one)):
                 which = (
                     f"{names[0]} {_value_text(run, names[0])} (s{run.seed}), {_value_text(one, names[0])} (s{one.seed})"
                 )
                 sentence = f"{NOT_COMPARABLE}: seeds of {short_names(groups)[variant]} differ in {which}"
                 result.append(Flag(sentence, True, "settings", () if variant == base else (variant,)))
                 break
-        if one is None or variant == base or not (one.config and against.config):
+        if one is None or variant == base:
             continue
         names = _differing_options(one, against)
         training = [name for name in names if ("." in name and not name.startswith("data.")) or name in TRAINING]
@@ -598,7 +591,7 @@ def _data_text(value: tuple[str, str]) -> str:
 
 def _goals_text(value: tuple[str, tuple[tuple[str, str], ...]]) -> str:
     prediction, goals = value
-    return join_words([f"{name} ({goal})" for name, goal in goals]) + (f" of {prediction}" if prediction else "")
+    return join_words([f"{name} ({goal})" for name, goal in goals]) + f" of {prediction}"
 
 
 # components of tensor names that depend on an option; those of every other option contain its own name
@@ -615,11 +608,6 @@ def pair_flags(groups: Groups, base: str) -> list[Flag]:
     findings, label = Findings(groups), short_names(groups)[base]
     for variant, runs in groups.items():
         for seed, run in runs.items():
-            for name, description in (("batches", "batches"), ("start", "initial tensors")):
-                if not getattr(run, name):
-                    findings.add(
-                        name, f"no record of its {description}, so whether they are the same is not known", run, variant
-                    )
             against = groups[base].get(seed)
             if against is None or variant == base:
                 continue

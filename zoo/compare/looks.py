@@ -350,10 +350,9 @@ def _read_looks(folder: Path) -> list[Look]:
         return []
     try:
         content: Any = limits.read_json(path)
-        if content["format"] == FORMAT:
-            check_digest(content)
-        elif content["format"] != 1:  # without digests
+        if content["format"] != FORMAT:
             raise ValueError(f"format {content['format']!r}")
+        check_digest(content)
         return list(map(_parse_look, content["looks"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise UsageError(
@@ -368,14 +367,13 @@ def _parse_look(content: Mapping[str, Any]) -> Look:
         raise ValueError(f"test {content['test']!r:.20}")
     seeds = {str(name): tuple(int(seed) for seed in numbers) for name, numbers in content["seeds"].items()}
     level, spent, budget = (float(content[name]) for name in ("level", "spent", "budget"))
-    candidates = int(content.get("candidates", 1))
+    candidates = int(content["candidates"])
     planned = tuple(map(int, content.get("planned", ())))
     limit = ALPHA if planned else min(level * candidates * (1 + 1e-9), ALPHA)
     if not (0 <= spent <= limit and 0 <= level <= ALPHA and 0 < budget <= ALPHA * (1 + 1e-9)):
         raise ValueError(f"level {level:g}, of which {spent:g} spent, of a budget of {budget:g}")  # decides by chance
     runs = {
-        str(name): {str(seed): str(digest) for seed, digest in each.items()}
-        for name, each in content.get("runs", {}).items()
+        str(name): {str(seed): str(digest) for seed, digest in each.items()} for name, each in content["runs"].items()
     }
     decided = {str(name): _parse_result(result) for name, result in content.get("decided", {}).items()}
     verdicts = dict(content["verdicts"])

@@ -322,9 +322,9 @@ def append_plan(
 ) -> None:  # fmt: skip
     """Write down in the journal what is asked, before the runs."""
     arms = stages[-1].ready.arms
-    question = journal.Question(
-        (record.goal or first_goal(meter, arms[0])).removeprefix("val/"), comparison.at, arms[0].name,
-        comparison.seeds, tuple(arm.name for arm in arms), comparison.margin, options.get("test") or "t",
+    question = journal.RunsQuestion(
+        (record.goal or first_goal(meter, arms[0])).removeprefix("val/"), arms[0].name, comparison.at,
+        comparison.margin, options.get("test"), seeds=comparison.seeds, variants=tuple(arm.name for arm in arms),
     )  # fmt: skip
     ended = sum(run_state.read_state(folder) in run_state.END_STATES for folder in record.folders)
     details = {"varied": list(record.varied or ()), "command": record.command, "until": comparison.until}
@@ -370,7 +370,7 @@ def describe_power(comparison: Comparison, variants: int, options: ParsedOptions
     whole = len(changes) > 1 and math.prod(count + 1 for count in changes) == variants + 1
     effects = sum(changes) + sum(a * b for a, b in itertools.combinations(changes, 2)) if whole else 0
     return looks.describe_power(
-        len(comparison.seeds), max(1, variants) + effects, options.get("test") or "t", comparison.until
+        len(comparison.seeds), max(1, variants) + effects, options.get("test"), comparison.until
     )
 
 
@@ -661,7 +661,7 @@ def next_look(
     from zoo.compare.looks import Question, parse_planned
 
     seeds = {row.variant: tuple(row.figures) for row in first.rows}
-    question = Question(first.goal, first.baseline, first.at, record.margin, options.get("test") or "t")
+    question = Question(first.goal, first.baseline, first.at, record.margin, options.get("test"))
     refusals = refuse_missing_seeds(looks.find_missing_seeds(seeds), [*seeds])
     refused = {name for flag in refusals for name in flag.variants}
     tested = {name: numbers for name, numbers in seeds.items() if name not in refused}
@@ -762,8 +762,10 @@ def look_and_record(record: comparison_folder.Record, options: ParsedOptions, ho
     answer = look_at_comparison(ledgers, options, record, home)
     events = journal.read_events(home)
     seeds = tuple(sorted({seed for row in answer.rows for seed in (*row.figures, *row.unfinished)}))
-    variants, test = tuple(row.variant for row in answer.rows), options.get("test") or "t"
-    question = journal.Question(answer.goal, answer.at, answer.baseline, seeds, variants, record.margin, test)
+    question = journal.RunsQuestion(
+        answer.goal, answer.baseline, answer.at, record.margin, options.get("test"), seeds=seeds,
+        variants=tuple(row.variant for row in answer.rows),
+    )  # fmt: skip
     figures = journal.run_figures(answer, home)
     changes = journal.changed_runs(
         events, question, figures, [os.path.relpath(folder, home) for folder in record.folders]

@@ -39,7 +39,7 @@ class RunRecord:
     choices: Mapping[str, Any] = field(default_factory=dict)
     goals: Mapping[str, str] = field(default_factory=dict)
     unit: str = "token"
-    prediction: str = ""  # what the goals judge; empty in records of zoo 0.1
+    prediction: str = ""  # what the goals judge
     data: Mapping[str, Any] = field(default_factory=dict)
     start: Mapping[str, str] = field(default_factory=dict)
     batches: Mapping[str, Any] = field(default_factory=dict)
@@ -52,9 +52,9 @@ class RunRecord:
     last: Mapping[str, Any] = field(default_factory=dict)
     finished: bool = False
     diverged: bool = False  # as recorded by the run; `diverged_on` also checks its figures
-    outcome: Mapping[str, Any] = field(default_factory=dict)  # state, step and cause; empty in runs of zoo 0.1
-    config: Mapping[str, Any] = field(default_factory=dict)  # the whole configuration by dotted keys, and
-    code: Mapping[str, Any] = field(default_factory=dict)  # the code by top-level module; both empty in runs of zoo 0.1
+    outcome: Mapping[str, Any] = field(default_factory=dict)  # state, step and cause
+    config: Mapping[str, Any] = field(default_factory=dict)  # the whole configuration by dotted keys
+    code: Mapping[str, Any] = field(default_factory=dict)  # by top-level module
     earlier_code: Sequence[Mapping[str, Any]] = ()
     resumed: Sequence[Mapping[str, Any]] = ()  # from which steps it went on with other options or data, and which
     test: Mapping[str, Any] = field(default_factory=dict)  # figures of the test split, where they were measured
@@ -159,17 +159,9 @@ def shared_goals(runs: Iterable[RunRecord]) -> dict[str, str]:
     if not records:
         return {}
     first = records[0]
-    return {
-        name: direction
-        for name, direction in first.goals.items()
-        if all(_same_prediction(run, first) and run.goals.get(name) == direction for run in records)
-    }
-
-
-def _same_prediction(run: RunRecord, other: RunRecord) -> bool:
-    if run.prediction and other.prediction:
-        return (run.prediction, run.unit) == (other.prediction, other.unit)
-    return (next(iter(run.goals)), run.unit) == (next(iter(other.goals)), other.unit)  # as far as an old record says
+    if any((run.prediction, run.unit) != (first.prediction, first.unit) for run in records):
+        return {}
+    return {name: way for name, way in first.goals.items() if all(run.goals.get(name) == way for run in records)}
 
 
 def check_one_task(ledgers: Sequence[RunRecord]) -> None:
@@ -182,8 +174,7 @@ def check_one_task(ledgers: Sequence[RunRecord]) -> None:
             tasks.setdefault((next(iter(one.goals)), one.unit, one.prediction), one.recipe)
     if len(tasks) > 1:
         by_task = "; ".join(
-            f"{recipe} by {goal} per {unit}{f' of {prediction}' * bool(prediction)}"
-            for (goal, unit, prediction), recipe in tasks.items()
+            f"{recipe} by {goal} per {unit} of {prediction}" for (goal, unit, prediction), recipe in tasks.items()
         )
         raise UsageError(f"these runs learn different tasks, which are judged by different figures: {by_task}.\n"
                          "Compare runs of one task.")  # fmt: skip
@@ -204,7 +195,7 @@ def parse_record(path: Path) -> RunRecord:
         crash = read_crash(path.parent)
         if crash:  # before its first record
             return RunRecord(path, recipe, variant, int(seed.group(1)) if seed else 0, outcome=crash)
-        return invalid(f"{path.parent} has no {LEDGER}: it has not saved one yet, or an older version of zoo made it")
+        return invalid(f"{path.parent} has no {LEDGER}: it has not saved one yet")
     except (OSError, ValueError) as error:
         return invalid(f"{path} is damaged: {' '.join(str(error).split())}")
     if not isinstance(content, dict) or "format" not in content or "variant" not in content:
@@ -214,15 +205,14 @@ def parse_record(path: Path) -> RunRecord:
     if content["format"] != FORMAT:
         return invalid(f"{path} has format {content['format']!r}, and this version of zoo reads format {FORMAT}")
     wrong = [name for name, kind in KINDS.items() if name in content and not isinstance(content[name], kind)]
-    missing = [name for name in ("recipe", "seed", "goals", "tokens", "finished") if name not in content]
+    missing = [name for name in KINDS if name not in content and name not in OPTIONAL]
     goals = content.get("goals")
     if wrong or missing or not goals or not all(goal in ("min", "max") for goal in goals.values()):
         return invalid(f"{path} is damaged: no valid {', '.join([*missing, *wrong]) or 'goals'}")
-    if not all(isinstance(each, dict) for each in content.get("validations", ())):
-        return invalid(f"{path} is damaged: no valid validations")
     inner = {
-        "batches": isinstance((content.get("batches") or {}).get("first", []), list),
-        "code": all(isinstance(each, dict) for each in (content.get("code") or {}).values()),
+        "validations": all(isinstance(validation, dict) for validation in content["validations"]),
+        "batches": isinstance(content["batches"].get("first", []), list),
+        "code": all(isinstance(module, dict) for module in content["code"].values()),
         "resumed": all(
             isinstance(each, dict) and isinstance(each.get("changes"), dict) for each in content.get("resumed") or ()
         ),
@@ -272,11 +262,12 @@ KINDS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("choices", "goals", "data", "start", "batches", "setting", "cost", "best", "last"), dict),
     **dict.fromkeys(("outcome", "config", "code", "test"), dict),
 }  # fmt: skip
-assert set(KINDS) <= {each.name for each in fields(RunRecord)}
+OPTIONAL = ("resumed", "test")  # of a run that was not resumed with other options; from a file beside the record
+assert set(KINDS) <= {field.name for field in fields(RunRecord)}
 
 
 def chosen_alike(one: object, other: object) -> bool:
-    """Whether two values of an option are the same; an option that an earlier version lacks is as if it were None."""
+    """Whether two values of an option are the same; an option that a run lacks is as if it were None."""
     missing = (None, "None", "none")
     return one == other or (one in missing and other in missing)
 

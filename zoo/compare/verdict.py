@@ -263,12 +263,10 @@ def _mean_unless_failed(figures: Sequence[float]) -> tuple[float, float]:
 
 
 def _with_settings(groups: Mapping[str, Seeds]) -> dict[str, dict[int, RunRecord]]:
-    """The same runs with settings of training among their choices, if all of them record their configuration."""
-    if not all(run.config for runs in groups.values() for run in runs.values() if run.goals):
-        return {name: dict(runs) for name, runs in groups.items()}
+    """The same runs with settings of training among their choices."""
     return {
         name: {seed: replace(run, choices={n: v if n in run.choices else setting_value_text(v)
-                                           for n, v in all_options(run).items()}) if run.config else run
+                                           for n, v in all_options(run).items()})
                for seed, run in runs.items()}
         for name, runs in groups.items()
     }  # fmt: skip
@@ -329,7 +327,7 @@ def _varied_choices(
     names = dict.fromkeys(name for runs in groups.values() for run in runs.values() for name in run.choices)
     tuned_options = _tuned_options(tuned)
     values = {name: {_value_or_none(runs, name) for runs in groups.values()} for name in names}
-    values["model"] = values.get("model", set()) - {NONE}  # records of zoo 0.1 do not say
+    values["model"] = values.get("model", set()) - {NONE}  # a run that crashed before its first record does not say
     if len(values["model"]) > 1:  # what one task lacks is part of the choice of the task
         values = {name: of_name - {NONE} for name, of_name in values.items()}
     return tuple(
@@ -339,7 +337,7 @@ def _varied_choices(
 
 
 def _value_or_none(runs: Seeds, name: str) -> str:
-    """An option's value as text; None and an option that an earlier version lacks are the same."""
+    """An option's value as text; None and an option that a run lacks are the same."""
     value = _choice(runs, name)
     return NONE if chosen_alike(value, None) else describe_values(value)
 
