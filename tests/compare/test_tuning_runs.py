@@ -75,7 +75,7 @@ def test_each_variant_gets_the_rate_that_is_best_for_it(fits, goal):
         if goal in (None, "loss")
         else {"0.1": -3.0}.items() <= (figures.items())
     )
-    assert tuning_runs.total_cost(result.tuning) == tuning_runs.Cost(12, 1200, 24.0)
+    assert tuning_runs.total_cost(result.tuning) == tuning_runs.TuningCost(12, 1200, 24.0)
 
 
 def test_the_mean_over_seeds_decides_and_not_one_of_them(fits):

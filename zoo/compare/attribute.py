@@ -25,7 +25,7 @@ from zoo.compare.variants import Choice
 from zoo.errors import UsageError
 
 if TYPE_CHECKING:
-    from zoo.compare.charts import Chart
+    from zoo.compare.charts import ReportChart
     from zoo.compare.verdict import Answer
 
 FULL = 4  # up to so many options every hybrid is run, 2^k of them; beyond, one option at a time from both ends
@@ -33,7 +33,7 @@ Subset = frozenset[str]
 
 
 @dataclass(frozen=True)
-class Difference:
+class OptionDifference:
     """A model option that two recipes set differently, with both values as text."""
 
     choice: Choice
@@ -57,14 +57,14 @@ class Share:
     the first recipe, ``last`` that of adding it last, when all other options are already the second recipe's.
     """
 
-    difference: Difference
+    difference: OptionDifference
     shapley: Paired | None
     alone: Paired
     last: Paired
     verdict: Verdict
 
 
-def find_differences(first: Point, second: Point, display: Callable[[Any], object]) -> list[Difference]:
+def find_differences(first: Point, second: Point, display: Callable[[Any], object]) -> list[OptionDifference]:
     """The model options that two recipes set differently.
 
     Raises UsageError if tasks, data or trainer differ, or fewer than two options do.
@@ -86,7 +86,9 @@ def find_differences(first: Point, second: Point, display: Callable[[Any], objec
     a, b = one["init_args"], other["init_args"]
     pairs = {name: (a.get(name), b.get(name)) for name in dict.fromkeys([*a, *b])}
     options = [
-        Difference(Choice(f"model.{name}", _option_value(name, *pair)), str(display(pair[0])), str(display(pair[1])))
+        OptionDifference(
+            Choice(f"model.{name}", _option_value(name, *pair)), str(display(pair[0])), str(display(pair[1]))
+        )
         for name, pair in pairs.items()
         if pair[0] != pair[1]
     ]
@@ -138,7 +140,7 @@ def subsets(names: Sequence[str], full: bool) -> list[Subset]:
 
 
 def build_hybrids(
-    first: Arm, differences: Sequence[Difference], fits: Fits, check: Callable[[Mapping[str, Any]], None]
+    first: Arm, differences: Sequence[OptionDifference], fits: Fits, check: Callable[[Mapping[str, Any]], None]
 ) -> dict[Subset, Arm]:
     """Every hybrid, by the set of options that it takes from the second recipe.
 
@@ -174,7 +176,7 @@ def shapley_values(names: Sequence[str], value: Mapping[Subset, float]) -> dict[
 
 
 def compute_shares(
-    differences: Sequence[Difference], figures: Mapping[Subset, Mapping[int, float]], lower_is_better: bool,
+    differences: Sequence[OptionDifference], figures: Mapping[Subset, Mapping[int, float]], lower_is_better: bool,
     plan: PairedTestPlan = T_TEST,
 ) -> list[Share]:  # fmt: skip
     """The share of each option over the seeds that every hybrid has, the largest effect first.
@@ -239,7 +241,7 @@ def is_of_failures(shares: Collection[Share]) -> bool:
 
 
 def shares_of_arms(
-    differences: Sequence[Difference], arms: Sequence[Arm], runs: Iterable[RunRecord], answer: Answer
+    differences: Sequence[OptionDifference], arms: Sequence[Arm], runs: Iterable[RunRecord], answer: Answer
 ) -> list[Share]:
     """The share of each option of which hybrids were trained, by the figure and the test of an answer about them."""
     figures = hybrid_figures(arms, runs, answer.goal, answer.at)
@@ -273,7 +275,7 @@ def shares_text(shares: Sequence[Share], goal: str) -> str:
     return "\n".join([*lines, *textwrap.wrap(legend, 118)])
 
 
-def shares_chart(shares: Sequence[Share], answer: Answer) -> Chart:
+def shares_chart(shares: Sequence[Share], answer: Answer) -> ReportChart:
     """The shares as bars."""
     from zoo.compare.charts import Bar, draw_bars
 

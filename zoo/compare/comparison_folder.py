@@ -83,7 +83,7 @@ def load_record(home: Path) -> Record | None:
             raise ValueError(f"no valid {', '.join(wrong)}")
         return Record(
             folders, tuned=tuned, tuning=dict(content["tuning"]), scale=dict(content["scale"]),
-            varied=tuple(map(str, content["varied"])), margin=margin, **fields,
+            varied=content["varied"] and tuple(map(str, content["varied"])), margin=margin, **fields,
         )  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise UsageError(f"{path} is damaged: {error!r:.80}. Run the comparison again: it repeats no run.") from error

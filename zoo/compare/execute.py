@@ -35,7 +35,7 @@ LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None  #
 
 
 @dataclass(frozen=True)
-class Job:
+class FitJob:
     """A run: its title in messages, its folder, and its arguments for `zoo fit`."""
 
     title: str
@@ -47,7 +47,7 @@ class Job:
 class ActiveRun:
     """A job whose process is running, with its lock and log file."""
 
-    job: Job
+    job: FitJob
     process: subprocess.Popen[bytes]
     lock: Lock
     log: IO[bytes]
@@ -101,7 +101,7 @@ def exit_code(failures: Sequence[FailedRun]) -> int:
     return StorageError.code if all(one.code == StorageError.code for one in failures) else ZooError.code
 
 
-def execute(jobs: Sequence[Job], options: RunOptions) -> list[FailedRun]:
+def execute(jobs: Sequence[FitJob], options: RunOptions) -> list[FailedRun]:
     """Run jobs until all are finished, by this process or another worker, and return those that failed.
 
     With ``options.wait`` false it returns when only runs of other workers remain. An interruption stops the runs,
@@ -120,7 +120,7 @@ def execute(jobs: Sequence[Job], options: RunOptions) -> list[FailedRun]:
 
 
 class _Worker:
-    def __init__(self, jobs: Sequence[Job], options: RunOptions) -> None:
+    def __init__(self, jobs: Sequence[FitJob], options: RunOptions) -> None:
         self.options, self.count = options, len(jobs)
         self.waiting = [job for job in jobs if run_state.read_state(job.folder) not in run_state.END_STATES]
         self.active: list[ActiveRun] = []
@@ -166,7 +166,7 @@ class _Worker:
             self._spawn(job, lock)
         return busy
 
-    def _spawn(self, job: Job, lock: Lock) -> None:
+    def _spawn(self, job: FitJob, lock: Lock) -> None:
         try:
             words = [*self.options.command, "fit", *job.words, *run_state.resume_options(job.folder)]
             log = _open_log(run_state.path_beside(job.folder, ".log"), words)
@@ -227,7 +227,7 @@ class _Worker:
         with suppress(OSError):
             run_records.record_crash(one.job.folder, cause)
 
-    def _report_progress(self, job: Job, what: str) -> None:
+    def _report_progress(self, job: FitJob, what: str) -> None:
         self.options.report(f"{self.finished_count}/{self.count}  {job.title} · {what}")
 
     def _print_once(self, text: str) -> None:

@@ -29,7 +29,7 @@ class Slurm(Executor):
         "gpus": "--gres=gpu:{}", "cpus": "--cpus-per-task={}", "memory": "--mem={}", "time": "--time={}",
         "partition": "--partition={}",
     }  # fmt: skip
-    stand_ins: ClassVar[Mapping[str, str]] = {
+    stand_ins = {  # noqa: RUF012
         "sbatch": r"""#!/bin/bash
 file="${@: -1}"
 log=$(sed -n 's/^#SBATCH --output=//p' "$file")
@@ -69,7 +69,7 @@ class K8s(Executor):
         Resource("claim", NAME, "runs", "the volume claim that all pods share"),
     )  # fmt: skip
     limits: ClassVar[Mapping[str, str]] = {"gpus": "nvidia.com/gpu", "cpus": "cpu", "memory": "memory"}
-    stand_ins: ClassVar[Mapping[str, str]] = {
+    stand_ins = {  # noqa: RUF012
         "kubectl": rf"""#!{sys.executable}
 import os, pathlib, subprocess, sys, yaml
 if sys.argv[1] == "get":
@@ -107,7 +107,7 @@ class Sh(Executor):
 
     def files(self, command: ShardedCommand) -> dict[str, str]:
         """The script that runs all shards, and that of one shard."""
-        scripts = {"run.sh": ("run.sh", {}), "shard.sh": ("shard.sh", {})}
+        scripts: dict[str, tuple[str, dict[str, Any]]] = {"run.sh": ("run.sh", {}), "shard.sh": ("shard.sh", {})}
         return _render(self, command, scripts, gpus=int(command.resources.get("gpus", 0)))
 
 

@@ -23,7 +23,7 @@ NUMBERS = 2**24  # logits per batch: 64 MB in float32
 MARK = "format"
 
 
-class Loss(NamedTuple):
+class LengthLoss(NamedTuple):
     """Nats per token at ``factor`` times the training length: over all positions of a window, and its last quarter."""
 
     factor: int
@@ -51,7 +51,7 @@ def probe(
     home: Path,
     allow: tuple[str, ...] = (),
     tell: Callable[[str], object] = lambda line: None,
-) -> dict[str, dict[int, list[Loss]]]:
+) -> dict[str, dict[int, list[LengthLoss]]]:
     """Evaluate the best checkpoint of every run, given as variant → seed → folder, and save the losses in ``home``.
 
     Saved losses of the same checkpoint are reused. Returns variant → seed → losses. Raises UsageError for a run that
@@ -59,13 +59,15 @@ def probe(
     """
     from zoo.logging.run_record import write_json
 
-    result: dict[str, dict[int, list[Loss]]] = {}
+    result: dict[str, dict[int, list[LengthLoss]]] = {}
     saved = _read_saved(home / FILE)
     for variant, seeds in folders.items():
         for seed, folder in seeds.items():
             identity = _identity(folder)
             entry = saved.get(str(folder), {})
-            losses = [Loss(*each) for each in entry.get("losses", ())] if entry.get("checkpoint") == identity else []
+            losses = (
+                [LengthLoss(*each) for each in entry.get("losses", ())] if entry.get("checkpoint") == identity else []
+            )
             missing = [factor for factor in factors if factor not in [loss.factor for loss in losses]]
             if missing:
                 tell(f"{variant} s{seed}: lengths {', '.join(f'{factor}×' for factor in missing)}")
@@ -87,9 +89,9 @@ def check_config(config: Mapping[str, Any]) -> None:
         raise UsageError(f"--probe length is for language models on text, and this is a {name} on {data}.")
 
 
-def measure(folder: Path, factors: Sequence[int], allow: tuple[str, ...] = ()) -> list[Loss]:
+def measure(folder: Path, factors: Sequence[int], allow: tuple[str, ...] = ()) -> list[LengthLoss]:
     """The losses of one run at several lengths. Raises UsageError unless it is a language model on text."""
-    from zoo.compare.measure_model import CostMeter
+    from zoo.compare.measure_model import ConfigMeter
     from zoo.data.text import TextData
     from zoo.inference.language import TrainedLanguageModel
     from zoo.inference.load import load
@@ -99,7 +101,7 @@ def measure(folder: Path, factors: Sequence[int], allow: tuple[str, ...] = ()) -
     if not isinstance(model, TrainedLanguageModel) or "max_length" not in config["data"].get("init_args", {}):
         raise UsageError(f"--probe length is for language models on text: {folder} is a {type(model.task).__name__}.")
     trained = int(config["data"]["init_args"]["max_length"])
-    meter, result = CostMeter(allow), []
+    meter, result = ConfigMeter(allow), []
     for factor in factors:
         length = factor * trained
         data = meter.data(
@@ -109,9 +111,9 @@ def measure(folder: Path, factors: Sequence[int], allow: tuple[str, ...] = ()) -
         try:
             overall, late, tokens = window_losses(model, data, length)
         except UsageError as error:  # longer than the model can read
-            result.append(Loss(factor, length, None, None, 0, str(error).splitlines()[0]))
+            result.append(LengthLoss(factor, length, None, None, 0, str(error).splitlines()[0]))
             continue
-        result.append(Loss(factor, length, overall, late, tokens))
+        result.append(LengthLoss(factor, length, overall, late, tokens))
     return result
 
 
@@ -143,7 +145,7 @@ def window_losses(model: Any, data: Any, length: int) -> tuple[float, float, int
 
 
 def mean_losses(
-    losses: Mapping[str, Mapping[int, Sequence[Loss]]], late: bool = True
+    losses: Mapping[str, Mapping[int, Sequence[LengthLoss]]], late: bool = True
 ) -> dict[str, dict[float, float | None]]:
     """Mean loss over seeds by variant and factor, over the last quarter (``late``) or all; None: undefined."""
     series: dict[str, dict[float, float | None]] = {}
@@ -161,7 +163,7 @@ def mean_losses(
 
 
 def table(
-    losses: Mapping[str, Mapping[int, Sequence[Loss]]], failures: Mapping[str, str] | None = None
+    losses: Mapping[str, Mapping[int, Sequence[LengthLoss]]], failures: Mapping[str, str] | None = None
 ) -> list[list[str]]:
     """A heading and a row per variant: mean loss over the last quarter (and overall) at every factor.
 
@@ -196,7 +198,7 @@ class LengthDifference:
 
 
 def length_differences(
-    losses: Mapping[str, Mapping[int, Sequence[Loss]]],
+    losses: Mapping[str, Mapping[int, Sequence[LengthLoss]]],
     baseline: str,
     failures: Mapping[str, str] | None = None,
     late: bool = True,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from zoo.compare import run_records, variants
-from zoo.compare.execute import Job
+from zoo.compare.execute import FitJob
 from zoo.compare.fairness import describe_code_change
 from zoo.compare.run_records import number
 from zoo.compare.variant_names import short_names
@@ -113,10 +113,10 @@ class Arm:
         """The variant's name in folders and tables."""
         return self.point.variant
 
-    def job(self, seed: int, label: str = "") -> Job:
+    def job(self, seed: int, label: str = "") -> FitJob:
         """The run of one seed; ``label`` replaces the variant's name in its title."""
         words = (*self.words, f"--seed={seed}", f"--runs={self.point.root}")
-        return Job(f"{label or self.name} s{seed}", self.point.folder(seed), words)
+        return FitJob(f"{label or self.name} s{seed}", self.point.folder(seed), words)
 
     def with_options(self, fits: Fits, *words: str, note: str = "") -> Arm:
         """A copy with more options, and a note about them. Raises UsageError as `zoo fit` does."""
@@ -191,7 +191,7 @@ def split_foreign(
     return tuple(word for word, other in pairs if not other), tuple(word for word, other in pairs if other)
 
 
-def list_jobs(arms: Sequence[Arm], seeds: Sequence[int]) -> list[Job]:
+def list_jobs(arms: Sequence[Arm], seeds: Sequence[int]) -> list[FitJob]:
     """Every run, ordered by seed, so that an unfinished comparison has equally many seeds of all variants."""
     labels = short_names(arm.name for arm in arms)
     return [arm.job(seed, labels[arm.name]) for seed in seeds for arm in arms]
@@ -227,7 +227,7 @@ def verify_runs(arms: Sequence[Arm], seeds: Sequence[int], fits: Fits) -> None:
                 )
 
 
-def take_shard(jobs: Sequence[Job], shard: str | None) -> list[Job]:
+def take_shard(jobs: Sequence[FitJob], shard: str | None) -> list[FitJob]:
     """The runs of one shard, such as `2/4`: all variants of every fourth seed; all runs for None.
 
     A shard of variants would compare machines. Raises UsageError unless it is I/N with 1 <= I <= N.
@@ -246,11 +246,11 @@ def take_shard(jobs: Sequence[Job], shard: str | None) -> list[Job]:
 class Step:
     """A run and its state: finished, running, continue or missing."""
 
-    job: Job
+    job: FitJob
     state: str
 
 
-def list_steps(jobs: Sequence[Job]) -> list[Step]:
+def list_steps(jobs: Sequence[FitJob]) -> list[Step]:
     """The state of every run: finished, running (its lock is held), continue (from a checkpoint), or missing."""
     result = []
     for job in jobs:

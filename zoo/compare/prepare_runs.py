@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, cast
 
 from zoo.compare import attribute, length_probe, matched_sizes, plan, tuning_runs, variants
-from zoo.compare.attribute import Difference
+from zoo.compare.attribute import OptionDifference
 from zoo.compare.plan import Arm, Comparison, Fits, InvalidVariant
 from zoo.compare.tuning_runs import Execute
 from zoo.errors import UsageError
@@ -35,7 +35,7 @@ class PreparedRuns:
     tuned: Mapping[str, str] = field(default_factory=dict)
     goal: str | None = None  # the metric that decides, where it is not the first of each run
     tuning: Mapping[str, Any] = field(default_factory=dict)  # `tuning_runs.Tuning` as data
-    differences: tuple[Difference, ...] = ()  # of two recipes, of which the variants are hybrids
+    differences: tuple[OptionDifference, ...] = ()  # of two recipes, of which the variants are hybrids
 
     @property
     def notes(self) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo.compare import prose, provenance, scale_table, table
-from zoo.compare.charts import Chart, draw_charts
+from zoo.compare.charts import ReportChart, draw_charts
 from zoo.compare.number_format import format_duration, format_fixed, format_short
 from zoo.compare.run_records import RunRecord, number
 from zoo.compare.scale_chart import draw_scaling
@@ -31,7 +31,7 @@ TEST_NAMES = {
 }  # fmt: skip
 
 
-def write_report(answer: Answer, folder: str | Path, more: Sequence[Chart] = ()) -> list[Path]:
+def write_report(answer: Answer, folder: str | Path, more: Sequence[ReportChart] = ()) -> list[Path]:
     """Write comparison.md, .csv, .json and .html and a PNG per chart, atomically, and return their paths.
 
     ``more`` are additional charts, such as those of probes. Raises UsageError if the folder cannot be written to.
@@ -46,7 +46,7 @@ def write_report(answer: Answer, folder: str | Path, more: Sequence[Chart] = ())
     return write_files(content, all_charts, Path(folder))
 
 
-def write_files(content: Mapping[str, bytes], charts: Sequence[Chart], folder: Path) -> list[Path]:
+def write_files(content: Mapping[str, bytes], charts: Sequence[ReportChart], folder: Path) -> list[Path]:
     """Write the files of a report and a PNG per chart, and return their paths. Raises UsageError if that fails."""
     files = {**content, **{f"{chart.name}.png": chart.png() for chart in charts}}
     try:
@@ -68,7 +68,7 @@ def check_folder(folder: Path) -> None:
         raise UsageError(f"--out {folder}: {place}: {why}. Name another folder: --out DIR")
 
 
-def page(answer: Answer, charts: Sequence[Chart] = ()) -> str:
+def page(answer: Answer, charts: Sequence[ReportChart] = ()) -> str:
     """The report as one HTML page, with these charts; it needs no scripts, fonts or pictures from elsewhere."""
     return render(
         TEMPLATE,

@@ -30,7 +30,7 @@ from zoo.compare import (
     run_records,
     scale_runs,
 )  # fmt: skip
-from zoo.compare.execute import FailedRun, Job, RunOptions, execute, exit_code, threads_per_run
+from zoo.compare.execute import FailedRun, FitJob, RunOptions, execute, exit_code, threads_per_run
 from zoo.compare.fairness import Flag
 from zoo.compare.looks import FILE as LOOKS
 from zoo.compare.looks import load_looks
@@ -43,7 +43,7 @@ from zoo.logging import run_state
 from zoo.registry import suggest
 
 if TYPE_CHECKING:
-    from zoo.compare.charts import Chart
+    from zoo.compare.charts import ReportChart
     from zoo.compare.looks import Alternatives, Look, Looks
     from zoo.compare.paired_tests import PairedTestPlan
     from zoo.compare.run_records import RunRecord
@@ -105,7 +105,7 @@ class Runner:
         devices = device_shares.device_shares(arms[0].point.config["trainer"], self.options.get("jobs"))
         self.failed += execute(own_jobs, replace(self.run_options(wait=whole or shard is None), devices=devices))
 
-    def jobs(self, arms: Sequence[Arm], seeds: Sequence[int]) -> list[Job]:
+    def jobs(self, arms: Sequence[Arm], seeds: Sequence[int]) -> list[FitJob]:
         """The jobs of the variants. Raises UsageError where an existing run has another configuration."""
         plan.verify_runs(arms, seeds, self.fits)
         return plan.list_jobs(arms, seeds)
@@ -132,9 +132,9 @@ def open_comparison(options: ParsedOptions, command_lines: Sequence[Sequence[str
         fit_commands.draft(words)
     doctor.check_torch()
     warning_filters.filter_warnings(options.get("debug"))
-    from zoo.compare.measure_model import CostMeter
+    from zoo.compare.measure_model import ConfigMeter
 
-    return fit_commands.ZooFit(options.get("runs")), CostMeter(allowed_imports(options))
+    return fit_commands.ZooFit(options.get("runs")), ConfigMeter(allowed_imports(options))
 
 
 def allowed_imports(options: ParsedOptions) -> tuple[str, ...]:
@@ -471,7 +471,7 @@ def command_line(options: ParsedOptions) -> str:
     return shlex.join(["zoo", "compare", *options.argv])
 
 
-def has_runs_left(jobs: Sequence[Job], runner: Runner) -> bool:
+def has_runs_left(jobs: Sequence[FitJob], runner: Runner) -> bool:
     """Whether runs of other shards are missing. Raises ZooError if all runs failed."""
     unfinished = [step for step in plan.list_steps(jobs) if step.state != "finished"]
     if runner.options.get("shard") and unfinished and not runner.failed:
@@ -516,10 +516,10 @@ def print_plan(steps: Sequence[Step], note: str = "") -> None:
         print(note)
 
 
-def probe(finished: FinishedRuns, options: ParsedOptions) -> Chart:
+def probe(finished: FinishedRuns, options: ParsedOptions) -> ReportChart:
     """Measure every finished run on longer texts, print the table, and draw the chart in the answer's colours."""
     from zoo.compare import length_probe
-    from zoo.compare.charts import draw_lines, variant_looks
+    from zoo.compare.charts import draw_lines, variant_styles
     from zoo.compare.outcomes import failure_text
 
     def report(line: str) -> None:
@@ -529,7 +529,7 @@ def probe(finished: FinishedRuns, options: ParsedOptions) -> Chart:
     factors = length_probe.parse_factors(comparison.probe or "")
     answer = answer_records(comparison_folder.read_ledgers(finished.record.folders), options, finished.record)
     labels = {row.variant: row.label for row in answer.rows}
-    looks = {labels[variant]: look for variant, look in variant_looks(answer).items()}
+    styles = {labels[variant]: mark_style for variant, mark_style in variant_styles(answer).items()}
     folders = {
         labels.get(arm.name, arm.name): {
             seed: folder
@@ -565,7 +565,7 @@ def probe(finished: FinishedRuns, options: ParsedOptions) -> Chart:
         caption += f" {legend} {'; '.join(texts)}."
     axis_labels = ("length, in training lengths", "nats per token")
     losses = {label: each for label, each in losses.items() if label not in failures} or losses
-    return draw_lines(title, length_probe.mean_losses(losses), axis_labels, ticks, caption=caption, looks=looks)
+    return draw_lines(title, length_probe.mean_losses(losses), axis_labels, ticks, caption=caption, styles=styles)
 
 
 def answer_folders(folders: Sequence[Path], options: ParsedOptions) -> int:
@@ -740,7 +740,11 @@ def hold_lock(path: Path) -> Iterator[None]:
 
 
 def show_comparison(
-    record: comparison_folder.Record, options: ParsedOptions, home: Path, place: Path | None, more: Sequence[Chart] = ()
+    record: comparison_folder.Record,
+    options: ParsedOptions,
+    home: Path,
+    place: Path | None,
+    more: Sequence[ReportChart] = (),
 ) -> int:
     """Answer a comparison that was run, and record the look in its journal in ``home``.
 
@@ -783,7 +787,7 @@ def look_and_record(record: comparison_folder.Record, options: ParsedOptions, ho
     return answer, journal.report_folder(home, events, question, bool(changes))
 
 
-def print_answer(answer: Answer, options: ParsedOptions, place: Path | None, more: Sequence[Chart] = ()) -> int:
+def print_answer(answer: Answer, options: ParsedOptions, place: Path | None, more: Sequence[ReportChart] = ()) -> int:
     """Print the answer, and write the report if ``place`` is set.
 
     Returns 1 where the figures are not comparable, else 0; with --exit-code that of the outcome.
@@ -802,7 +806,7 @@ def print_answer(answer: Answer, options: ParsedOptions, place: Path | None, mor
     return 1 if answer.comparability_errors else 0
 
 
-def write_report(answer: Answer, options: ParsedOptions, place: Path, more: Sequence[Chart]) -> None:
+def write_report(answer: Answer, options: ParsedOptions, place: Path, more: Sequence[ReportChart]) -> None:
     """Write the report and TensorBoard's summary, and print where they are."""
     from zoo.compare import tensorboard_summary
     from zoo.compare.report import write_report

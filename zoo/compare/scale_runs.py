@@ -14,7 +14,7 @@ from zoo.compare.comparison_folder import Record, read_ledgers
 from zoo.compare.plan import Arm, Comparison, Fits, InvalidVariant, Point
 from zoo.compare.prepare_runs import PreparedRuns, check_comparison
 from zoo.compare.scale_result import LEAST_RATIO, LEAST_SIZES, ScaleResult, SizeAnswer, scale_result
-from zoo.compare.tuning_runs import Cost, total_cost
+from zoo.compare.tuning_runs import TuningCost, total_cost
 from zoo.compare.verdict import answer
 from zoo.errors import UsageError
 
@@ -259,5 +259,5 @@ def _tuning_notes(record: Record) -> list[str]:
     costs = [cost for size in record.scale["sizes"] if (cost := total_cost(size.get("tuning") or {})) is not None]
     if not costs:
         return []
-    total = Cost(sum(c.runs for c in costs), sum(c.steps for c in costs), sum(c.seconds for c in costs))
+    total = TuningCost(sum(c.runs for c in costs), sum(c.steps for c in costs), sum(c.seconds for c in costs))
     return [f"Tuning at all sizes took {total}."]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo.compare import comparison_folder, scoreboard
-from zoo.compare.charts import Chart, IntervalRow, clip_name, draw_intervals
+from zoo.compare.charts import IntervalRow, ReportChart, clip_name, draw_intervals
 from zoo.compare.report import render, write_files
 from zoo.compare.scoreboard import Scoreboard
 from zoo.config.run_folder import slug
@@ -23,7 +23,7 @@ TEMPLATE = "scoreboard.html"
 
 
 @dataclass(frozen=True)
-class Member:
+class ScoreboardMember:
     """One recipe's comparison: its folder, and by variant (a folder's name) what all recipes call it."""
 
     folder: Path
@@ -35,7 +35,7 @@ def scoreboard_path(root: Path, recipes: Sequence[str], title: str) -> Path:
     return root / comparison_folder.FOLDER / slug("+".join(recipes)) / title
 
 
-def save_members(home: Path, members: Sequence[Member], command: str) -> None:
+def save_members(home: Path, members: Sequence[ScoreboardMember], command: str) -> None:
     """Write recipes.json, with folders relative to it."""
     home.mkdir(parents=True, exist_ok=True)
     comparisons = [{"folder": os.path.relpath(each.folder, home), "names": dict(each.names)} for each in members]
@@ -43,7 +43,7 @@ def save_members(home: Path, members: Sequence[Member], command: str) -> None:
     atomic_files.write_json(home / FILE, content, end="\n")
 
 
-def load_members(home: Path) -> tuple[list[Member], str] | None:
+def load_members(home: Path) -> tuple[list[ScoreboardMember], str] | None:
     """The comparisons of a scoreboard and its command; None for any other folder. Raises UsageError if damaged."""
     path = home / FILE
     if not path.is_file():
@@ -51,7 +51,9 @@ def load_members(home: Path) -> tuple[list[Member], str] | None:
     try:
         content: Any = limits.read_json(path)
         members = [
-            Member(Path(os.path.normpath(home / each["folder"])), {str(k): str(v) for k, v in each["names"].items()})
+            ScoreboardMember(
+                Path(os.path.normpath(home / each["folder"])), {str(k): str(v) for k, v in each["names"].items()}
+            )
             for each in content["comparisons"]
         ]
         return members, str(content["command"])
@@ -75,7 +77,7 @@ def write_report(board: Scoreboard, reports: Mapping[str, Path], folder: Path) -
     return write_files(content, charts, folder)
 
 
-def page(board: Scoreboard, charts: Sequence[Chart], links: Mapping[str, str]) -> str:
+def page(board: Scoreboard, charts: Sequence[ReportChart], links: Mapping[str, str]) -> str:
     """The scoreboard as one HTML page that needs nothing from elsewhere; ``links`` lead to the recipes' reports."""
     return render(
         TEMPLATE, board=board, question=scoreboard.question(board), sentences=scoreboard.sentences(board),
@@ -84,7 +86,7 @@ def page(board: Scoreboard, charts: Sequence[Chart], links: Mapping[str, str]) -
     )  # fmt: skip
 
 
-def draw_charts(board: Scoreboard) -> list[Chart]:
+def draw_charts(board: Scoreboard) -> list[ReportChart]:
     """P(improvement) of every variant, and the normalised score of every run."""
     rows = [row for row in board.rows if row.name != board.baseline and not math.isnan(row.improvement.value)]
     charts = []

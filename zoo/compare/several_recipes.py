@@ -12,8 +12,8 @@ from zoo.cli.tables import is_terminal
 from zoo.command_line import ParsedOptions
 from zoo.compare import comparison_folder, looks, outcome, run_comparison, scoreboard, scoreboard_folder, variants
 from zoo.compare.plan import Arm, Comparison
-from zoo.compare.scoreboard import Scoreboard, Task
-from zoo.compare.scoreboard_folder import Member
+from zoo.compare.scoreboard import RecipeTask, Scoreboard
+from zoo.compare.scoreboard_folder import ScoreboardMember
 from zoo.compare.variants import Choice
 from zoo.errors import UsageError
 from zoo.registry import suggest
@@ -62,7 +62,9 @@ def run(options: ParsedOptions, comparison: Comparison) -> int:
     finished, code = run_comparison.run_comparisons(options, comparisons)
     if len(finished) < len(comparisons):  # a dry run, or runs of other shards are missing
         return code
-    members = [Member(one.place, {arm.name: variant_name(arm, comparison) for arm in one.arms}) for one in finished]
+    members = [
+        ScoreboardMember(one.place, {arm.name: variant_name(arm, comparison) for arm in one.arms}) for one in finished
+    ]
     recipes = [member.folder.parents[1].name for member in members]
     home = scoreboard_folder.scoreboard_path(Path(options.get("runs")), recipes, comparison.title)
     command = run_comparison.command_line(options)
@@ -99,7 +101,9 @@ def answer_folder(folder: Path, options: ParsedOptions) -> int | None:
     return show(members, command, options, folder, Path(options.get("out")) if options.get("out") else None)
 
 
-def show(members: Sequence[Member], command: str, options: ParsedOptions, home: Path, place: Path | None) -> int:
+def show(
+    members: Sequence[ScoreboardMember], command: str, options: ParsedOptions, home: Path, place: Path | None
+) -> int:
     """Answer every recipe's comparison, print the scoreboard, and write all reports if ``place`` is set."""
     from zoo.compare import report, tensorboard_summary
 
@@ -110,7 +114,7 @@ def show(members: Sequence[Member], command: str, options: ParsedOptions, home: 
             raise UsageError(f"{member.folder} is no folder of a comparison any more. Run the command again: {command}")
         record = replace(record, at=options.get("at") or record.at)
         answer, own_place = run_comparison.look_and_record(record, options, member.folder)
-        tasks.append(Task(answer, member.names))
+        tasks.append(RecipeTask(answer, member.names))
         if place is not None:
             report.write_report(answer, own_place)
             tensorboard_summary.write_summary(own_place, answer)
@@ -128,7 +132,7 @@ def show(members: Sequence[Member], command: str, options: ParsedOptions, home: 
     return 1 if board.comparability_errors else 0
 
 
-def look_at_scoreboard(tasks: Sequence[Task], home: Path, command: str) -> Scoreboard:
+def look_at_scoreboard(tasks: Sequence[RecipeTask], home: Path, command: str) -> Scoreboard:
     """The scoreboard with what earlier looks at it have left to spend; records the look.
 
     The test over all tasks has an error probability of its own, which all looks at it share.
@@ -147,7 +151,7 @@ def look_at_scoreboard(tasks: Sequence[Task], home: Path, command: str) -> Score
     return replace(board, looks=new.looks)
 
 
-def _seeds(tasks: Sequence[Task], name: str) -> tuple[int, ...]:
+def _seeds(tasks: Sequence[RecipeTask], name: str) -> tuple[int, ...]:
     return tuple(sorted({seed for task in tasks for seed in scoreboard.common_seeds(task, name)}))
 
 

@@ -21,7 +21,7 @@ from zoo.compare.number_format import (
     strict_values,
 )
 from zoo.compare.paired_tests import ASSUMPTIONS
-from zoo.compare.verdict import Answer, Row
+from zoo.compare.verdict import Answer, VariantRow
 from zoo.console import format_bytes, printable
 from zoo.logging.cost_measures import MEASURES
 
@@ -156,7 +156,7 @@ RECORD = (
 )  # fmt: skip
 
 
-def record(answer: Answer, row: Row) -> dict[str, Any]:
+def record(answer: Answer, row: VariantRow) -> dict[str, Any]:
     """A variant as flat named values, those of RECORD."""
     pair = row.pair
     values = (

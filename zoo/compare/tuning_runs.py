@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -45,7 +45,7 @@ def trials(arm: Arm, sweep: Factor, fits: Fits) -> list[tuple[Choice, Arm]]:
 
 
 @dataclass(frozen=True)
-class Cost:
+class TuningCost:
     """What tuning took: runs, their optimizer steps, and their seconds of training without validation."""
 
     runs: int
@@ -65,7 +65,7 @@ class TunedVariant:
     figures: Mapping[str, float]  # NaN where all seeds failed
     failures: Mapping[str, int]
     edge: bool  # whether it is the smallest or the largest of several numbers
-    cost: Cost
+    cost: TuningCost
 
 
 @dataclass(frozen=True)
@@ -101,11 +101,11 @@ class Tuning:
         return {"option": self.option, "seeds": list(self.seeds), "variants": variants}
 
 
-def total_cost(tuning: Mapping[str, Any]) -> Cost | None:
+def total_cost(tuning: Mapping[str, Any]) -> TuningCost | None:
     """The cost of a sweep in the form of `Tuning.as_data`, over all variants; None for none."""
     costs = [one["cost"] for one in tuning.get("variants", {}).values()]
     names = ("runs", "steps", "seconds")
-    return Cost(*(sum(cost[name] for cost in costs) for name in names)) if costs else None
+    return TuningCost(*(sum(cost[name] for cost in costs) for name in names)) if costs else None
 
 
 def tune_variants(
@@ -142,7 +142,7 @@ def tune_variants(
         sign = -1 if first.goals.get(_goal(first, goal)) == "max" else 1
         variants[winner.name] = TunedVariant(
             best, {value: sign * mean for value, mean in means.items()}, failures, is_at_edge(best, list(means)),
-            Cost(len(runs), sum(run.steps for run in runs), _sum([number(run.cost.get("seconds")) for run in runs])),
+            TuningCost(len(runs), sum(run.steps for run in runs), _sum(number(run.cost.get("seconds")) for run in runs)),
         )  # fmt: skip
     return winners, Tuning(sweep.key, tuple(seeds), variants)
 
@@ -175,7 +175,7 @@ def _mean(values: Sequence[float]) -> float:
     return sum(finite) / len(finite) if finite else math.nan
 
 
-def _sum(values: Sequence[float]) -> float:
+def _sum(values: Iterable[float]) -> float:
     return sum(value for value in values if not math.isnan(value))
 
 

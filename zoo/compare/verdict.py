@@ -50,7 +50,7 @@ Seeds = Mapping[int, RunRecord]
 
 
 @dataclass(frozen=True)
-class Row:
+class VariantRow:
     """One variant. ``figures`` are the headline by seed, NaN if the run failed; ``others`` mean and sd of other goals.
 
     ``mean`` and ``sd`` are over the seeds that the baseline has too, and NaN where one of them failed: those of the
@@ -117,7 +117,7 @@ class Answer:
     unit: str
     baseline: str
     varied: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[VariantRow, ...]
     flags: tuple[Flag, ...]
     runs: Mapping[str, Seeds]
     tests: int
@@ -133,7 +133,7 @@ class Answer:
     scaling: ScaleResult | None = None  # of --scale; the rows are then those of the largest size
 
     @property
-    def base(self) -> Row:
+    def base(self) -> VariantRow:
         """The baseline's row."""
         return self.rows[0]
 
@@ -227,7 +227,7 @@ def answer(
             )  # fmt: skip
         ours, theirs = samples.get(name, ((), ()))
         rows.append(
-            Row(
+            VariantRow(
                 variant=name, label=labels[name], choices=choices[name],
                 figures=figures[name], mean=mean, sd=sd, pair=one.pair, adjusted=one.adjusted,
                 equivalent=one.equivalent, verdict=verdict, cost=_cost(runs), kernel=_kernels(runs),
@@ -401,14 +401,14 @@ def _others(runs: Seeds, goal: str, at: str) -> dict[str, tuple[float, float]]:
     }
 
 
-def _rank(row: Row, direction: str) -> tuple[int, float]:
+def _rank(row: VariantRow, direction: str) -> tuple[int, float]:
     """Sorting key, small for good: failed runs, then the paired difference, else the mean."""
     figure = row.mean if math.isnan(row.pair.mean) else row.pair.mean
     value = math.inf if math.isnan(figure) else figure if direction == "min" else -figure
     return len(row.failures) if math.isnan(figure) else 0, value
 
 
-def _failure_flags(rows: Sequence[Row], groups: Mapping[str, Seeds]) -> list[Flag]:
+def _failure_flags(rows: Sequence[VariantRow], groups: Mapping[str, Seeds]) -> list[Flag]:
     """Which runs failed, with the step and the cause that the first of a variant recorded."""
     result = []
     for row in rows:
@@ -422,7 +422,7 @@ def _failure_flags(rows: Sequence[Row], groups: Mapping[str, Seeds]) -> list[Fla
     return result
 
 
-def _missing_seed_flags(rows: Sequence[Row], goal: str) -> list[Flag]:
+def _missing_seed_flags(rows: Sequence[VariantRow], goal: str) -> list[Flag]:
     """The variants that lack seeds of the baseline, with the baseline's mean over those that both have."""
     base, result = rows[0], []
     for row in rows[1:]:
