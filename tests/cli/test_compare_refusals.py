@@ -86,7 +86,7 @@ def compare(monkeypatch, tmp_path, capsys):
             if not job.folder.exists():
                 started.append(str(job.folder))
                 write_run(job.folder, [])
-        return []
+        return {}
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(run_comparison, "execute", execute)

@@ -87,7 +87,7 @@ def compare(monkeypatch, tmp_path, capsys):
                 started.append(f"{variant} s{seed}")
                 random = np.random.default_rng([seed, *variant.encode()])
                 write_run(job.folder, 2.0 + effects.get(variant, 0.0) + noise * random.standard_normal())
-        return []
+        return {}
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(run_comparison, "execute", execute)

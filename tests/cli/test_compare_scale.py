@@ -93,7 +93,7 @@ def compare(monkeypatch, tmp_path, capsys):
             if not job.folder.exists():
                 started.append(f"{job.folder.parent.name} {job.folder.name}")
                 write_run(job.folder, [word for word in job.words if word.startswith(PREFIX)])
-        return []
+        return {}
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(run_comparison, "execute", execute)

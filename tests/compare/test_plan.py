@@ -292,7 +292,7 @@ def test_a_run_of_another_configuration_is_not_taken_for_this_one(fits):
         plan.verify_runs(design.arms, (1,), fits)
     fits.changed = []
     (design.arms[1].point.folder(1) / "ledger.json").unlink()
-    with pytest.raises(UsageError, match=r"finished by an older version of zoo, which wrote no ledger\.json"):
+    with pytest.raises(UsageError, match=r"is finished and has no ledger\.json"):
         plan.verify_runs(design.arms, (1,), fits)
 
 

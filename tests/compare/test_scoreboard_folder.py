@@ -8,7 +8,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from test_report import Balanced
 from test_scoreboard import RECIPES, board
 
-from zoo.compare import comparison_folder, scoreboard_events, scoreboard_folder
+from zoo.compare import comparison_folder, scoreboard_folder, tensorboard_summary
 from zoo.compare.scoreboard_folder import ScoreboardMember, load_members, save_members, scoreboard_path
 from zoo.compare.tensorboard_summary import tensorboard_folder
 from zoo.errors import UsageError
@@ -36,8 +36,9 @@ def test_the_report_is_complete_and_needs_nothing_else(result, tmp_path):
 
 
 def test_tensorboard_has_a_run_per_variant_and_a_figure_per_task(result, tmp_path):
-    folder = scoreboard_events.write_summary(tmp_path, result)
-    scoreboard_events.write_summary(tmp_path, result)  # replaces the earlier one
+    tensorboard_summary.write_scoreboard(tmp_path, result)
+    tensorboard_summary.write_scoreboard(tmp_path, result)  # replaces the earlier one
+    folder = tmp_path / tensorboard_summary.NAME
     events = EventAccumulator(str(folder / "RMSNorm")).Reload()
     tags = events.Tags()["scalars"]
     assert tags == [f"scoreboard/{name}" for name in (*RECIPES, "all tasks", "P(improvement)")]

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from zoo.compare.digests import check_digest, with_digest
 from zoo.compare.run_records import OTHER_SEED, RunRecord, parse_record, read_crash, read_records
 from zoo.compare.variant_names import pieces
 from zoo.errors import UsageError
 from zoo.io import atomic_files, limits
+from zoo.io.content_digests import check_digest, with_digest
 from zoo.logging.run_state import LEDGER
 
 FILE, FORMAT = "runs.json", 2

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -83,26 +83,13 @@ def threads_per_run(jobs: int) -> int:
     return max(1, cores // jobs)
 
 
-class FailedRun(str):
-    """The title of a run that failed, with its exit code."""
-
-    code: int
-
-    def __new__(cls, title: str, code: int) -> FailedRun:
-        run = super().__new__(cls, title)
-        run.code = code
-        return run
+def exit_code(codes: Collection[int]) -> int:
+    """The exit code of a comparison from those of failed runs: 0 without any, 5 if all are storage errors, else 1."""
+    return (StorageError.code if {*codes} == {StorageError.code} else ZooError.code) if codes else 0
 
 
-def exit_code(failures: Sequence[FailedRun]) -> int:
-    """The exit code of a comparison: 0 without failures, 5 if all are storage errors, else 1."""
-    if not failures:
-        return 0
-    return StorageError.code if all(one.code == StorageError.code for one in failures) else ZooError.code
-
-
-def execute(jobs: Sequence[FitJob], options: RunOptions) -> list[FailedRun]:
-    """Run jobs until all are finished, by this process or another worker, and return those that failed.
+def execute(jobs: Sequence[FitJob], options: RunOptions) -> dict[str, int]:
+    """Run jobs until all are finished, by this process or another worker; the exit codes of those that failed by title.
 
     With ``options.wait`` false it returns when only runs of other workers remain. An interruption stops the runs,
     which save their state, and is raised again.
@@ -125,12 +112,12 @@ class _Worker:
         self.waiting = [job for job in jobs if run_state.read_state(job.folder) not in run_state.END_STATES]
         self.active: list[ActiveRun] = []
         self.free_devices = list(options.devices)
-        self.failures: list[FailedRun] = []
+        self.failures: dict[str, int] = {}
         self.finished_count = self.count - len(self.waiting)
         self.last_refresh = time.monotonic()
         self.last_message = ""
 
-    def run(self) -> list[FailedRun]:
+    def run(self) -> dict[str, int]:
         while self.waiting or self.active:
             for one in [one for one in self.active if one.process.poll() is not None]:
                 self._handle_exit(one)
@@ -207,7 +194,7 @@ class _Worker:
             headline = headline_text(record, self.options.goal, self.options.at)
             self._report_progress(one.job, f"{headline}{seconds:.0f} s")
             return
-        self.failures.append(FailedRun(one.job.title, code))
+        self.failures[one.job.title] = code
         why = f"signal {-code}" if code < 0 else f"exit code {code}"
         self.options.report(
             "\n".join([f"failed  {one.job.title} ({why}), see {log}", *last_log_lines(log, one.log_offset)])

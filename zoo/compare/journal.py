@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
-from zoo.compare.digests import KEY, content_digest
 from zoo.compare.looks import Question
 from zoo.compare.number_format import join_words
 from zoo.config.run_folder import slug
 from zoo.errors import StorageError, UsageError
 from zoo.io import atomic_files, limits
+from zoo.io.content_digests import KEY, content_digest
 
 if TYPE_CHECKING:
     from zoo.compare.verdict import Answer

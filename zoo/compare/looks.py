@@ -17,12 +17,12 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
-from zoo.compare.digests import check_digest, with_digest
 from zoo.compare.number_format import strict_values
 from zoo.compare.paired_tests import TESTS, PairedTestPlan, PairResult, TestName, count_fewest_seeds
 from zoo.compare.statistics import ALPHA, POWER, Paired, smallest_effect
 from zoo.errors import UsageError
 from zoo.io import atomic_files, limits
+from zoo.io.content_digests import check_digest, with_digest
 
 FILE, FORMAT = "looks.json", 2
 FIRST, UNTIL = 0.8, 0.9  # share of what is left for a look at a fixed number of seeds, and for a test until decided
@@ -99,7 +99,7 @@ class Look:
     A sequential test spends its level at its first look alone, and a plan of looks all of its levels. ``planned`` are
     its numbers of seeds. ``budget`` is what all looks together may spend. ``candidates`` is the number of questions
     among which this one was chosen after a look: they share what it spent. ``runs`` has the digests of the runs by
-    variant and seed, see `digests.run_digest`, and ``decided`` the figures of every decision.
+    variant and seed, see `RunRecord.digest`, and ``decided`` the figures of every decision.
     """
 
     question: Question

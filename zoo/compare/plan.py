@@ -209,7 +209,7 @@ def verify_runs(arms: Sequence[Arm], seeds: Sequence[int], fits: Fits) -> None:
         for folder in places:
             if run_state.has_no_record(folder):
                 raise UsageError(
-                    f"{folder} was finished by an older version of zoo, which wrote no {run_state.LEDGER}.\n"
+                    f"{folder} is finished and has no {run_state.LEDGER}: somebody removed it.\n"
                     "Move it away, or put the runs elsewhere: --runs DIR"
                 )
             changes = fits.changes(arm.point, folder)

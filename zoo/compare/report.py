@@ -37,18 +37,18 @@ def write_report(answer: Answer, folder: str | Path, more: Sequence[ReportChart]
     ``more`` are additional charts, such as those of probes. Raises UsageError if the folder cannot be written to.
     """
     all_charts = [*draw_scaling(answer), *draw_charts(answer), *more]
-    content: dict[str, bytes] = {
-        "comparison.md": printable(table.as_markdown(answer), lines=True).encode(),
-        "comparison.csv": printable(table.as_csv(answer), lines=True).encode(),
-        "comparison.json": table.as_json(answer).encode(),
-        "comparison.html": printable(page(answer, all_charts), lines=True).encode(),
-    }
-    return write_files(content, all_charts, Path(folder))
+    texts = {"md": table.as_markdown(answer), "csv": table.as_csv(answer), "json": table.as_json(answer)}
+    return write_files("comparison", texts | {"html": page(answer, all_charts)}, all_charts, Path(folder))
 
 
-def write_files(content: Mapping[str, bytes], charts: Sequence[ReportChart], folder: Path) -> list[Path]:
-    """Write the files of a report and a PNG per chart, and return their paths. Raises UsageError if that fails."""
-    files = {**content, **{f"{chart.name}.png": chart.png() for chart in charts}}
+def write_files(stem: str, texts: Mapping[str, str], charts: Sequence[ReportChart], folder: Path) -> list[Path]:
+    """Write the files of a report, texts by their endings and a PNG per chart, and return their paths.
+
+    Raises UsageError if that fails.
+    """
+    files = {f"{stem}.{end}": (text if end == "json" else printable(text, lines=True)).encode()
+             for end, text in texts.items()}  # fmt: skip
+    files |= {f"{chart.name}.png": chart.png() for chart in charts}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, data in files.items():

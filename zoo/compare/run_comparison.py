@@ -30,7 +30,7 @@ from zoo.compare import (
     run_records,
     scale_runs,
 )  # fmt: skip
-from zoo.compare.execute import FailedRun, FitJob, RunOptions, execute, exit_code, threads_per_run
+from zoo.compare.execute import FitJob, RunOptions, execute, exit_code, threads_per_run
 from zoo.compare.fairness import Flag
 from zoo.compare.looks import FILE as LOOKS
 from zoo.compare.looks import load_looks
@@ -44,7 +44,7 @@ from zoo.registry import suggest
 
 if TYPE_CHECKING:
     from zoo.compare.charts import ReportChart
-    from zoo.compare.looks import Alternatives, Look, Looks
+    from zoo.compare.looks import Alternatives, Looks
     from zoo.compare.paired_tests import PairedTestPlan
     from zoo.compare.run_records import RunRecord
     from zoo.compare.verdict import Answer
@@ -90,7 +90,7 @@ class Runner:
         self.goal: str | None = None
         self.at = run_records.DECISIVE
         self.budget: str | None = None
-        self.failed: list[FailedRun] = []
+        self.failed: dict[str, int] = {}  # exit codes by title
 
     def __call__(self, arms: Sequence[Arm], seeds: Sequence[int], whole: bool = True) -> None:
         """Run what is missing; ``whole``: all of it, not only this shard, because later steps need it."""
@@ -103,7 +103,7 @@ class Runner:
         shard = self.options.get("shard")
         own_jobs = list(jobs) if whole else plan.take_shard(jobs, shard)
         devices = device_shares.device_shares(arms[0].point.config["trainer"], self.options.get("jobs"))
-        self.failed += execute(own_jobs, replace(self.run_options(wait=whole or shard is None), devices=devices))
+        self.failed |= execute(own_jobs, replace(self.run_options(wait=whole or shard is None), devices=devices))
 
     def jobs(self, arms: Sequence[Arm], seeds: Sequence[int]) -> list[FitJob]:
         """The jobs of the variants. Raises UsageError where an existing run has another configuration."""
@@ -149,22 +149,22 @@ def compare(options: ParsedOptions, comparison: Comparison) -> int:
     """
     finished, code = run_comparisons(options, [comparison])
     for result in finished:  # none where other shards have runs left, and in a dry run
-        answer_code = show_shares(result, options) if comparison.attribute else show_runs(result, options)
+        answer_code = show_result(result, options)
         code = code or answer_code
     return code
 
 
-def show_runs(finished: FinishedRuns, options: ParsedOptions) -> int:
-    """Print and write the result of a comparison, with losses on longer texts where --probe asks for them."""
-    charts = [probe(finished, options)] if finished.comparison.probe else []
-    return show_comparison(finished.record, options, finished.place, finished.place, charts)
-
-
-def show_shares(finished: FinishedRuns, options: ParsedOptions) -> int:
-    """Print and write the result of hybrids of two recipes, and the contribution of each option."""
+def show_result(finished: FinishedRuns, options: ParsedOptions) -> int:
+    """Print and write the result of a comparison: with --probe also losses on longer texts, and of hybrids of two
+    recipes the contribution of each option.
+    """
     from zoo.compare import attribute
 
+    comparison = finished.comparison
+    charts = [probe(finished, options)] if comparison.probe else []
     answer, folder = look_and_record(finished.record, options, finished.place)
+    if not comparison.attribute:
+        return print_answer(answer, options, folder, charts)
     runs = [run for seeds in answer.runs.values() for run in seeds.values()]
     shares = attribute.shares_of_arms(finished.stages[-1].ready.differences, finished.arms, runs, answer)
     code = print_answer(answer, options, folder, [attribute.shares_chart(shares, answer)])
@@ -196,7 +196,7 @@ def run_comparisons(options: ParsedOptions, comparisons: Sequence[Comparison]) -
     for comparison, stages in zip(comparisons, drafts, strict=True):
         if (finished := _run_stages(comparison, stages, meter, runner)) is not None:
             result.append(finished)
-    return result, exit_code(runner.failed)
+    return result, exit_code(runner.failed.values())
 
 
 def draft_stages(comparison: Comparison, fits: plan.Fits, meter: Any) -> list[Stage]:
@@ -480,7 +480,7 @@ def has_runs_left(jobs: Sequence[FitJob], runner: Runner) -> bool:
         )
         return True
     if len(unfinished) == len(jobs):
-        of_disk = exit_code(runner.failed) == StorageError.code
+        of_disk = exit_code(runner.failed.values()) == StorageError.code
         kind = StorageError if of_disk else ZooError
         raise kind(
             f"all {len(jobs)} runs failed: {unfinished[0].job.title} and the others. See their logs."
@@ -578,7 +578,8 @@ def answer_folders(folders: Sequence[Path], options: ParsedOptions) -> int:
             record, baseline=options.get("baseline") or record.baseline, goal=options.get("goal") or record.goal,
             at=options.get("at") or record.at, margin=options.get("margin") or record.margin,
         )  # fmt: skip
-        return show_comparison(new_record, options, folders[0], place)
+        answer, folder = look_and_record(new_record, options, folders[0])
+        return print_answer(answer, options, folder if place == folders[0] else place)
     if options.get("series"):
         raise UsageError("--series is for a comparison that zoo compare has run: RECIPE --vary …, or its folder.")
     ledgers = run_records.read_records(*folders)
@@ -612,9 +613,9 @@ def look_at_comparison(
     from zoo.compare.series import check_series_file, load_series, save_series
     from zoo.compare.statistics import ALPHA
 
-    first = answer_records(ledgers, options, record)
-    seeds = {row.variant: tuple(row.figures) for row in first.rows}
-    variants = [row.variant for row in first.rows[1:]]
+    first_answer = answer_records(ledgers, options, record)
+    seeds = {row.variant: tuple(row.figures) for row in first_answer.rows}
+    variants = [row.variant for row in first_answer.rows[1:]]
     alpha, path = ALPHA, Path(options.get("series") or "")
     if options.get("series"):
         check_series_file(path)
@@ -627,16 +628,17 @@ def look_at_comparison(
         check_looks(looks, home, seeds)
         if series is not None:
             looks.check_budget(alpha)
-        look, refusals = next_look(looks, first, record, options)
-        answer = answer_records(ledgers, options, record, looks.plan(look), refusals)
-        verdicts = {row.variant: row.verdict.word for row in answer.rows[1:]}
+        answer = answer_after_looks(looks, first_answer, ledgers, options, record)
+        assert answer.look is not None
+        words = {row.variant: row.verdict.word for row in answer.rows[1:]}
         results = {row.variant: PairResult(row.pair, row.adjusted, row.equivalent) for row in answer.rows[1:]}
-        new = looks.with_look(look, {name: word for name, word in verdicts.items() if name in look.seeds}, results)
+        tested_words = {name: word for name, word in words.items() if name in answer.look.seeds}
+        new = looks.with_look(answer.look, tested_words, results)
         if new != looks:
             save_or_warn(home, lambda: save_looks(home, new))
         if series is not None:
-            save_series(path, series.with_entry(entry, [name for name in verdicts if verdicts[name] in DECISIONS[:2]]))
-    return replace(answer, looks=new.looks, look_number=new.number(look), look=look, looks_elsewhere=len(new.elsewhere))
+            save_series(path, series.with_entry(entry, [name for name in words if words[name] in DECISIONS[:2]]))
+    return replace(answer, looks=new.looks, look_number=new.number(answer.look))
 
 
 def look_at_runs(ledgers: Sequence[RunRecord], options: ParsedOptions, record: comparison_folder.Record) -> Answer:
@@ -644,31 +646,36 @@ def look_at_runs(ledgers: Sequence[RunRecord], options: ParsedOptions, record: c
 
     Nothing is recorded, but what comparisons have spent on the same runs counts.
     """
-    first = answer_records(ledgers, options, record)
-    homes = sorted({run.path.parents[2] for seeds in first.runs.values() for run in seeds.values()})
+    first_answer = answer_records(ledgers, options, record)
+    homes = sorted({run.path.parents[2] for seeds in first_answer.runs.values() for run in seeds.values()})
     beside = [path.parent for home in homes for path in home.glob(f"{comparison_folder.FOLDER}/*/{LOOKS}")]
-    looks = load_looks(homes[0] / comparison_folder.FOLDER, [row.variant for row in first.rows], beside=beside)
-    look, refusals = next_look(looks, first, record, options)
-    answer = answer_records(ledgers, options, record, looks.plan(look), refusals)
-    return replace(answer, look=look, looks_elsewhere=len(looks.elsewhere))
+    names = [row.variant for row in first_answer.rows]
+    looks = load_looks(homes[0] / comparison_folder.FOLDER, names, beside=beside)
+    return answer_after_looks(looks, first_answer, ledgers, options, record)
 
 
-def next_look(
-    looks: Looks, first: Answer, record: comparison_folder.Record, options: ParsedOptions
-) -> tuple[Look, list[Flag]]:
-    """The look that an answer would be after others, and flags for variants of which seeds are left out."""
-    from zoo.compare.digests import run_digest
+def answer_after_looks(
+    looks: Looks, first_answer: Answer, ledgers: Sequence[RunRecord], options: ParsedOptions,
+    record: comparison_folder.Record,
+) -> Answer:  # fmt: skip
+    """The verdict that a look after others gives; without one on variants of which seeds are left out.
+
+    ``first_answer`` is that of a first look at the same runs.
+    """
     from zoo.compare.looks import Question, parse_planned
 
-    seeds = {row.variant: tuple(row.figures) for row in first.rows}
-    question = Question(first.goal, first.baseline, first.at, record.margin, options.get("test"))
+    seeds = {row.variant: tuple(row.figures) for row in first_answer.rows}
+    question = Question(
+        first_answer.goal, first_answer.baseline, first_answer.at, record.margin, options.get("test")
+    )  # fmt: skip
     refusals = refuse_missing_seeds(looks.find_missing_seeds(seeds), [*seeds])
     refused = {name for flag in refusals for name in flag.variants}
     tested = {name: numbers for name, numbers in seeds.items() if name not in refused}
-    runs = {name: {seed: run_digest(first.runs[name][seed]) for seed in tested[name]} for name in tested}
-    look = looks.next_look(question, tested, record.until == "decided", runs, count_alternatives(first),
+    runs = {name: {seed: first_answer.runs[name][seed].digest() for seed in tested[name]} for name in tested}
+    look = looks.next_look(question, tested, record.until == "decided", runs, count_alternatives(first_answer),
                            parse_planned(record.until))  # fmt: skip
-    return look, refusals
+    answer = answer_records(ledgers, options, record, looks.plan(look), refusals)
+    return replace(answer, look=look, looks_elsewhere=len(looks.elsewhere))
 
 
 def check_looks(looks: Looks, home: Path, variants: Collection[str]) -> None:
@@ -739,21 +746,6 @@ def hold_lock(path: Path) -> Iterator[None]:
         lock.release()
 
 
-def show_comparison(
-    record: comparison_folder.Record,
-    options: ParsedOptions,
-    home: Path,
-    place: Path | None,
-    more: Sequence[ReportChart] = (),
-) -> int:
-    """Answer a comparison that was run, and record the look in its journal in ``home``.
-
-    The report goes into ``place``; of another question than the first into a folder below ``home``.
-    """
-    answer, folder = look_and_record(record, options, home)
-    return print_answer(answer, options, folder if place == home else place, more)
-
-
 def look_and_record(record: comparison_folder.Record, options: ParsedOptions, home: Path) -> tuple[Answer, Path]:
     """The verdict over a comparison's finished runs, after a look that ``home`` records, and the folder of its report.
 
@@ -792,7 +784,8 @@ def print_answer(answer: Answer, options: ParsedOptions, place: Path | None, mor
 
     Returns 1 where the figures are not comparable, else 0; with --exit-code that of the outcome.
     """
-    from zoo.compare import outcome, table
+    from zoo.compare import table
+    from zoo.compare.verdict import EXIT_CODES
 
     if options.get("json"):
         print(table.as_json(answer))
@@ -802,7 +795,7 @@ def print_answer(answer: Answer, options: ParsedOptions, place: Path | None, mor
     if place is not None:
         write_report(answer, options, Path(options.get("out") or place), more)
     if options.get("exit_code"):
-        return outcome.EXIT_CODES[outcome.outcome(answer)]
+        return EXIT_CODES[answer.outcome]
     return 1 if answer.comparability_errors else 0
 
 

@@ -25,6 +25,8 @@ UNMEASURED = "without a figure"  # a run that went through, and whose metric has
 FAILURES = ("diverged", "out of memory", "crashed", UNMEASURED)  # outcomes without a figure
 CRASH = ".crash.json"  # how a run's process died, beside its folder
 OTHER_SEED = "and stands in the folder of another seed"
+# what a run has reached: equal for one that was read, copied or measured again
+REACHED = ("recipe", "seed", "goals", "steps", "tokens", "validations", "best", "last", "finished", "outcome")
 DECISIVE = "last"  # the validation that decides unless --at says otherwise
 
 
@@ -87,6 +89,15 @@ class RunRecord:
     def ended_early(self) -> bool:
         """Whether the run ended without its whole training: diverged, out of memory, or crashed."""
         return any(self.failure(goal) not in ("", UNMEASURED) for goal in self.goals)
+
+    def digest(self) -> str:
+        """The digest of what the run has reached, by which one that was made again is told from one that was read.
+
+        Empty where it ended without a result by no fault of its variant: it may be made again unseen.
+        """
+        if self.outcome.get("state") in ("crashed", "out of memory") and not self.finished:
+            return ""
+        return content_digest({name: getattr(self, name) for name in REACHED})
 
     def figure(self, goal: str, at: str = DECISIVE) -> float | None:
         """The run's figure for a goal; NaN if it failed, None if it has none yet.

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from zoo import console
-from zoo.compare import across_tasks, outcome, prose, sequential, table
+from zoo.compare import across_tasks, prose, sequential, table
 from zoo.compare.across_tasks import NO_ESTIMATE, BootstrapEstimate, Floats
 from zoo.compare.looks import Look
 from zoo.compare.number_format import NONE, format_fixed, format_probability, join_words, strict_values
 from zoo.compare.outcomes import other_failures
 from zoo.compare.paired_tests import ASSUMPTIONS, PairedTestPlan
 from zoo.compare.statistics import ALPHA, Verdict, holm_adjust
-from zoo.compare.verdict import Answer, VariantRow
+from zoo.compare.verdict import EXIT_CODES, Answer, VariantRow, best_outcome
 from zoo.errors import UsageError
 
 FIXED = PairedTestPlan("permutation", ALPHA)
@@ -338,10 +338,10 @@ def as_csv(board: Scoreboard) -> str:
 
 def as_json(board: Scoreboard) -> str:
     """The whole scoreboard with all digits as strict JSON, the answer of every recipe included."""
-    word = outcome.outcome_of(board.words)
+    word = best_outcome(board.words)
     content: dict[str, Any] = {
         "format": 1, "question": question(board), "answer": sentences(board), "baseline": board.baseline,
-        "outcome": word, "exit_code": outcome.EXIT_CODES[word], "commands": board.commands,
+        "outcome": word, "exit_code": EXIT_CODES[word], "commands": board.commands,
         "test": {"name": "sign flips over tasks" if board.plan.test == "permutation" else board.plan.test,
                  "assumes": ASSUMPTIONS[board.plan.test], "level": board.plan.level, "correction": "Holm"},
         "looks": [asdict(look) for look in board.looks],

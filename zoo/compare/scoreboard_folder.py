@@ -14,7 +14,6 @@ from zoo.compare.charts import IntervalRow, ReportChart, clip_name, draw_interva
 from zoo.compare.report import render, write_files
 from zoo.compare.scoreboard import Scoreboard
 from zoo.config.run_folder import slug
-from zoo.console import printable
 from zoo.errors import UsageError
 from zoo.io import atomic_files, limits
 
@@ -68,13 +67,8 @@ def write_report(board: Scoreboard, reports: Mapping[str, Path], folder: Path) -
     """
     charts = draw_charts(board)
     links = {recipe: os.path.relpath(place / "comparison.html", folder) for recipe, place in reports.items()}
-    content: dict[str, bytes] = {
-        "scoreboard.md": printable(scoreboard.as_markdown(board), lines=True).encode(),
-        "scoreboard.csv": printable(scoreboard.as_csv(board), lines=True).encode(),
-        "scoreboard.json": scoreboard.as_json(board).encode(),
-        "scoreboard.html": printable(page(board, charts, links), lines=True).encode(),
-    }
-    return write_files(content, charts, folder)
+    texts = {"md": scoreboard.as_markdown(board), "csv": scoreboard.as_csv(board), "json": scoreboard.as_json(board)}
+    return write_files("scoreboard", texts | {"html": page(board, charts, links)}, charts, folder)
 
 
 def page(board: Scoreboard, charts: Sequence[ReportChart], links: Mapping[str, str]) -> str:

@@ -10,11 +10,12 @@ from pathlib import Path
 from zoo import console, recipe_files, registry
 from zoo.cli.tables import is_terminal
 from zoo.command_line import ParsedOptions
-from zoo.compare import comparison_folder, looks, outcome, run_comparison, scoreboard, scoreboard_folder, variants
+from zoo.compare import comparison_folder, looks, run_comparison, scoreboard, scoreboard_folder, variants
 from zoo.compare.plan import Arm, Comparison
 from zoo.compare.scoreboard import RecipeTask, Scoreboard
 from zoo.compare.scoreboard_folder import ScoreboardMember
 from zoo.compare.variants import Choice
+from zoo.compare.verdict import EXIT_CODES, best_outcome
 from zoo.errors import UsageError
 from zoo.registry import suggest
 
@@ -128,7 +129,7 @@ def show(
     if place is not None:
         write_reports(board, options, reports, Path(options.get("out") or place), home)
     if options.get("exit_code"):
-        return outcome.EXIT_CODES[outcome.outcome_of(board.words)]
+        return EXIT_CODES[best_outcome(board.words)]
     return 1 if board.comparability_errors else 0
 
 
@@ -159,15 +160,15 @@ def write_reports(
     board: Scoreboard, options: ParsedOptions, reports: Mapping[str, Path], place: Path, home: Path
 ) -> None:
     """Write the scoreboard's report and its part of TensorBoard, and print where all reports are."""
-    from zoo.compare import scoreboard_events
+    from zoo.compare import tensorboard_summary
     from zoo.compare.tensorboard_command import link
 
     out = run_comparison.output_stream(options)
     files = scoreboard_folder.write_report(board, reports, place)
-    scoreboard_events.write_summary(home, board)
+    tensorboard_summary.write_scoreboard(home, board)
     page = next(file for file in files if file.suffix == ".html")
     print(f"\nreport  {page}", file=out)
     for recipe, folder in reports.items():
         print(f"        {recipe}: {folder / 'comparison.html'}", file=out)
     print(f"look    zoo tensorboard {home}", file=out)
-    print(f"        {link(pinned=scoreboard_events.pinned_tags(board))}", file=out)
+    print(f"        {link(pinned=tensorboard_summary.pinned_scores(board))}", file=out)

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 from zoo import console
-from zoo.compare import learning_rates, outcome, prose, scale_table
+from zoo.compare import learning_rates, prose, scale_table
 from zoo.compare.number_format import (
     NONE,
     format_duration,
@@ -21,7 +21,7 @@ from zoo.compare.number_format import (
     strict_values,
 )
 from zoo.compare.paired_tests import ASSUMPTIONS
-from zoo.compare.verdict import Answer, VariantRow
+from zoo.compare.verdict import EXIT_CODES, Answer, VariantRow
 from zoo.console import format_bytes, printable
 from zoo.logging.cost_measures import MEASURES
 
@@ -108,8 +108,8 @@ def as_json(answer: Answer) -> str:
         "late_choices": answer.late_choices,
         "flags": [asdict(flag) for flag in answer.flags],
         "commands": answer.commands,
-        "outcome": outcome.outcome(answer),
-        "exit_code": outcome.EXIT_CODES[outcome.outcome(answer)],
+        "outcome": answer.outcome,
+        "exit_code": EXIT_CODES[answer.outcome],
         "test": {
             "name": answer.plan.test,
             "assumes": ASSUMPTIONS[answer.plan.test],

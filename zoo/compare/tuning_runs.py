@@ -142,7 +142,7 @@ def tune_variants(
         sign = -1 if first.goals.get(_goal(first, goal)) == "max" else 1
         variants[winner.name] = TunedVariant(
             best, {value: sign * mean for value, mean in means.items()}, failures, is_at_edge(best, list(means)),
-            TuningCost(len(runs), sum(run.steps for run in runs), _sum(number(run.cost.get("seconds")) for run in runs)),
+            TuningCost(len(runs), sum(run.steps for run in runs), _sum(number(r.cost.get("seconds")) for r in runs)),
         )  # fmt: skip
     return winners, Tuning(sweep.key, tuple(seeds), variants)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from zoo.compare.factorial import Effect, grid_contrasts
 from zoo.compare.fairness import (
@@ -47,6 +47,22 @@ if TYPE_CHECKING:
     from zoo.compare.scale_result import ScaleResult
 
 Seeds = Mapping[int, RunRecord]
+Outcome = Literal["better", "worse", "as good as", "undecided", "not comparable"]
+EXIT_CODES: dict[Outcome, int] = {  # of `zoo compare --exit-code`
+    "better": 10, "worse": 11, "as good as": 12, "undecided": 13, "not comparable": 14,
+}  # fmt: skip
+
+
+def best_outcome(words: Iterable[str]) -> Outcome:
+    """The best that the words of some verdicts show: better, as good as; else undecided, if any is; else worse.
+
+    "not comparable" if no variant may be compared, or there is none.
+    """
+    comparable = {word for word in words if word != "not comparable"}
+    for word in ("better", "as good as"):
+        if word in comparable:
+            return word
+    return "not comparable" if not comparable else "worse" if comparable == {"worse"} else "undecided"
 
 
 @dataclass(frozen=True)
@@ -141,6 +157,11 @@ class Answer:
     def comparability_errors(self) -> tuple[str, ...]:
         """The sentences of the fatal flags; `zoo compare` exits with 1 if there are any."""
         return tuple(flag.sentence for flag in self.flags if flag.fatal)
+
+    @property
+    def outcome(self) -> Outcome:
+        """What is shown of the variants, in one word."""
+        return best_outcome(row.verdict.word for row in self.rows[1:])
 
     @property
     def seeds(self) -> int:
