@@ -12,7 +12,7 @@ from filelock import FileLock, Timeout
 
 from tests.compare.fabricate import WHOLE
 from zoo.cli import main
-from zoo.compare import journal, run_comparison
+from zoo.compare import error_budget, journal, run_comparison
 from zoo.compare.plan import Point
 
 
@@ -252,11 +252,11 @@ def test_an_unknown_goal_is_refused_before_anything_runs(compare):
 
 def test_a_file_of_a_comparison_is_changed_by_one_process_at_a_time(tmp_path):
     path = tmp_path / "new" / "looks.json"
-    with run_comparison.hold_lock(path), pytest.raises(Timeout):
+    with error_budget.hold_lock(path), pytest.raises(Timeout):
         FileLock(path.with_name(".looks.json.lock"), timeout=0).acquire()
-    with run_comparison.hold_lock(path):
+    with error_budget.hold_lock(path):
         pass
-    with run_comparison.hold_lock(Path("/proc/none/looks.json")):  # a folder that cannot be written
+    with error_budget.hold_lock(Path("/proc/none/looks.json")):  # a folder that cannot be written
         pass
 
 

@@ -9,7 +9,7 @@ import random
 import pytest
 
 from tests.compare import fabricate
-from zoo.compare import comparison_folder, run_comparison, run_records, table
+from zoo.compare import comparison_folder, error_budget, run_records, table
 from zoo.errors import UsageError
 
 REMOVED = object()
@@ -42,7 +42,7 @@ def site(tmp_path, monkeypatch):
 
     def look():
         record = comparison_folder.load_record(home)
-        answer, _ = run_comparison.look_and_record(record, options, home)
+        answer, _ = error_budget.look_and_record(record, options, home)
         table.as_text(answer, 100, False)
         json.loads(table.as_json(answer))
         return [row.verdict.word for row in answer.rows]

@@ -263,16 +263,15 @@ def hybrid_figures(
 
 def shares_text(shares: Sequence[Share], goal: str) -> str:
     """The table of contributions, and how to read it."""
-    rows = shares_table(shares)
-    widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    from zoo.compare.table import plain_columns
+
     shapley = "share: Shapley's, the mean over all orders of adding the options. " if shares[0].shapley else ""
     figure = "the share of runs that failed, because some did" if is_of_failures(shares) else goal
     legend = (
         f"Contribution of each option, in {figure}, paired by seed. {shapley}alone: added to the first recipe alone; "
         "last: added last, to the second recipe without it. ± is the standard deviation over seeds."
     )
-    return "\n".join([*lines, *textwrap.wrap(legend, 118)])
+    return "\n".join([*plain_columns(shares_table(shares)), *textwrap.wrap(legend, 118)])
 
 
 def shares_chart(shares: Sequence[Share], answer: Answer) -> ReportChart:

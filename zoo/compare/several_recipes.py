@@ -10,7 +10,7 @@ from pathlib import Path
 from zoo import console, recipe_files, registry
 from zoo.cli.tables import is_terminal
 from zoo.command_line import ParsedOptions
-from zoo.compare import comparison_folder, looks, run_comparison, scoreboard, scoreboard_folder, variants
+from zoo.compare import comparison_folder, error_budget, looks, run_comparison, scoreboard, scoreboard_folder, variants
 from zoo.compare.plan import Arm, Comparison
 from zoo.compare.scoreboard import RecipeTask, Scoreboard
 from zoo.compare.scoreboard_folder import ScoreboardMember
@@ -114,7 +114,7 @@ def show(
         if record is None:
             raise UsageError(f"{member.folder} is no folder of a comparison any more. Run the command again: {command}")
         record = replace(record, at=options.get("at") or record.at)
-        answer, own_place = run_comparison.look_and_record(record, options, member.folder)
+        answer, own_place = error_budget.look_and_record(record, options, member.folder)
         tasks.append(RecipeTask(answer, member.names))
         if place is not None:
             report.write_report(answer, own_place)
@@ -141,14 +141,14 @@ def look_at_scoreboard(tasks: Sequence[RecipeTask], home: Path, command: str) ->
     first = scoreboard.make_scoreboard(tasks)
     seeds = {row.name: _seeds(tasks, row.name) for row in first.rows}
     goal = ", ".join(f"{task.recipe} {task.answer.goal}" for task in tasks)
-    with run_comparison.hold_lock(home / looks.FILE):
+    with error_budget.hold_lock(home / looks.FILE):
         past = looks.load_looks(home, seeds, beside=scoreboard_folder.same_recipes(home))
         question = looks.Question(goal, first.baseline, tasks[0].answer.at, None, "permutation")
         look = past.next_look(question, seeds)
         board = scoreboard.make_scoreboard(tasks, past.plan(look), [command])
         new = past.with_look(look, {row.name: row.verdict.word for row in board.rows[1:]})
         if new != past:
-            run_comparison.save_or_warn(home, lambda: looks.save_looks(home, new))
+            error_budget.save_or_warn(home, lambda: looks.save_looks(home, new))
     return replace(board, looks=new.looks)
 
 

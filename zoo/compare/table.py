@@ -248,6 +248,12 @@ def align_columns(
     return result
 
 
+def plain_columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """A line per row, of columns as wide as their longest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+
+
 def _stacked_rows(lines: Sequence[Sequence[str]], width: int, styles: Sequence[str]) -> list[str]:
     """A paragraph per row: its label, and below it the cells with their headings."""
     result = []
