@@ -105,7 +105,9 @@ def bootstrap_interquartile_mean(scores: Sequence[Floats], resamples: int = RESA
     if min(map(len, scores)) < 2:
         return BootstrapEstimate(value)
     random = np.random.default_rng(0)
-    resampled = [each[random.integers(0, len(each), (resamples, len(each)))] for each in scores]
+    resampled = [
+        task_scores[random.integers(0, len(task_scores), (resamples, len(task_scores)))] for task_scores in scores
+    ]
     return _percentile_interval(value, interquartile_mean(np.concatenate(resampled, axis=1)))
 
 
@@ -132,7 +134,12 @@ def flip_signs_over_tasks(differences: Sequence[Floats]) -> float:
 
     Flips leave the root mean squares as they are. Exact for symmetric differences; NaN for fewer than two.
     """
-    scaled = [each / math.sqrt(float((each**2).mean())) if each.any() else each for each in differences]
+    scaled = [
+        task_differences / math.sqrt(float((task_differences**2).mean()))
+        if task_differences.any()
+        else task_differences
+        for task_differences in differences
+    ]
     return sign_flip_p(np.concatenate(scaled).tolist())
 
 
@@ -141,8 +148,16 @@ def sequence_over_tasks(differences: Sequence[Floats]) -> Floats:
     its task's so far: what a later seed adds changes none of the earlier ones.
     """
     scaled = []
-    for each in differences:
-        size = np.sqrt(np.cumsum(each**2) / np.arange(1, len(each) + 1))
-        scaled.append(np.divide(each, size, out=np.zeros_like(each), where=size > 0))
+    for task_differences in differences:
+        size = np.sqrt(np.cumsum(task_differences**2) / np.arange(1, len(task_differences) + 1))
+        scaled.append(np.divide(task_differences, size, out=np.zeros_like(task_differences), where=size > 0))
     most = max(map(len, scaled), default=0)
-    return np.array([each[index] for index in range(most) for each in scaled if index < len(each)], dtype=np.float64)
+    return np.array(
+        [
+            task_differences[index]
+            for index in range(most)
+            for task_differences in scaled
+            if index < len(task_differences)
+        ],
+        dtype=np.float64,
+    )

@@ -152,7 +152,9 @@ def draw_differences(answer: Answer) -> ReportChart:
         room = max((text_width(figure, word, 12) for word in verdicts), default=0) + 24
         axes = _rows(figure, names, left, 30, WIDTH - room)
         ends = [end for row in scaled for end in (row.pair.mean, row.pair.low, row.pair.high)]
-        limits = pad_range([0.0, *ends, *(each for row in scaled for each in row.differences.values())], 0.08)
+        limits = pad_range(
+            [0.0, *ends, *(difference for row in scaled for difference in row.differences.values())], 0.08
+        )
         axes.set_xlim(limits)
         _signed_ticks(axes)
         axes.set_xlabel(
@@ -168,7 +170,9 @@ def draw_differences(answer: Answer) -> ReportChart:
             _note(axes, verdict, (1.0, y), (14, 0), 12, shade, "left", axes.get_yaxis_transform())
             if not math.isfinite(row.pair.mean):
                 continue
-            _points(axes, [each for each in row.differences.values() if math.isfinite(each)], y, colour)
+            _points(
+                axes, [difference for difference in row.differences.values() if math.isfinite(difference)], y, colour
+            )
             if math.isfinite(row.pair.low):
                 _whisker(axes, (row.pair.low, row.pair.high), y, colour)
             if limits[0] <= row.pair.mean <= limits[1]:
@@ -329,10 +333,10 @@ def draw_intervals(
     from zoo.plotting import new_figure, style, text_width
 
     names = [clip_name(row.label) for row in rows]
-    values = [each for row in rows for each in (row.value, row.low, row.high, *row.points) if math.isfinite(each)]
+    values = [value for row in rows for value in (row.value, row.low, row.high, *row.points) if math.isfinite(value)]
     with style():
         figure = new_figure(WIDTH, ROW * len(rows) + 76)
-        left = 40 + max((text_width(figure, each, 13) for each in names), default=0)
+        left = 40 + max((text_width(figure, name, 13) for name in names), default=0)
         axes = _rows(figure, names, left, 14, WIDTH - 24)
         axes.set_xlim(limits or pad_range([centre, *values], 0.08))
         axes.set_xlabel(label)
@@ -396,8 +400,8 @@ def spread_labels(places: Sequence[float], apart: float, low: float, high: float
     for index in sorted(range(len(places)), key=lambda index: places[index]):
         middle, group = places[index], [index]
         while groups and middle - groups[-1][0] < apart * (len(group) + len(groups[-1][1])) / 2 - 1e-9:
-            other, others = groups.pop()
-            middle = (middle * len(group) + other * len(others)) / (len(group) + len(others))
+            neighbour, others = groups.pop()
+            middle = (middle * len(group) + neighbour * len(others)) / (len(group) + len(others))
             group = others + group
         groups.append((middle, group))
     order = [index for _, group in groups for index in group]
@@ -582,7 +586,11 @@ def _lines(answer: Answer, row: VariantRow) -> Lines:
     """The (tokens, headline) points of every run that counts."""
     runs = [run for seed, run in answer.runs[row.variant].items() if seed in row.figures]
     return [
-        [(number(each.get("tokens")), number(each[answer.goal])) for each in run.validations if answer.goal in each]
+        [
+            (number(validation.get("tokens")), number(validation[answer.goal]))
+            for validation in run.validations
+            if answer.goal in validation
+        ]
         for run in runs
     ]
 

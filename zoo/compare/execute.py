@@ -119,8 +119,8 @@ class _Worker:
 
     def run(self) -> dict[str, int]:
         while self.waiting or self.active:
-            for one in [one for one in self.active if one.process.poll() is not None]:
-                self._handle_exit(one)
+            for run in [run for run in self.active if run.process.poll() is not None]:
+                self._handle_exit(run)
             self._refresh_locks()
             busy = self._start()
             if busy and not self.active:
@@ -174,45 +174,45 @@ class _Worker:
         del self.free_devices[:1]
         lock.record_child(process.pid)
 
-    def _remove(self, one: ActiveRun) -> None:
-        self.active.remove(one)
-        if one.devices is not None:
-            self.free_devices.append(one.devices)
+    def _remove(self, run: ActiveRun) -> None:
+        self.active.remove(run)
+        if run.devices is not None:
+            self.free_devices.append(run.devices)
 
-    def _handle_exit(self, one: ActiveRun) -> None:
-        self._remove(one)
-        one.log.close()
-        code, state = one.process.returncode, run_state.read_state(one.job.folder)
-        log = run_state.path_beside(one.job.folder, ".log")
+    def _handle_exit(self, run: ActiveRun) -> None:
+        self._remove(run)
+        run.log.close()
+        code, state = run.process.returncode, run_state.read_state(run.job.folder)
+        log = run_state.path_beside(run.job.folder, ".log")
         if state not in run_state.END_STATES:
-            self._record_crash(one, log)
-        one.lock.release()
+            self._record_crash(run, log)
+        run.lock.release()
         if state in run_state.END_STATES:
             self.finished_count += 1
-            seconds = time.monotonic() - one.start_time
-            record = run_records.parse_record(one.job.folder / run_state.LEDGER)
+            seconds = time.monotonic() - run.start_time
+            record = run_records.parse_record(run.job.folder / run_state.LEDGER)
             headline = headline_text(record, self.options.goal, self.options.at)
-            self._report_progress(one.job, f"{headline}{seconds:.0f} s")
+            self._report_progress(run.job, f"{headline}{seconds:.0f} s")
             return
-        self.failures[one.job.title] = code
+        self.failures[run.job.title] = code
         why = f"signal {-code}" if code < 0 else f"exit code {code}"
         self.options.report(
-            "\n".join([f"failed  {one.job.title} ({why}), see {log}", *last_log_lines(log, one.log_offset)])
+            "\n".join([f"failed  {run.job.title} ({why}), see {log}", *last_log_lines(log, run.log_offset)])
         )
 
-    def _record_crash(self, one: ActiveRun, log: Path) -> None:
+    def _record_crash(self, run: ActiveRun, log: Path) -> None:
         """Record that the process of a run died, unless the run itself recorded why or nothing of it was the cause."""
-        code = one.process.returncode
-        record = run_state.read_record(one.job.folder)
+        code = run.process.returncode
+        record = run_state.read_record(run.job.folder)
         state, began = (record.get("outcome") or {}).get("state"), bool(record.get("steps"))
         if code in NO_CRASH or (code in NO_CRASH_BEFORE_STEPS and not began) or state == "out of memory":
             return
         own_cause = (record.get("outcome") or {}).get("cause") if state == "crashed" else None  # says more than the log
-        lines = last_log_lines(log, one.log_offset)
+        lines = last_log_lines(log, run.log_offset)
         cause = own_cause or (lines[0].strip() if lines else f"exit code {code}")
         cause = f"killed by signal {-code}" if code < 0 else cause
         with suppress(OSError):
-            run_records.record_crash(one.job.folder, cause)
+            run_records.record_crash(run.job.folder, cause)
 
     def _report_progress(self, job: FitJob, what: str) -> None:
         self.options.report(f"{self.finished_count}/{self.count}  {job.title} · {what}")
@@ -228,27 +228,27 @@ class _Worker:
         if time.monotonic() - self.last_refresh < REFRESH:
             return
         self.last_refresh = time.monotonic()
-        for one in list(self.active):
-            if not one.lock.refresh():
-                self._remove(one)
-                _kill(one.process)
-                one.log.close()
-                self.waiting.append(one.job)
+        for run in list(self.active):
+            if not run.lock.refresh():
+                self._remove(run)
+                _kill(run.process)
+                run.log.close()
+                self.waiting.append(run.job)
 
     def stop(self) -> None:
         """Interrupt the active runs as Ctrl-C does, so that they save their state; kill those that do not end."""
-        for one in self.active:
-            _signal(one.process, signal.SIGINT)
+        for run in self.active:
+            _signal(run.process, signal.SIGINT)
         deadline = time.monotonic() + GRACE
         try:
-            for one in self.active:
+            for run in self.active:
                 with suppress(subprocess.TimeoutExpired):
-                    one.process.wait(max(0.0, deadline - time.monotonic()))
+                    run.process.wait(max(0.0, deadline - time.monotonic()))
         finally:  # a second Ctrl-C does not wait
-            for one in self.active:
-                _kill(one.process)
-                one.lock.release()
-                one.log.close()
+            for run in self.active:
+                _kill(run.process)
+                run.lock.release()
+                run.log.close()
             self.active.clear()
 
 

@@ -67,7 +67,7 @@ def append_event(home: Path, event: Event) -> None:
         home.mkdir(parents=True, exist_ok=True)
         with FileLock(home / ".journal.lock"), path.open("ab") as file:
             before = path.read_bytes() if file.tell() else b""
-            digests = [digest for each in before.splitlines() if (digest := _parse_line(each).get(KEY))]
+            digests = [digest for earlier_line in before.splitlines() if (digest := _parse_line(earlier_line).get(KEY))]
             line[KEY] = content_digest(json.loads(json.dumps(line)), str(digests[-1]) if digests else "")
             whole = not before or before.endswith(b"\n")  # a kill may have cut the last line short
             file.write(b"" if whole else b"\n")
@@ -180,7 +180,7 @@ def changed_runs(
     ``figures`` are those of this look, see `run_figures`; ``required`` are the paths of all runs that belong to it.
     """
     removed: dict[str, None] = {}
-    other: dict[str, str] = {}
+    remade: dict[str, str] = {}
     looks = [event for event in events if event.what == LOOK and event.ended_runs > 0]
     for event in looks:
         same_figure = (event.question.goal, event.question.at) == (question.goal, question.at)
@@ -189,9 +189,9 @@ def changed_runs(
             if path in required and path not in figures:
                 removed[name] = None
             elif same_figure and path in figures and figures[path] != figure:
-                other[name] = f"{name} ({_figure_text(figure)}, now {_figure_text(figures[path])})"
+                remade[name] = f"{name} ({_figure_text(figure)}, now {_figure_text(figures[path])})"
     often = f"after {len(looks)} look{'s' * (len(looks) != 1)}"
-    pairs = (("removed", [*removed]), ("made again with another figure", [*other.values()]))
+    pairs = (("removed", [*removed]), ("made again with another figure", [*remade.values()]))
     return tuple(f"runs, of which {verb} {join_words(names, MOST_NAMES)} {often}" for verb, names in pairs if names)
 
 
@@ -202,7 +202,7 @@ def _figure_text(figure: float | None) -> str:
 def has_tested(events: Sequence[Event], variants: Collection[str]) -> bool:
     """Whether an earlier look has tested two of these variants, the baseline among them."""
     words = [event.details.get("verdicts", {}) for event in events if event.what == LOOK]
-    return any(set(each.values()) & set(TESTED) and len(set(each) & set(variants)) > 1 for each in words)
+    return any(set(verdicts.values()) & set(TESTED) and len(set(verdicts) & set(variants)) > 1 for verdicts in words)
 
 
 def plans_before_runs(events: Sequence[Event]) -> list[Event]:
@@ -226,7 +226,7 @@ def choices_after_looking(events: Sequence[Event], question: RunsQuestion) -> tu
         value, before = getattr(question, name), list(dict.fromkeys(getattr(plan, name) for plan in plans))
         if value not in before:
             phrases.append(
-                f"{word} {value or 'none'} instead of {' or '.join(str(one or 'none') for one in before)} {often}"
+                f"{word} {value or 'none'} instead of {' or '.join(str(choice or 'none') for choice in before)} {often}"
             )
     planned_variants = {name for plan in plans for name in plan.variants}
     looked_at = {name for event in events if event.what == LOOK for name in event.question.variants}
@@ -262,12 +262,12 @@ def report_folder(home: Path, events: Sequence[Event], question: RunsQuestion, r
     """
     if not events:
         return home
-    first = events[0].question
+    first_question = events[0].question
     seeds = slug(list_seeds(question.seeds).replace(", ", "-").replace(" to ", "-"))
     pieces = [f"{name}={slug(str(getattr(question, name) or 'none'))}" for name in CHOICES
-              if getattr(question, name) != getattr(first, name)]  # fmt: skip
-    if set(question.variants) != set(first.variants):
+              if getattr(question, name) != getattr(first_question, name)]  # fmt: skip
+    if set(question.variants) != set(first_question.variants):
         pieces.append(f"variants={slug('+'.join(sorted(question.variants)))[:80]}")
-    pieces += [f"seeds={seeds}"] if set(question.seeds) != set(first.seeds) else []
+    pieces += [f"seeds={seeds}"] if set(question.seeds) != set(first_question.seeds) else []
     pieces += ["runs=changed"] if runs_changed else []
     return home / ",".join(pieces) if pieces else home

@@ -66,7 +66,9 @@ def probe(
             identity = _identity(folder)
             entry = saved.get(str(folder), {})
             losses = (
-                [LengthLoss(*each) for each in entry.get("losses", ())] if entry.get("checkpoint") == identity else []
+                [LengthLoss(*values) for values in entry.get("losses", ())]
+                if entry.get("checkpoint") == identity
+                else []
             )
             missing = [factor for factor in factors if factor not in [loss.factor for loss in losses]]
             if missing:
@@ -150,11 +152,11 @@ def mean_losses(
     """Mean loss over seeds by variant and factor, over the last quarter (``late``) or all; None: undefined."""
     series: dict[str, dict[float, float | None]] = {}
     for variant, seeds in losses.items():
-        for factor in sorted({loss.factor for each in seeds.values() for loss in each}):
+        for factor in sorted({loss.factor for run_losses in seeds.values() for loss in run_losses}):
             values = [
                 loss.last_quarter if late else loss.overall
-                for each in seeds.values()
-                for loss in each
+                for run_losses in seeds.values()
+                for loss in run_losses
                 if loss.factor == factor
             ]
             finite = [value for value in values if value is not None]
@@ -207,12 +209,12 @@ def length_differences(
 
     Student's t of each length alone. They are no verdicts: neither lengths nor looks are corrected for.
     """
-    factors = sorted({loss.factor for seeds in losses.values() for each in seeds.values() for loss in each})
+    factors = sorted({loss.factor for seeds in losses.values() for run_losses in seeds.values() for loss in run_losses})
     result = []
     for factor in factors:
         values = {
-            variant: {seed: (loss.last_quarter if late else loss.overall) for seed, each in seeds.items()
-                      for loss in each if loss.factor == factor}
+            variant: {seed: (loss.last_quarter if late else loss.overall) for seed, run_losses in seeds.items()
+                      for loss in run_losses if loss.factor == factor}
             for variant, seeds in losses.items()
         }  # fmt: skip
         reasons = {variant: _no_difference(variant, baseline, values, failures or {}) for variant in values}
@@ -230,9 +232,9 @@ def length_differences(
 
 def _paired(ours: Mapping[int, float | None], theirs: Mapping[int, float | None]) -> Sample:
     """The losses of the seeds that both have."""
-    pairs = [(value, other) for seed, value in sorted(ours.items())
-             if value is not None and (other := theirs.get(seed)) is not None]  # fmt: skip
-    return [value for value, _ in pairs], [other for _, other in pairs]
+    pairs = [(value, their_value) for seed, value in sorted(ours.items())
+             if value is not None and (their_value := theirs.get(seed)) is not None]  # fmt: skip
+    return [value for value, _ in pairs], [their_value for _, their_value in pairs]
 
 
 def _no_difference(
@@ -249,26 +251,30 @@ def _no_difference(
 
 def differences_table(differences: Sequence[LengthDifference]) -> list[list[str]]:
     """A heading and a row per variant: difference from the baseline and its interval at every length."""
-    factors = sorted({one.factor for one in differences})
+    factors = sorted({difference.factor for difference in differences})
     rows = [["difference, 95 % interval", *(f"{factor}×" for factor in factors)]]
-    for variant in dict.fromkeys(one.variant for one in differences):
-        cells = {one.factor: _difference_cell(one) for one in differences if one.variant == variant}
+    for variant in dict.fromkeys(difference.variant for difference in differences):
+        cells = {
+            difference.factor: _difference_cell(difference)
+            for difference in differences
+            if difference.variant == variant
+        }
         rows.append([variant, *(cells.get(factor, "–") for factor in factors)])
     return rows
 
 
-def _difference_cell(one: LengthDifference) -> str:
+def _difference_cell(difference: LengthDifference) -> str:
     """``−0.045 [−0.072, −0.017]``."""
-    pair = one.pair
-    if one.reason:
-        return one.reason
+    pair = difference.pair
+    if difference.reason:
+        return difference.reason
     mean, low, high = (format_fixed(value, 3, sign=True) for value in (pair.mean, *pair.bounds))
     return f"{mean} [{low}, {high}]" if pair.n > 1 else f"{mean}, one seed"
 
 
 def differences_legend(baseline: str, differences: Sequence[LengthDifference]) -> str:
     """How to read the differences by length; empty without any."""
-    seeds = sorted({one.pair.n for one in differences if not one.reason})
+    seeds = sorted({difference.pair.n for difference in differences if not difference.reason})
     if not seeds:
         return ""
     many = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
@@ -284,9 +290,9 @@ def save_differences(home: Path, differences: Sequence[LengthDifference]) -> Non
 
     names = ("n", "mean", "sd", "low", "high", "p")
     content = [
-        {"variant": one.variant, "factor": one.factor, "reason": one.reason}
-        | {name: value if math.isfinite(value := getattr(one.pair, name)) else None for name in names}
-        for one in differences
+        {"variant": difference.variant, "factor": difference.factor, "reason": difference.reason}
+        | {name: value if math.isfinite(value := getattr(difference.pair, name)) else None for name in names}
+        for difference in differences
     ]
     write_json(home / FILE, {MARK: 1, "runs": _read_saved(home / FILE), "differences": content})
 

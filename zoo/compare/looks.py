@@ -71,13 +71,13 @@ class Question:
     margin: float | None = None
     test: TestName = "t"
 
-    def same_hypotheses(self, other: Question) -> bool:
+    def same_hypotheses(self, against: Question) -> bool:
         """Whether both ask the same, by whatever test."""
-        return replace(self, test=other.test) == other
+        return replace(self, test=against.test) == against
 
-    def changes(self, other: Question) -> frozenset[str]:
+    def changes(self, against: Question) -> frozenset[str]:
         """The names of what differs from another question."""
-        return frozenset(name for name, value in asdict(self).items() if value != getattr(other, name))
+        return frozenset(name for name, value in asdict(self).items() if value != getattr(against, name))
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,9 @@ class Looks:
         named before any other look.
         """
         now = {name: tuple(sorted(numbers)) for name, numbers in seeds.items()}
-        digests = {name: {str(seed): digest for seed, digest in each.items()} for name, each in (runs or {}).items()}
+        digests = {
+            name: {str(seed): digest for seed, digest in by_seed.items()} for name, by_seed in (runs or {}).items()
+        }
         new = Look(question, now, question.test, 0.0, 0.0, self.alpha, runs=digests)
         if planned and (look := self._planned_look(replace(new, planned=tuple(planned)))) is not None:
             return look
@@ -275,9 +277,11 @@ class Looks:
         counts = {**asdict(alternatives), "baseline": len(new.seeds)}
         result = math.prod(max(1, counts.get(name, 2) - 1) for name in self._changes(new.question))
         past = [look.seeds for look in self.history]
-        largest = all(set(each.get(name, ())) <= set(numbers) for each in past for name, numbers in new.seeds.items())
+        largest = all(
+            set(past_seeds.get(name, ())) <= set(numbers) for past_seeds in past for name, numbers in new.seeds.items()
+        )
         if not largest and test != "sequential":
-            result *= len([each for index, each in enumerate(past) if each not in past[:index]])
+            result *= len([past_seeds for index, past_seeds in enumerate(past) if past_seeds not in past[:index]])
         wider = max((len(look.seeds) - 1 for look in self.history if set(look.seeds) > set(new.seeds)), default=1)
         return result * wider
 
@@ -338,7 +342,7 @@ def load_looks(
         beside = [path.parent for path in folder.parent.glob(f"*/{FILE}")]
     others = sorted(path for path in beside if path.resolve() != folder.resolve())
     elsewhere = tuple(
-        look for other in others for look in _read_looks(other) if len(set(look.seeds) & set(variants)) > 1
+        look for place in others for look in _read_looks(place) if len(set(look.seeds) & set(variants)) > 1
     )
     return Looks(min((alpha, *(look.budget for look in related))), related, unrelated, elsewhere)
 
@@ -373,7 +377,8 @@ def _parse_look(content: Mapping[str, Any]) -> Look:
     if not (0 <= spent <= limit and 0 <= level <= ALPHA and 0 < budget <= ALPHA * (1 + 1e-9)):
         raise ValueError(f"level {level:g}, of which {spent:g} spent, of a budget of {budget:g}")  # decides by chance
     runs = {
-        str(name): {str(seed): str(digest) for seed, digest in each.items()} for name, each in content["runs"].items()
+        str(name): {str(seed): str(digest) for seed, digest in by_seed.items()}
+        for name, by_seed in content["runs"].items()
     }
     decided = {str(name): _parse_result(result) for name, result in content.get("decided", {}).items()}
     verdicts = dict(content["verdicts"])

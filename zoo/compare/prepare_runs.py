@@ -72,10 +72,10 @@ def decisive_metric(arms: Sequence[Arm], goal: str | None, meter: Meter) -> str 
     if len(tasks) < 2:
         return goal
     measured = {path.rpartition(".")[2]: meter.goals(arm.point.config) for path, arm in tasks.items()}
-    prediction, first = next(iter(measured.values()))
+    prediction, metrics = next(iter(measured.values()))
     shared = [
         name
-        for name, direction in first.items()
+        for name, direction in metrics.items()
         if all(what == prediction and goals.get(name) == direction for what, goals in measured.values())
     ]
     if not shared:
@@ -120,9 +120,9 @@ def _draft_hybrids(comparison: Comparison, fits: Fits, meter: Meter) -> Prepared
     from zoo.training.setup import display_value
 
     words = [(recipe, *comparison.options) for recipe in (comparison.recipe, comparison.attribute)]
-    first, second = map(fits.point, words)
-    differences = attribute.find_differences(first, second, display_value)
-    hybrids = attribute.build_hybrids(Arm((), words[0], first), differences, fits, meter.check)
+    base, second = map(fits.point, words)
+    differences = attribute.find_differences(base, second, display_value)
+    hybrids = attribute.build_hybrids(Arm((), words[0], base), differences, fits, meter.check)
     return PreparedRuns(tuple(hybrids.values()), goal=comparison.goal, differences=tuple(differences))
 
 

@@ -144,7 +144,7 @@ def unit(answer: Answer) -> str:
 
 def places(answer: Answer) -> int:
     """Decimal places of all headline figures."""
-    return decimal_places([each for row in answer.rows for each in (row.sd, row.pair.sd)])
+    return decimal_places([deviation for row in answer.rows for deviation in (row.sd, row.pair.sd)])
 
 
 def figure(answer: Answer, row: VariantRow) -> str:
@@ -236,7 +236,7 @@ def _by_how_much(answer: Answer, row: VariantRow) -> str:
         return f"{row.verdict.word} by {_size(answer, row)}"
     base = answer.base
     failures = " and ".join(
-        f"{failure_text(one.failures, len(one.figures))} ({one.label})" for one in (row, base) if one.failures
+        f"{failure_text(side.failures, len(side.figures))} ({side.label})" for side in (row, base) if side.failures
     )
     return f"{row.verdict.sentence}; {failures}"
 

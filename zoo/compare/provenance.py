@@ -81,9 +81,9 @@ def held_equal(answer: Answer) -> dict[str, str]:
 def _compare(groups: Iterable[list[RunRecord]], value: Callable[[RunRecord], Hashable], text: str) -> str:
     """``text`` if all runs of each group have one value, how many groups do not, or that it is not recorded."""
     values = [{value(run) for run in runs} for runs in groups if runs]
-    if not values or any(None in each for each in values):
+    if not values or any(None in distinct for distinct in values):
         return UNKNOWN
-    unequal = sum(len(each) > 1 for each in values)
+    unequal = sum(len(distinct) > 1 for distinct in values)
     return text if not unequal else "differs" + (f" at {unequal} of {len(values)} seeds" if len(values) > 1 else "")
 
 

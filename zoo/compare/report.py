@@ -120,7 +120,10 @@ def _runs(answer: Answer) -> dict[str, Any]:
         for seed, run in answer.runs[row.variant].items():
             state = "not finished" if seed in row.unfinished else _failure(row.failures.get(seed, ""), run)
             figure = row.figures.get(seed, math.nan)
-            when = next((each.get("step") for each in run.validations if each.get(answer.goal) == figure), None)
+            when = next(
+                (validation.get("step") for validation in run.validations if validation.get(answer.goal) == figure),
+                None,
+            )
             lines.append([
                 row.label, f"s{seed}", state or format_fixed(figure, 4), f"{when:,}" if when and not state else "",
                 format_short(run.tokens), f"{run.steps:,}", format_duration(number(run.cost.get("seconds"))),

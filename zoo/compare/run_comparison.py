@@ -297,8 +297,8 @@ def make_record(comparison: Comparison, stages: Sequence[Stage], place: Path, co
     """What the comparison's folder records of its runs, those of the size that decides."""
     stage = stages[-1]
     ready, arms = stage.ready, stage.ready.arms
-    keys = [factor.key for factor in comparison.vary] or [one.choice.key for one in ready.differences]
-    sizes = [(each.label, each.ready.arms, each.ready, each.request.budget) for each in stages]
+    keys = [factor.key for factor in comparison.vary] or [difference.choice.key for difference in ready.differences]
+    sizes = [(at_size.label, at_size.ready.arms, at_size.ready, at_size.request.budget) for at_size in stages]
     scale = scale_runs.as_data(place, sizes, comparison.seeds, scale_notes(comparison, stages)) if comparison.scale\
         else {}  # fmt: skip
     folders = tuple(job.folder for job in plan.list_jobs(arms, comparison.seeds))
@@ -329,7 +329,7 @@ def scale_notes(comparison: Comparison, stages: Sequence[Stage]) -> list[str]:
     if not comparison.scale:
         return []
     ready = stages[-1].ready
-    exclusions = [f"Left out, because {one.sentence}: {one.name}." for one in ready.invalid]
+    exclusions = [f"Left out, because {invalid.sentence}: {invalid.name}." for invalid in ready.invalid]
     return scale_runs.rate_notes(comparison, ready.arms) + exclusions
 
 
@@ -350,8 +350,8 @@ def print_stages(comparison: Comparison, stages: Sequence[Stage], runner: Runner
     for note in notes:
         runner.print_progress(f"  {note}")
     if not comparison.scale:
-        for one in stages[-1].ready.invalid:
-            runner.print_progress(f"  left out {one.name}: {one.sentence}")
+        for invalid in stages[-1].ready.invalid:
+            runner.print_progress(f"  left out {invalid.name}: {invalid.sentence}")
 
 
 def describe_power(comparison: Comparison, variants: int, options: ParsedOptions) -> str:
@@ -533,7 +533,7 @@ def probe(finished: FinishedRuns, options: ParsedOptions) -> ReportChart:
                  for row in rows[1:]]  # fmt: skip
         caption += f" {legend} {'; '.join(texts)}."
     axis_labels = ("length, in training lengths", "nats per token")
-    losses = {label: each for label, each in losses.items() if label not in failures} or losses
+    losses = {label: by_seed for label, by_seed in losses.items() if label not in failures} or losses
     return draw_lines(title, length_probe.mean_losses(losses), axis_labels, ticks, caption=caption, styles=styles)
 
 
@@ -586,7 +586,7 @@ def write_report(answer: Answer, options: ParsedOptions, place: Path, more: Sequ
     out = output_stream(options)
     files = write_report(answer, place, more)
     goals = tensorboard_summary.write_summary(place, answer)
-    homes = [one for one in (place, place.parent) if (one / comparison_folder.FILE).is_file()]
+    homes = [folder for folder in (place, place.parent) if (folder / comparison_folder.FILE).is_file()]
     runs = homes[0] if homes else next(iter(next(iter(answer.runs.values())).values())).path.parents[2]
     page = next((file for file in files if file.suffix == ".html"), place)
     print(f"\nreport  {page}\nlook    zoo tensorboard {runs}", file=out)

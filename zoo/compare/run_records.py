@@ -73,8 +73,10 @@ class RunRecord:
         ``goal`` stands for the loss in records that have none. A good figure from before does not count, because the
         run did not use its whole budget for it.
         """
-        newest = [(each, "loss" if "loss" in each else goal) for each in (self.last, *self.validations[-1:])]
-        return self.diverged or any(name in each and not math.isfinite(number(each[name])) for each, name in newest)
+        newest = [(figures, "loss" if "loss" in figures else goal) for figures in (self.last, *self.validations[-1:])]
+        return self.diverged or any(
+            name in figures and not math.isfinite(number(figures[name])) for figures, name in newest
+        )
 
     def failure(self, goal: str) -> str:
         """One of FAILURES if the run ended without a figure for this reason, else empty."""
@@ -123,7 +125,7 @@ class RunRecord:
         return number(figures.get(goal)) if goal in figures or goal in self.goals else None
 
     def _mean_of_last(self, goal: str, count: int) -> float:
-        values = [number(each[goal]) for each in self.validations if goal in each][-count:]
+        values = [number(validation[goal]) for validation in self.validations if goal in validation][-count:]
         if len(values) < count:
             raise UsageError(
                 f"--at last:{count}: {self.name} has {len(values)} validations. Validate more often "
@@ -169,20 +171,20 @@ def shared_goals(runs: Iterable[RunRecord]) -> dict[str, str]:
     records = [run for run in runs if run.goals]
     if not records:
         return {}
-    first = records[0]
-    if any((run.prediction, run.unit) != (first.prediction, first.unit) for run in records):
+    first_run = records[0]
+    if any((run.prediction, run.unit) != (first_run.prediction, first_run.unit) for run in records):
         return {}
-    return {name: way for name, way in first.goals.items() if all(run.goals.get(name) == way for run in records)}
+    return {name: way for name, way in first_run.goals.items() if all(run.goals.get(name) == way for run in records)}
 
 
 def check_one_task(ledgers: Sequence[RunRecord]) -> None:
     """Raise UsageError for runs of tasks that have no metric in common: no table could compare them."""
-    if not any(one.goals for one in ledgers) or shared_goals(ledgers):
+    if not any(ledger.goals for ledger in ledgers) or shared_goals(ledgers):
         return
     tasks: dict[tuple[str, str, str], str] = {}
-    for one in ledgers:
-        if one.goals:
-            tasks.setdefault((next(iter(one.goals)), one.unit, one.prediction), one.recipe)
+    for ledger in ledgers:
+        if ledger.goals:
+            tasks.setdefault((next(iter(ledger.goals)), ledger.unit, ledger.prediction), ledger.recipe)
     if len(tasks) > 1:
         by_task = "; ".join(
             f"{recipe} by {goal} per {unit} of {prediction}" for (goal, unit, prediction), recipe in tasks.items()
@@ -225,7 +227,8 @@ def parse_record(path: Path) -> RunRecord:
         "batches": isinstance(content["batches"].get("first", []), list),
         "code": all(isinstance(module, dict) for module in content["code"].values()),
         "resumed": all(
-            isinstance(each, dict) and isinstance(each.get("changes"), dict) for each in content.get("resumed") or ()
+            isinstance(resume, dict) and isinstance(resume.get("changes"), dict)
+            for resume in content.get("resumed") or ()
         ),
         "seed": 0 <= content["seed"] <= LARGEST_SEED,
     }
@@ -277,10 +280,10 @@ OPTIONAL = ("resumed", "test")  # of a run that was not resumed with other optio
 assert set(KINDS) <= {field.name for field in fields(RunRecord)}
 
 
-def chosen_alike(one: object, other: object) -> bool:
+def chosen_alike(value: object, second: object) -> bool:
     """Whether two values of an option are the same; an option that a run lacks is as if it were None."""
     missing = (None, "None", "none")
-    return one == other or (one in missing and other in missing)
+    return value == second or (value in missing and second in missing)
 
 
 def group_by_variant(ledgers: Iterable[RunRecord]) -> dict[str, dict[int, RunRecord]]:
@@ -295,8 +298,8 @@ def group_by_variant(ledgers: Iterable[RunRecord]) -> dict[str, dict[int, RunRec
     for ledger in readable:
         variant = spellings.setdefault((ledger.recipe, *sorted(pieces(ledger.variant))), ledger.variant)
         seeds = groups.setdefault(f"{ledger.recipe}/{variant}" if several else variant, {})
-        other = seeds.get(ledger.seed)
-        if other is None or (_has_ended(ledger) and not _has_ended(other)):
+        twin = seeds.get(ledger.seed)
+        if twin is None or (_has_ended(ledger) and not _has_ended(twin)):
             seeds[ledger.seed] = ledger
     return {name: dict(sorted(seeds.items())) for name, seeds in groups.items()}
 

@@ -96,7 +96,7 @@ def make_scoreboard(
     baseline = next(iter(baselines.values()))
     names = dict.fromkeys(name for task in tasks for name in task.names.values() if name != baseline)
     differences = {name: _differences(tasks, name, plan) for name in names}
-    tested = {name: _p_value(each, plan) for name, each in differences.items() if not _refusal(tasks, name)}
+    tested = {name: _p_value(by_task, plan) for name, by_task in differences.items() if not _refusal(tasks, name)}
     adjusted = dict(zip(tested, holm_adjust(list(tested.values()), list(tested)), strict=True))
     rows = [_overall_row(tasks, baseline, Verdict("baseline", "baseline"))]
     for name in names:
@@ -127,8 +127,8 @@ def _scores(task: RecipeTask, name: str, seeds: Sequence[int]) -> tuple[Floats, 
 def _differences(tasks: Sequence[RecipeTask], name: str, plan: PairedTestPlan) -> list[Floats]:
     """By task, what the variant is better by at each seed that it shares with the baseline."""
     seeds = [plan.sort_seeds(common_seeds(task, name)) for task in tasks]
-    return [across_tasks.improvements(*_scores(task, name, each)) for task, each in zip(tasks, seeds, strict=True)
-            if each]  # fmt: skip
+    return [across_tasks.improvements(*_scores(task, name, numbers)) for task, numbers in zip(tasks, seeds, strict=True)
+            if numbers]  # fmt: skip
 
 
 def _p_value(differences: Sequence[Floats], plan: PairedTestPlan) -> float:
@@ -166,7 +166,7 @@ def _judge(differences: Sequence[Floats], adjusted: float, level: float) -> Verd
     if adjusted <= level:
         side = _side(differences)
         return Verdict(side, f"{side} over {over}")
-    if not any(each.any() for each in differences):
+    if not any(by_task.any() for by_task in differences):
         return Verdict("not distinguishable", f"identical over {over}")
     return Verdict("not distinguishable", f"not distinguishable over {over}")
 
@@ -182,9 +182,9 @@ def _overall_row(
             continue
         failed += len(row.failures)
         base = task.answer.base.figures
-        each = across_tasks.normalise([row.figures[s] for s in seeds], [base[s] for s in seeds],
+        relative = across_tasks.normalise([row.figures[s] for s in seeds], [base[s] for s in seeds],
                                       task.answer.lower_is_better)  # fmt: skip
-        scores[task.recipe] = {} if each is None else dict(zip(seeds, each.tolist(), strict=True))
+        scores[task.recipe] = {} if relative is None else dict(zip(seeds, relative.tolist(), strict=True))
         pairs.append(_scores(task, name, seeds))
     complete = len(pairs) == len(tasks) and all(len(ours) for ours, _ in pairs)
     improvement = score = NO_ESTIMATE
@@ -192,7 +192,9 @@ def _overall_row(
         ours, theirs = zip(*pairs, strict=True)
         improvement = across_tasks.bootstrap_improvement(ours, theirs)
     if complete and all(scores.values()):
-        score = across_tasks.bootstrap_interquartile_mean([np.array(list(each.values())) for each in scores.values()])
+        score = across_tasks.bootstrap_interquartile_mean(
+            [np.array(list(by_seed.values())) for by_seed in scores.values()]
+        )
     return OverallRow(name, improvement, score, p, adjusted, verdict, scores, sum(len(o) for o, _ in pairs), failed)
 
 
@@ -284,7 +286,7 @@ def estimate_text(estimate: BootstrapEstimate, places: int) -> str:
     """``0.68 [0.60, 0.76]``; the value alone without an interval, a dash without a value."""
     if not _is_defined(estimate):
         return NONE
-    value, low, high = (format_fixed(each, places) for each in estimate)
+    value, low, high = (format_fixed(end, places) for end in estimate)
     return value if math.isnan(estimate.low) else f"{value} [{low}, {high}]"
 
 

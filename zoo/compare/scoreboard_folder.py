@@ -37,7 +37,7 @@ def scoreboard_path(root: Path, recipes: Sequence[str], title: str) -> Path:
 def save_members(home: Path, members: Sequence[ScoreboardMember], command: str) -> None:
     """Write recipes.json, with folders relative to it."""
     home.mkdir(parents=True, exist_ok=True)
-    comparisons = [{"folder": os.path.relpath(each.folder, home), "names": dict(each.names)} for each in members]
+    comparisons = [{"folder": os.path.relpath(member.folder, home), "names": dict(member.names)} for member in members]
     content = {"format": FORMAT, "comparisons": comparisons, "command": command}
     atomic_files.write_json(home / FILE, content, end="\n")
 
@@ -51,9 +51,10 @@ def load_members(home: Path) -> tuple[list[ScoreboardMember], str] | None:
         content: Any = limits.read_json(path)
         members = [
             ScoreboardMember(
-                Path(os.path.normpath(home / each["folder"])), {str(k): str(v) for k, v in each["names"].items()}
+                Path(os.path.normpath(home / comparison["folder"])),
+                {str(k): str(v) for k, v in comparison["names"].items()},
             )
-            for each in content["comparisons"]
+            for comparison in content["comparisons"]
         ]
         return members, str(content["command"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

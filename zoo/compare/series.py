@@ -85,8 +85,10 @@ def load_series(path: Path, tries: int | None = None) -> Series:
         if content["format"] != FORMAT:
             raise ValueError(f"format {content['format']!r}")
         entries = tuple(
-            SeriesEntry(str(one["comparison"]), _names(one["variants"]), float(one["level"]), _names(one["decided"]))
-            for one in content["entries"]
+            SeriesEntry(
+                str(entry["comparison"]), _names(entry["variants"]), float(entry["level"]), _names(entry["decided"])
+            )
+            for entry in content["entries"]
         )
         series = Series(int(content["tries"]), entries)
         if not 0 <= series.used <= series.tries or not all(0 < entry.level <= ALPHA * (1 + 1e-9) for entry in entries):

@@ -36,7 +36,7 @@ def check_recipes(options: ParsedOptions) -> None:
     """Raise UsageError for words that name no recipe, for one that is named twice, and for options of one recipe."""
     for index, word in enumerate(options.words):
         if recipe_files.packaged_recipe(word) is None and not Path(word).is_file():
-            hint = suggest(word, [one.name for one in recipe_files.recipes()])
+            hint = suggest(word, [recipe.name for recipe in recipe_files.recipes()])
             before = options.words[index - 1]
             also = f"one recipe at a time, or several: after {before!r}, " if index else ""
             raise UsageError(
@@ -64,7 +64,8 @@ def run(options: ParsedOptions, comparison: Comparison) -> int:
     if len(finished) < len(comparisons):  # a dry run, or runs of other shards are missing
         return code
     members = [
-        ScoreboardMember(one.place, {arm.name: variant_name(arm, comparison) for arm in one.arms}) for one in finished
+        ScoreboardMember(result.place, {arm.name: variant_name(arm, comparison) for arm in result.arms})
+        for result in finished
     ]
     recipes = [member.folder.parents[1].name for member in members]
     home = scoreboard_folder.scoreboard_path(Path(options.get("runs")), recipes, comparison.title)
@@ -76,7 +77,7 @@ def run(options: ParsedOptions, comparison: Comparison) -> int:
 
 def variant_name(arm: Arm, comparison: Comparison) -> str:
     """What a variant is called in all recipes: the value if one option varies, else ``norm=RMSNorm,ffn=MLP``."""
-    choices = [Choice(one.key, part_name(one)) for one in sorted(arm.variant, key=lambda choice: choice.key)]
+    choices = [Choice(choice.key, part_name(choice)) for choice in sorted(arm.variant, key=lambda choice: choice.key)]
     if len(comparison.vary) == 1 and len(choices) == 1:
         return choices[0].value
     return variants.variant_text(tuple(choices))
@@ -138,12 +139,12 @@ def look_at_scoreboard(tasks: Sequence[RecipeTask], home: Path, command: str) ->
 
     The test over all tasks has an error probability of its own, which all looks at it share.
     """
-    first = scoreboard.make_scoreboard(tasks)
-    seeds = {row.name: _seeds(tasks, row.name) for row in first.rows}
+    first_board = scoreboard.make_scoreboard(tasks)
+    seeds = {row.name: _seeds(tasks, row.name) for row in first_board.rows}
     goal = ", ".join(f"{task.recipe} {task.answer.goal}" for task in tasks)
     with error_budget.hold_lock(home / looks.FILE):
         past = looks.load_looks(home, seeds, beside=scoreboard_folder.same_recipes(home))
-        question = looks.Question(goal, first.baseline, tasks[0].answer.at, None, "permutation")
+        question = looks.Question(goal, first_board.baseline, tasks[0].answer.at, None, "permutation")
         look = past.next_look(question, seeds)
         board = scoreboard.make_scoreboard(tasks, past.plan(look), [command])
         new = past.with_look(look, {row.name: row.verdict.word for row in board.rows[1:]})

@@ -240,8 +240,8 @@ def align_columns(
     result = []
     for number, line in enumerate(lines):
         ends = ((line[0], widths[0]), (line[-1], spare - widths[0]))
-        first, last = (textwrap.wrap(cell, wide) or [""] for cell, wide in ends)
-        for part, (left, right) in enumerate(itertools.zip_longest(first, last, fillvalue="")):
+        label_lines, last = (textwrap.wrap(cell, wide) or [""] for cell, wide in ends)
+        for part, (left, right) in enumerate(itertools.zip_longest(label_lines, last, fillvalue="")):
             middle = line[1:-1] if part == 0 else [""] * (len(line) - 2)
             cells = [cell.ljust(wide) for cell, wide in zip([left, *middle], widths[:-1], strict=True)]
             result.append(_apply_style("  ".join([*cells, right]).rstrip(), _style(styles, number)))

@@ -92,7 +92,7 @@ def write_scoreboard(home: Path, board: Scoreboard) -> None:
 
 def scores(board: Scoreboard, row: OverallRow) -> dict[str, float]:
     """The figures of a variant by what they are: the mean score in every task, the score over all, P(improvement)."""
-    means = {recipe: sum(each.values()) / len(each) for recipe, each in row.scores.items() if each}
+    means = {recipe: sum(by_seed.values()) / len(by_seed) for recipe, by_seed in row.scores.items() if by_seed}
     improvement = 0.5 if row.name == board.baseline else row.improvement.value
     values = {**means, "all tasks": row.score.value, "P(improvement)": improvement}
     return {name: value for name, value in values.items() if math.isfinite(value)}
@@ -137,8 +137,8 @@ def pinned_tags(goal: str, goals: Iterable[str]) -> tuple[str, ...]:
 
 def headline_tags(folder: Path) -> tuple[str, ...]:
     """The charts to pin for all runs below a folder: the headlines of their tasks, then their other figures."""
-    first = {path.parents[2]: path for path in sorted(folder.rglob(run_state.LEDGER))}  # one run per recipe
-    goals = [list(run_state.read_record(path.parent).get("goals") or ()) for path in first.values()]
+    examples = {path.parents[2]: path for path in sorted(folder.rglob(run_state.LEDGER))}  # one run per recipe
+    goals = [list(run_state.read_record(path.parent).get("goals") or ()) for path in examples.values()]
     headlines = [name for names in goals for name in names[:1]]
     others = [name for names in goals for name in names[1:]]
     tags = [f"val/{name}" for name in (*headlines, *others)] + [f"val_by_tokens/{name}" for name in headlines]
@@ -196,7 +196,7 @@ def _labels(record: comparison_folder.Record) -> tuple[dict[str, str], tuple[str
     """What the tables call each variant, by its folder's name, and the charts to pin."""
     names: Sequence[str] = list(dict.fromkeys(run.parent.name for run in record.folders))
     ledgers = comparison_folder.read_ledgers(record.folders)
-    goals = list(next((each.goals for each in ledgers if each.goals), {}))
+    goals = list(next((run.goals for run in ledgers if run.goals), {}))
     try:
         result = answer(ledgers, record.baseline, record.goal)
         labels = {

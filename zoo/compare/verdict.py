@@ -192,7 +192,7 @@ def answer(
     everything = list(ledgers)
     groups = group_by_variant(everything)
     if not groups:
-        raise UsageError(next((each.problem for each in everything), "there is no run to compare") + ".")
+        raise UsageError(next((run.problem for run in everything), "there is no run to compare") + ".")
     base = _baseline(groups, baseline)
     headline, direction = _goal(groups, base, goal)
     parse_moment(at)
@@ -231,29 +231,29 @@ def answer(
         contrasts = grid_contrasts(names, cells, tuple(choices[base].values()), shared)
     tested = compare_samples(samples | contrasts, plan, outcome_p)
     judged = judge_all({name: tested[name] for name in samples | contrasts}, lower, plan)
-    tests = sum(not math.isnan(one.adjusted) for one in tested.values())
+    tests = sum(not math.isnan(result.adjusted) for result in tested.values())
     tested |= {name: plan.earlier[name][1] for name in samples if judged[name].earlier}
     labels = _labels(groups, names, base)
     rows = []
     for name, runs in groups.items():
-        one, outcome = tested.get(name, NOT_TESTED), outcomes.get(name)
+        paired, outcome = tested.get(name, NOT_TESTED), outcomes.get(name)
         paired_figures = [figure for seed, figure in figures[name].items() if name == base or seed in figures[base]]
         mean, sd = _mean_unless_failed(paired_figures or [*figures[name].values()])
         verdict = _verdict(name, base, judged, findings)
         if outcome is not None:
-            other = other_failures((failures[name], failures[base]))
+            cause = other_failures((failures[name], failures[base]))
             verdict = (
-                Verdict("no verdict", f"runs {other}: no verdict") if other
-                else judge_outcomes(outcome, one.adjusted, tests, plan.level)
+                Verdict("no verdict", f"runs {cause}: no verdict") if cause
+                else judge_outcomes(outcome, paired.adjusted, tests, plan.level)
             )  # fmt: skip
         ours, theirs = samples.get(name, ((), ()))
         rows.append(
             VariantRow(
                 variant=name, label=labels[name], choices=choices[name],
-                figures=figures[name], mean=mean, sd=sd, pair=one.pair, adjusted=one.adjusted,
-                equivalent=one.equivalent, verdict=verdict, cost=_cost(runs), kernel=_kernels(runs),
-                differences={seed: mine - other for seed, mine, other in zip(common.get(name, ()), ours, theirs,
-                                                                             strict=False)},
+                figures=figures[name], mean=mean, sd=sd, pair=paired.pair, adjusted=paired.adjusted,
+                equivalent=paired.equivalent, verdict=verdict, cost=_cost(runs), kernel=_kernels(runs),
+                differences={seed: mine - base_figure for seed, mine, base_figure
+                             in zip(common.get(name, ()), ours, theirs, strict=False)},
                 unfinished=tuple(s for s in runs if s not in figures[name]),
                 unpaired=tuple(s for s in figures[name] if name != base and s not in figures[base]),
                 tuned=(tuned or {}).get(name, ""), others=_others(runs, headline, at), failures=failures[name],
@@ -262,10 +262,10 @@ def answer(
         )  # fmt: skip
     rows.sort(key=lambda row: (row.variant != base, _rank(row, direction)))
     recipes = dict.fromkeys(run.recipe for runs in groups.values() for run in runs.values())
-    first = next(iter(groups[base].values()))
+    first_run = next(iter(groups[base].values()))
     notes = [*_failure_flags(rows, groups), *_missing_seed_flags(rows, headline)]
     return Answer(
-        join_words([*recipes]), headline, lower, at, first.unit, base, names, tuple(rows),
+        join_words([*recipes]), headline, lower, at, first_run.unit, base, names, tuple(rows),
         (*findings, *notes), groups, tests, tuple(commands), plan=plan,
         effects=tuple(Effect(name, tested[name], judged[name]) for name in contrasts),
     )  # fmt: skip
@@ -317,12 +317,12 @@ def _baseline(groups: Mapping[str, Seeds], requested: str | None) -> str:
 
 def _goal(groups: Mapping[str, Seeds], base: str, requested: str | None) -> tuple[str, str]:
     runs = groups[base].values()
-    first = next((run for run in runs if run.goals), next(iter(runs)))  # one that failed may have none
-    comparable = [run for runs in groups.values() for run in runs.values() if shared_goals([first, run])]
-    goals = shared_goals([first, *comparable]) or first.goals
+    first_run = next((run for run in runs if run.goals), next(iter(runs)))  # one that failed may have none
+    comparable = [run for runs in groups.values() for run in runs.values() if shared_goals([first_run, run])]
+    goals = shared_goals([first_run, *comparable]) or first_run.goals
     name = next(iter(goals)) if requested is None else requested.removeprefix("val/")
     if name not in goals:
-        who = "the metrics that all variants have" if name in first.goals else base
+        who = "the metrics that all variants have" if name in first_run.goals else base
         raise UsageError(
             f"--goal {requested!r} is none of {who}.{suggest(name, goals)} There are: {join_words([*goals], 8)}."
         )
@@ -435,8 +435,8 @@ def _failure_flags(rows: Sequence[VariantRow], groups: Mapping[str, Seeds]) -> l
     for row in rows:
         if not row.failures:
             continue
-        first = next((run.outcome for seed, run in groups[row.variant].items() if seed in row.failures), {})
-        cause = f" ({first['cause']})" if first.get("cause") else ""
+        outcome = next((run.outcome for seed, run in groups[row.variant].items() if seed in row.failures), {})
+        cause = f" ({outcome['cause']})" if outcome.get("cause") else ""
         seeds = " ".join(f"s{seed}" for seed in row.failures)
         sentence = f"{failure_text(row.failures, len(row.figures))}: {row.label} {seeds}{cause}"
         result.append(Flag(sentence, False, "diverged" if row.diverged else "failed", (row.variant,)))
