@@ -40,7 +40,7 @@ COMPARE_OPTIONS = (
     _for_runs("jobs", "runs at once, each in its own process with its share of cores and GPUs", type=int, metavar="N",
               default=1, above=0, most=1024),
     _for_runs("shard", "only every Nth seed, from the Ith, with all its variants: for a SLURM array", metavar="I/N"),
-    _for_runs("emit", "write files of jobs for slurm, k8s, sh, … (zoo list executor), one for each seed or --shards N",
+    _for_runs("emit", "write jobs for slurm, k8s, sh, … (zoo list executor): by seed, or --shards N",
               metavar="NAME", kind="executor"),
     Option("shards", "the number of jobs of --emit; one for each seed unless named", int, metavar="N", above=0,
            most=1000, heading=""),

@@ -61,10 +61,10 @@ def _contrasts(
             continue
         both = [cell for cell in figures if cell[index] == value and cell[second_index] == second]
         neither = [_with(cell, {index: base[index], second_index: base[second_index]}) for cell in both]
-        left = [_with(cell, {second_index: base[second_index]}) for cell in both]
-        last = [_with(cell, {index: base[index]}) for cell in both]
+        index_alone = [_with(cell, {second_index: base[second_index]}) for cell in both]
+        second_alone = [_with(cell, {index: base[index]}) for cell in both]
         together = [a + b for a, b in zip(_mean(figures, both), _mean(figures, neither), strict=True)]
-        alone = [a + b for a, b in zip(_mean(figures, left), _mean(figures, last), strict=True)]
+        alone = [a + b for a, b in zip(_mean(figures, index_alone), _mean(figures, second_alone), strict=True)]
         yield f"{names[index]} {value} × {names[second_index]} {second}", (together, alone)
 
 
