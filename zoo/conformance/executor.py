@@ -136,6 +136,6 @@ def resources_are_documented(subject: ExecutorSubject) -> None:
 
 
 PROMISES = [
-    documentation, description_is_light, resources_are_documented, files_are_relocatable, every_seed_is_covered_once,
+    documentation, resources_are_documented, description_is_light, files_are_relocatable, every_seed_is_covered_once,
     words_arrive, failures_are_made_up_for, output_is_kept,
 ]  # fmt: skip
