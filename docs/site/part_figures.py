@@ -123,9 +123,9 @@ def measure_task(part: Part, recipe: str) -> dict[str, Any]:
 @functools.cache
 def shared_meter() -> Any:
     """What prepares data once for all runs."""
-    from zoo.compare.measure_model import CostMeter
+    from zoo.compare.measure_model import ConfigMeter
 
-    return CostMeter()
+    return ConfigMeter()
 
 
 def train_once(part: Part, recipe: str, seed: int, more: list[str]) -> float:

@@ -50,7 +50,7 @@ def compare(monkeypatch, tmp_path, capsys):
                 content["last"] = {"loss": math.nan if failed else loss, "bits_per_byte": loss}
                 place = lay(content, job.folder.parents[2])
                 (place.parent / "finished.json").write_text("{}")
-        return []
+        return {}
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(run_comparison, "execute", execute)

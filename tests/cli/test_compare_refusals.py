@@ -86,7 +86,7 @@ def compare(monkeypatch, tmp_path, capsys):
             if not job.folder.exists():
                 started.append(str(job.folder))
                 write_run(job.folder, [])
-        return []
+        return {}
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(run_comparison, "execute", execute)
@@ -126,7 +126,7 @@ def lose_looks(design):
     from zoo.compare import journal
 
     names = ("default", "norm=good", "dim=128", "dim=128,norm=good")
-    question = journal.Question("loss", "last", "default", (1, 2), names)
+    question = journal.RunsQuestion("loss", "default", "last", seeds=(1, 2), variants=names)
     journal.append_event(
         home(design), journal.Event(journal.LOOK, question, 4, {"verdicts": dict.fromkeys(names, "better")})
     )

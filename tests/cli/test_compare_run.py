@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from filelock import FileLock, Timeout
 
+from tests.compare.fabricate import WHOLE
 from zoo.cli import main
-from zoo.compare import journal, run_comparison
+from zoo.compare import error_budget, journal, run_comparison
 from zoo.compare.plan import Point
 
 
@@ -64,7 +65,7 @@ def write_run(folder, loss):
     """The record of a finished run."""
     seed, reached = int(folder.name[1:]), {"loss": loss}
     record = {
-        "format": 1, "recipe": "toy", "variant": folder.parent.name, "seed": seed,
+        **WHOLE, "recipe": "toy", "variant": folder.parent.name, "seed": seed,
         "choices": {"norm": folder.parent.name}, "goals": {"loss": "min"}, "data": {"class": "Toy", "fingerprint": "f"},
         "start": {"w": str(seed)}, "batches": {"digest": str(seed), "count": 1, "first": []}, "steps": 1, "tokens": 10,
         "validations": [{"step": 1, "tokens": 10, **reached}], "best": reached, "last": reached, "finished": True,
@@ -86,7 +87,7 @@ def compare(monkeypatch, tmp_path, capsys):
                 started.append(f"{variant} s{seed}")
                 random = np.random.default_rng([seed, *variant.encode()])
                 write_run(job.folder, 2.0 + effects.get(variant, 0.0) + noise * random.standard_normal())
-        return []
+        return {}
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(run_comparison, "execute", execute)
@@ -251,11 +252,11 @@ def test_an_unknown_goal_is_refused_before_anything_runs(compare):
 
 def test_a_file_of_a_comparison_is_changed_by_one_process_at_a_time(tmp_path):
     path = tmp_path / "new" / "looks.json"
-    with run_comparison.hold_lock(path), pytest.raises(Timeout):
+    with error_budget.hold_lock(path), pytest.raises(Timeout):
         FileLock(path.with_name(".looks.json.lock"), timeout=0).acquire()
-    with run_comparison.hold_lock(path):
+    with error_budget.hold_lock(path):
         pass
-    with run_comparison.hold_lock(Path("/proc/none/looks.json")):  # a folder that cannot be written
+    with error_budget.hold_lock(Path("/proc/none/looks.json")):  # a folder that cannot be written
         pass
 
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from tests.compare.fabricate import WHOLE
 from zoo.cli import main
 from zoo.compare import run_comparison, scale_runs
 from zoo.compare.plan import Point
@@ -71,7 +72,7 @@ def write_run(folder, words):
     loss = 2.0 + 1.5 * (config["dim"] / 64) ** -exponent + noise + 0.1 * abs(config["lr"] - 0.1)
     reached = {"loss": loss, "rate": 1 / loss}
     record = {
-        "format": 1, "recipe": "toy", "variant": folder.parent.name, "seed": seed, "choices": config,
+        **WHOLE, "recipe": "toy", "variant": folder.parent.name, "seed": seed, "choices": config,
         "goals": {"loss": "min", "rate": "max"}, "data": {"class": "Toy", "fingerprint": "f"},
         "start": {"w": str(seed)}, "batches": {"digest": str(seed), "count": 1, "first": []}, "steps": 10,
         "tokens": 400, "validations": [{"step": step, "tokens": 40 * step, **reached} for step in (5, 10)],
@@ -92,7 +93,7 @@ def compare(monkeypatch, tmp_path, capsys):
             if not job.folder.exists():
                 started.append(f"{job.folder.parent.name} {job.folder.name}")
                 write_run(job.folder, [word for word in job.words if word.startswith(PREFIX)])
-        return []
+        return {}
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(run_comparison, "execute", execute)

@@ -17,6 +17,12 @@ TENSORS = ["net.embedding.weight", "net.stack.norm.weight"] + [
     for block in range(4)
     for name in ("attend.part.qkv", "attend.part.out", "attend.norm", "ffn.part.up", "ffn.part.down", "ffn.norm")
 ]
+# what every record has, for those of which a test needs little
+WHOLE = {
+    "format": 1, "choices": {}, "goals": {"loss": "min"}, "unit": "token", "prediction": "the next token", "data": {},
+    "start": {}, "batches": {}, "setting": {}, "cost": {}, "validations": [], "steps": 0, "tokens": 0, "best": {},
+    "last": {}, "finished": True, "diverged": False, "outcome": {}, "config": {}, "code": {}, "earlier_code": [],
+}  # fmt: skip
 KERNELS = {"ALiBi": "SDPA (math)"}
 
 
@@ -46,7 +52,7 @@ def ledger(variant="default", seed=1, loss=1.9, choices=None, diverges=None, **c
     content = {
         "format": 1, "recipe": "lm-tiny", "variant": variant, "seed": seed, "choices": choices,
         "goals": {"loss": "min", "bits_per_byte": "min"}, "unit": "token",
-        "data": {"class": "StdlibDocs", "fingerprint": digest("docs") * 4},
+        "prediction": "the next token", "data": {"class": "StdlibDocs", "fingerprint": digest("docs") * 4},
         "start": {name: digest(name, seed) for name in TENSORS},
         "batches": {"digest": digest("batches", seed), "count": steps, "first": [digest(seed, n) for n in range(8)]},
         "setting": {
@@ -61,7 +67,8 @@ def ledger(variant="default", seed=1, loss=1.9, choices=None, diverges=None, **c
             "peak_memory_bytes": 612_000_000, "seconds": 182.0 + seed,
         },
         "validations": validations, "steps": steps, "tokens": steps * PER_STEP, "best": best, "last": last,
-        "finished": diverges is None,
+        "finished": diverges is None, "diverged": False, "earlier_code": [], "resumed": [],
+        "outcome": {"state": "finished" if diverges is None else "running", "skipped": 0},
         "code": {"zoo": {"version": "0.1.0", "source": "c0de" * 4}},
         "config": {"trainer.gradient_clip_val": 1.0, "trainer.val_check_interval": EVERY, "on_nonfinite": "stop"},
     }  # fmt: skip

@@ -12,7 +12,7 @@ FAKE = Path(__file__).with_name("fake_fit.py")
 
 def jobs(runs, variants="abc", seeds=(1, 2, 3)):
     return [
-        execute.Job(f"{variant} s{seed}", Path(runs, "toy", variant, f"s{seed}"),
+        execute.FitJob(f"{variant} s{seed}", Path(runs, "toy", variant, f"s{seed}"),
                     (f"--variant={variant}", f"--seed={seed}", f"--runs={runs}"))
         for seed in seeds for variant in variants
     ]  # fmt: skip

@@ -87,7 +87,8 @@ def record(folder, variant, seed, state, figure, finished, outcome=None):
             "setting": {"threads": int(os.environ["OMP_NUM_THREADS"])}, "cost": {"seconds": 1.0, "tokens_per_s": 10.0},
             "validations": [{"step": state["step"], "tokens": 10 * state["step"], "loss": figure}],
             "steps": state["step"], "tokens": 10 * state["step"], "best": {"loss": figure}, "last": {"loss": figure},
-            "finished": finished, "outcome": outcome or {},
+            "finished": finished, "diverged": False, "outcome": outcome or {}, "prediction": "toys", "config": {},
+            "code": {}, "earlier_code": [],
         },
     )  # fmt: skip
 

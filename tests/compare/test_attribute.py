@@ -11,7 +11,7 @@ import pytest
 from tests.compare.fake_zoo import Costs, Fits
 from zoo.compare import attribute, fit_commands
 from zoo.compare.attribute import (
-    Difference,
+    OptionDifference,
     build_hybrids,
     compute_shares,
     hybrid_figures,
@@ -20,7 +20,7 @@ from zoo.compare.attribute import (
     shares_text,
     subsets,
 )
-from zoo.compare.measure_model import CostMeter
+from zoo.compare.measure_model import ConfigMeter
 from zoo.compare.paired_tests import PairedTestPlan
 from zoo.compare.plan import Arm
 from zoo.compare.run_records import RunRecord
@@ -106,7 +106,7 @@ def test_only_the_model_may_differ(fits):
 
 
 def four(names="abcd"):
-    return [Difference(Choice(f"model.{name}", f"{name}2"), f"{name}1", f"{name}2") for name in names]
+    return [OptionDifference(Choice(f"model.{name}", f"{name}2"), f"{name}1", f"{name}2") for name in names]
 
 
 @pytest.mark.parametrize(("count", "expected"), [(2, 4), (3, 8), (4, 16), (5, 12), (6, 14)])
@@ -128,7 +128,7 @@ def test_a_hybrid_that_cannot_be_built_is_refused_with_the_sentence_of_the_model
     other = point(fits, "llama-style-tiny", "--model.position=alibi")
     first = Arm((), ("llama-style-tiny", "--model.backend=flash"), one)
     with pytest.raises(UsageError) as error:
-        build_hybrids(first, attribute.find_differences(one, other, display_value), fits, CostMeter().check)
+        build_hybrids(first, attribute.find_differences(one, other, display_value), fits, ConfigMeter().check)
     first_line, second = str(error.value).splitlines()
     assert first_line == "a hybrid cannot be built: position ALiBi, backend Flash."
     assert second.startswith("position ALiBi adds a bias to the scores, which backend Flash cannot take")

@@ -24,9 +24,9 @@ from zoo.compare.charts import (
     draw_lines,
     draw_pareto,
     frontier,
-    series_look,
+    series_style,
     spread_labels,
-    variant_looks,
+    variant_styles,
 )
 from zoo.compare.verdict import answer
 from zoo.palette import DARK, LIGHT, SERIES
@@ -238,18 +238,18 @@ def test_no_pareto_where_all_cost_the_same():
 
 
 def test_colours_do_not_change_with_results():
-    first = variant_looks(answer(study({"default": 1.7, "a=1": 1.5, "a=2": 1.9})))
-    second = variant_looks(answer(study({"default": 1.7, "a=1": 1.9, "a=2": 1.5})))
+    first = variant_styles(answer(study({"default": 1.7, "a=1": 1.5, "a=2": 1.9})))
+    second = variant_styles(answer(study({"default": 1.7, "a=1": 1.9, "a=2": 1.5})))
     assert first == second
     assert first["default"].colour == LIGHT["ink"]
 
 
 def test_a_variant_has_one_colour_in_every_chart():
     compared = answer(costly(4))
-    looks = variant_looks(compared)
+    looks = variant_styles(compared)
     labels = {row.variant: row.label for row in compared.rows}
     probe = draw_lines("x", {label: {1: 1.0, 2: 1.1} for label in reversed(labels.values())}, ("length", "loss"),
-                  looks={labels[name]: look for name, look in looks.items()})  # fmt: skip
+                  styles={labels[name]: look for name, look in looks.items()})  # fmt: skip
     others = {labels[name]: look.colour for name, look in looks.items() if name != compared.baseline}
     means = [line.get_color() for line in probe.figure.axes[0].lines if line.get_linewidth() == 2.2]
     assert means == [looks[name].colour for name in reversed(labels)]
@@ -263,7 +263,7 @@ def test_a_variant_has_one_colour_in_every_chart():
 
 
 def test_series_can_be_told_apart():
-    looks = [series_look(index) for index in range(len(DASHES) * len(SERIES))]
+    looks = [series_style(index) for index in range(len(DASHES) * len(SERIES))]
     assert len(set(looks)) == len(looks)
     assert len({look.marker for look in looks[: len(SERIES)]}) == len(SERIES) == len(MARKERS)
 

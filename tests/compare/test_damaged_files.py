@@ -9,7 +9,7 @@ import random
 import pytest
 
 from tests.compare import fabricate
-from zoo.compare import comparison_folder, run_comparison, run_records, table
+from zoo.compare import comparison_folder, error_budget, run_records, table
 from zoo.errors import UsageError
 
 REMOVED = object()
@@ -38,11 +38,11 @@ def site(tmp_path, monkeypatch):
     home = tmp_path / "runs" / "lm-tiny" / "compare" / "position"
     record = comparison_folder.Record(tuple(folders), "default", varied=("model.position",), at="last")
     comparison_folder.save_record(home, record)
-    options = Options(series=str(tmp_path / "series.json"))
+    options = Options(test="t", series=str(tmp_path / "series.json"))
 
     def look():
         record = comparison_folder.load_record(home)
-        answer, _ = run_comparison.look_and_record(record, options, home)
+        answer, _ = error_budget.look_and_record(record, options, home)
         table.as_text(answer, 100, False)
         json.loads(table.as_json(answer))
         return [row.verdict.word for row in answer.rows]

@@ -20,7 +20,7 @@ from tests.compare.fake_compare import how, jobs
 from tests.compare.toy_site import make_site, read_table
 from zoo.compare import comparison_folder, run_records
 from zoo.compare import execute as execution
-from zoo.compare.execute import FailedRun, execute, exit_code, headline_text, last_log_lines, threads_per_run
+from zoo.compare.execute import execute, exit_code, headline_text, last_log_lines, threads_per_run
 from zoo.compare.plan import take_shard
 from zoo.errors import UsageError
 from zoo.inference import checkpoint_manifest
@@ -93,13 +93,13 @@ def _quick(monkeypatch):
 def undisturbed(tmp_path_factory):
     """The ledgers of a comparison that nobody interrupted."""
     runs = tmp_path_factory.mktemp("undisturbed")
-    assert execute(jobs(runs), how(jobs=3)) == []
+    assert execute(jobs(runs), how(jobs=3)) == {}
     return ledgers(runs)
 
 
 def test_every_run_is_done_once_seed_by_seed_and_told_in_a_line(tmp_path):
     lines = []
-    assert execute(jobs(tmp_path, "ab", (1, 2)), replace(how(), report=lines.append)) == []
+    assert execute(jobs(tmp_path, "ab", (1, 2)), replace(how(), report=lines.append)) == {}
     assert starts(tmp_path) == ["a s1", "b s1", "a s2", "b s2"]
     assert [line.split(" · ")[0] for line in lines] == ["1/4  a s1", "2/4  b s1", "3/4  a s2", "4/4  b s2"]
     assert "loss 2.01" in lines[0]
@@ -108,10 +108,10 @@ def test_every_run_is_done_once_seed_by_seed_and_told_in_a_line(tmp_path):
 
 
 def test_what_is_finished_is_not_run_again(tmp_path, undisturbed):
-    assert execute(jobs(tmp_path), how(jobs=4)) == []
+    assert execute(jobs(tmp_path), how(jobs=4)) == {}
     before = len(starts(tmp_path))
     lines = []
-    assert execute(jobs(tmp_path), replace(how(), report=lines.append)) == []
+    assert execute(jobs(tmp_path), replace(how(), report=lines.append)) == {}
     assert len(starts(tmp_path)) == before
     assert lines == []
     assert {name: result["best"] for name, result in ledgers(tmp_path).items()} == {
@@ -263,7 +263,7 @@ def test_shards_do_every_run_once_and_wait_for_nobody(tmp_path):
     assert sorted(job.title for part in parts for job in part) == sorted(job.title for job in jobs(tmp_path))
     other = Lock(run_state.path_beside(parts[0][0].folder, ".lock"))
     assert other.acquire()
-    assert execute(parts[0], how(wait=False)) == []  # the run that another holds is left to it
+    assert execute(parts[0], how(wait=False)) == {}  # the run that another holds is left to it
     other.release()
     assert parts[0][0].title not in starts(tmp_path)
     processes = [start(tmp_path, shard=f"{number}/4", wait=False) for number in (1, 2, 3, 4)]
@@ -280,13 +280,13 @@ def test_no_share(wrong):
 def test_what_fails_is_named_and_the_rest_goes_on(tmp_path, monkeypatch):
     monkeypatch.setenv("FAKE_FIT", json.dumps({"fail": ["b s1"]}))
     lines = []
-    assert execute(jobs(tmp_path, "abc", (1, 2)), replace(how(), report=lines.append)) == ["b s1"]
+    assert [*execute(jobs(tmp_path, "abc", (1, 2)), replace(how(), report=lines.append))] == ["b s1"]
     failure = next(line for line in lines if line.startswith("failed"))
     assert failure.splitlines()[0] == f"failed  b s1 (exit code 1), see {tmp_path / 'toy/b/s1.log'}"
     assert failure.splitlines()[-1].strip() == "error: this run was told to fail"
     assert len(ledgers(tmp_path)) == 5
     monkeypatch.delenv("FAKE_FIT")
-    assert execute(jobs(tmp_path, "abc", (1, 2)), how()) == []
+    assert execute(jobs(tmp_path, "abc", (1, 2)), how()) == {}
     assert starts(tmp_path).count("b s1") == 2
     assert len(starts(tmp_path)) == 7
 
@@ -294,10 +294,10 @@ def test_what_fails_is_named_and_the_rest_goes_on(tmp_path, monkeypatch):
 def test_a_run_that_diverges_has_ended_and_is_not_started_again(tmp_path, monkeypatch):
     monkeypatch.setenv("FAKE_FIT", json.dumps({"diverge": ["b s1"]}))
     lines = []
-    assert execute(jobs(tmp_path, "ab", (1,)), replace(how(), report=lines.append)) == []
+    assert execute(jobs(tmp_path, "ab", (1,)), replace(how(), report=lines.append)) == {}
     assert "b s1 · diverged at step 3" in lines[-1]
     assert run_state.read_state(tmp_path / "toy/b/s1") == "diverged"
-    assert execute(jobs(tmp_path, "ab", (1,)), how()) == []
+    assert execute(jobs(tmp_path, "ab", (1,)), how()) == {}
     assert starts(tmp_path) == ["a s1", "b s1"]
     assert not run_records.read_crash(tmp_path / "toy/b/s1")
 
@@ -306,14 +306,14 @@ def test_a_run_that_diverges_has_ended_and_is_not_started_again(tmp_path, monkey
 def test_a_process_that_dies_is_counted_beside_its_run(tmp_path, monkeypatch, how_it_fails, cause):
     monkeypatch.setenv("FAKE_FIT", json.dumps({how_it_fails: ["b s1"]}))
     for _ in range(3):
-        assert execute(jobs(tmp_path, "b", (1,)), how()) == ["b s1"]
+        assert [*execute(jobs(tmp_path, "b", (1,)), how())] == ["b s1"]
     crash = run_records.read_crash(tmp_path / "toy/b/s1")
     assert (crash["state"], crash["crashes"]) == ("crashed", 3)
     assert crash["cause"].startswith(cause)
     (record,) = comparison_folder.read_ledgers([tmp_path / "toy/b/s1"])
     assert record.failure("loss") == "crashed"
     monkeypatch.delenv("FAKE_FIT")
-    assert execute(jobs(tmp_path, "b", (1,)), how()) == []
+    assert execute(jobs(tmp_path, "b", (1,)), how()) == {}
     (record,) = comparison_folder.read_ledgers([tmp_path / "toy/b/s1"])
     assert record.failure("loss") == ""
 
@@ -506,7 +506,7 @@ def test_a_comparison_gives_up_a_run_that_was_taken_over(tmp_path, monkeypatch):
             write_lock(path, owner(host="elsewhere"))
 
     monkeypatch.setattr(locks.Lock, "record_child", steal)
-    assert execute(jobs(tmp_path, "a", (1,)), how(wait=False)) == []
+    assert execute(jobs(tmp_path, "a", (1,)), how(wait=False)) == {}
     assert not start_time(stolen[0])
     assert json.loads(path.read_text())["host"] == "elsewhere"
     assert run_state.read_state(tmp_path / "toy/a/s1") != "finished"
@@ -579,7 +579,7 @@ def test_the_error_of_a_failed_run_is_printed_whole_and_without_its_header(tmp_p
 
 @pytest.mark.parametrize(("codes", "code"), [((), 0), ((5,), 5), ((5, 5), 5), ((5, 1), 1), ((-9,), 1), ((2,), 1)])
 def test_only_a_disk_that_stopped_all_runs_is_the_exit_code_of_a_comparison(codes, code):
-    assert exit_code([FailedRun(str(one), one) for one in codes]) == code
+    assert exit_code(codes) == code
 
 
 @pytest.mark.parametrize(

@@ -85,8 +85,8 @@ def test_a_budget_says_what_must_be_equal(budget, changes, fatal):
         ),
         ({"data.class": "TextFiles"}, "data", "TextFiles"),
         ({"unit": "image"}, "unit", "unit: image (position=alibi) against token (default)"),
-        ({"goals": {"loss": "max"}}, "goals", "goals: loss (max) (position=alibi) against"),
-        ({"goals": {"f1": "max"}}, "goals", "goals: f1 (max) (position=alibi) against"),
+        ({"goals": {"loss": "max"}}, "goals", "goals: loss (max) of the next token (position=alibi) against"),
+        ({"goals": {"f1": "max"}}, "goals", "goals: f1 (max) of the next token (position=alibi) against"),
         ({"prediction": "a class"}, "goals", "bits_per_byte (min) and loss (min) of a class (position=alibi) against"),
     ],
 )
@@ -195,13 +195,6 @@ def test_tensors_of_the_varied_part_are_aside(choice, tensor, flagged):
     runs = [run("default", 1, choices={choice: "a"}, start={tensor: "1"})]
     runs += [run("other", 1, choices={choice: "b"}, start={tensor: "2"})]
     assert [flag.about for flag in find_flags(runs)] == ["start"] * flagged
-
-
-def test_what_was_not_recorded_is_not_called_equal():
-    assert messages(pair(batches={}, start={})) == [
-        "no record of its batches, so whether they are the same is not known: position=alibi",
-        "no record of its initial tensors, so whether they are the same is not known: position=alibi",
-    ]
 
 
 def test_parameters_beyond_five_percent_are_flagged():

@@ -15,8 +15,9 @@ import yaml
 
 from tests.compare import one_node_slurm
 from tests.compare.toy_site import make_site, read_table
-from zoo.compare import job_files
-from zoo.compare.job_files import ShardedCommand, count_shards, file_name, parse_resources, render, time_limit
+from zoo.compare import executor, job_files
+from zoo.compare.executor import ShardedCommand, count_shards, file_name, find_executor, make_files, parse_resources
+from zoo.compare.job_files import time_limit
 from zoo.errors import UsageError
 
 WORDS = ("./my recipe.yaml", "--vary", "model.norm={class_path: 'RMSNorm'},LayerNorm", "--model.text=$(reboot) `x` $$1")
@@ -34,8 +35,9 @@ fi
 
 
 def files_of(kind, shards=3, words=WORDS, resources=None):
-    resources = parse_resources(kind, RESOURCES[kind] if resources is None else resources)
-    return render(kind, ShardedCommand(words, "norm+ffn", shards, resources))
+    executor_of_kind = find_executor(kind)
+    resources = parse_resources(executor_of_kind, RESOURCES[kind] if resources is None else resources)
+    return make_files(executor_of_kind, ShardedCommand(words, "norm+ffn", shards, resources))
 
 
 @pytest.fixture
@@ -64,7 +66,7 @@ def calls():
 @pytest.mark.parametrize("kind", ["slurm", "k8s", "sh"])
 def test_files_are_valid_and_say_nothing_of_this_machine(kind, site):
     files = files_of(kind)
-    job_files.write_files(files)
+    executor.write_files(files)
     assert len(files) == (2 if kind == "sh" else 3)
     for name, text in files.items():
         assert str(Path.cwd()) not in text
@@ -80,14 +82,14 @@ def test_files_are_valid_and_say_nothing_of_this_machine(kind, site):
         for shell in ["bash"] if name.endswith(".sbatch") else SHELLS:
             result = subprocess.run([shell, "-n", name], capture_output=True, text=True)
             assert result.returncode == 0, result.stderr
-    job_files.write_files(files)  # the same again
+    executor.write_files(files)  # the same again
     Path(next(iter(files))).write_text("mine")
     with pytest.raises(UsageError, match="exists, and is not what this command writes"):
-        job_files.write_files(files)
+        executor.write_files(files)
 
 
 def test_a_shard_is_called_with_the_words_as_they_were(site):
-    job_files.write_files(files_of("sh"))
+    executor.write_files(files_of("sh"))
     subprocess.run(["sh", "norm-ffn-sh/shard.sh", "2"], check=True)
     assert calls() == [["GPU=none", "compare", *WORDS, "--shard", "2/3"]]
     assert subprocess.run(["sh", "norm-ffn-sh/shard.sh"], capture_output=True).returncode == 2
@@ -100,7 +102,7 @@ def test_a_shard_is_called_with_the_words_as_they_were(site):
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_all_shards_on_one_machine_have_devices_of_their_own_and_then_there_is_a_table(shell, site, monkeypatch):
-    job_files.write_files(files_of("sh"))
+    executor.write_files(files_of("sh"))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,GPU-x,GPU-y,9")
     subprocess.run([shell, "norm-ffn-sh/run.sh"], check=True)
     *shards, table = calls()
@@ -117,7 +119,7 @@ def test_all_shards_on_one_machine_have_devices_of_their_own_and_then_there_is_a
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_stop_of_all_shards_reaches_each_of_them(shell, site):
-    job_files.write_files(files_of("sh", resources=""))
+    executor.write_files(files_of("sh", resources=""))
     Path("hang").touch()
     process = subprocess.Popen([shell, "norm-ffn-sh/run.sh"])
     wait_for(lambda: Path("ready").is_file() and Path("ready").read_text() == "ready\n" * 3)
@@ -130,7 +132,7 @@ def test_a_stop_of_all_shards_reaches_each_of_them(shell, site):
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_shard_that_fails_is_named_and_the_table_follows(shell, site):
     site("zoo", '#!/bin/sh\ncase "$*" in *--shard*2/3) exit 7 ;; *--shard*) exit 0 ;; *) echo TABLE; exit 13 ;; esac\n')
-    job_files.write_files(files_of("sh", resources=""))
+    executor.write_files(files_of("sh", resources=""))
     result = subprocess.run([shell, "norm-ffn-sh/run.sh"], capture_output=True, text=True)
     assert result.returncode == 13
     assert result.stdout == "TABLE\n"
@@ -153,7 +155,7 @@ def wait_for(condition, seconds=20.0):
 def test_a_job_that_runs_out_of_time_saves_its_runs_and_is_requeued(site, job, number, requeue):
     """One that is cancelled saves them too, and is not requeued."""
     site("scontrol", '#!/bin/bash\necho "$*" >>requeued\n')
-    job_files.write_files(files_of("slurm"))
+    executor.write_files(files_of("slurm"))
     Path("hang").touch()
     variables = {"SLURM_ARRAY_JOB_ID": "77", "SLURM_ARRAY_TASK_ID": "2", "SLURM_JOB_ID": "78"}
     process = subprocess.Popen(["bash", f"norm-ffn-slurm/{job}.sbatch"], env={**os.environ, **variables})
@@ -176,7 +178,7 @@ def test_a_job_that_runs_out_of_time_saves_its_runs_and_is_requeued(site, job, n
 
 def test_a_job_that_ends_passes_on_its_exit_code(site):
     site("zoo", "#!/bin/bash\nexit 5\n")
-    job_files.write_files(files_of("slurm"))
+    executor.write_files(files_of("slurm"))
     assert subprocess.run(["bash", "norm-ffn-slurm/table.sbatch"]).returncode == 5
 
 
@@ -188,7 +190,7 @@ def test_slurm_is_asked_for_resources_and_for_the_table_after_all_shards(site):
             "--cpus-per-task=8", "--time=1-12", "--partition=gpu-a"} <= set(options)  # fmt: skip
     assert "--array" not in files["norm-ffn-slurm/table.sbatch"]
     site("sbatch", '#!/bin/bash\necho "$*" >>submitted\necho "$(wc -l <submitted);cluster"\n')
-    job_files.write_files(files)
+    executor.write_files(files)
     text = subprocess.run(["sh", "norm-ffn-slurm/submit.sh"], check=True, capture_output=True, text=True).stdout
     assert Path("submitted").read_text().splitlines() == [
         "--parsable norm-ffn-slurm/shards.sbatch", "--parsable --dependency=afterany:1 norm-ffn-slurm/table.sbatch",
@@ -204,7 +206,7 @@ def test_kubernetes_waits_for_the_shards_before_the_table(site, monkeypatch):
     )
     monkeypatch.setenv("POLL_SECONDS", "0.1")
     files = files_of("k8s", resources=f"{RESOURCES['k8s']},gpus=1,cpus=4,memory=16G")
-    job_files.write_files(files)
+    executor.write_files(files)
     subprocess.run(["sh", "norm-ffn-k8s/submit.sh"], check=True, timeout=30)
     assert [line.split()[0] for line in Path("calls.txt").read_text().splitlines()] == ["apply", *["get"] * 3, "apply"]
     job = yaml.safe_load(files["norm-ffn-k8s/shards.yaml"])
@@ -233,7 +235,7 @@ def test_kubernetes_waits_for_the_shards_before_the_table(site, monkeypatch):
 )
 def test_wrong_resources_are_refused(kind, text, message):
     with pytest.raises(UsageError, match=message):
-        parse_resources(kind, text)
+        parse_resources(find_executor(kind), text)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from zoo.compare.journal import (
     LOOK,
     PLAN,
     Event,
-    Question,
+    RunsQuestion,
     append_event,
     changed_runs,
     choices_after_looking,
@@ -23,7 +23,12 @@ from zoo.compare.journal import (
 )  # fmt: skip
 from zoo.errors import StorageError
 
-QUESTION = Question("loss", "last", "default", (1, 2))
+
+def ask(goal, at, baseline, seeds, variants=()):
+    return RunsQuestion(goal, baseline, at, seeds=seeds, variants=variants)
+
+
+QUESTION = ask("loss", "last", "default", (1, 2))
 
 
 def plan(question=QUESTION, ended_runs=0):
@@ -78,26 +83,26 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
         ([], QUESTION, None),
         ([plan()], QUESTION, ()),
         ([plan(), look()], QUESTION, ()),
-        ([plan(), plan(Question("bleu", "last", "default", (1, 2)))], Question("bleu", "last", "default", (1, 2)), ()),
+        ([plan(), plan(ask("bleu", "last", "default", (1, 2)))], ask("bleu", "last", "default", (1, 2)), ()),
         (
             [plan(), look()],
-            Question("bleu", "last", "default", (1, 2)),
+            ask("bleu", "last", "default", (1, 2)),
             ("the goal bleu instead of loss after 1 look",),
         ),
         (
-            [plan(), look(), plan(Question("loss", "best", "a=1", (1, 2)), 4)],
-            Question("loss", "best", "a=1", (1, 2)),
+            [plan(), look(), plan(ask("loss", "best", "a=1", (1, 2)), 4)],
+            ask("loss", "best", "a=1", (1, 2)),
             ("--at best instead of last after 1 look", "the baseline a=1 instead of default after 1 look"),
         ),
         (
             [plan(), look(), look()],
-            Question("loss", "last", "default", (1, 3, 4, 5)),
+            ask("loss", "last", "default", (1, 3, 4, 5)),
             ("seeds, of which added 3 to 5 and left out 2 after 2 looks",),
         ),
         ([plan(ended_runs=4)], QUESTION, ("the comparison itself, when 4 of its runs had ended",)),
         (
             [plan(ended_runs=4), look()],
-            Question("bleu", "best", "default", (1, 2)),
+            ask("bleu", "best", "default", (1, 2)),
             (
                 "the comparison itself, when 4 of its runs had ended",
                 "the goal bleu instead of loss after 1 look",
@@ -137,7 +142,7 @@ def test_every_change_of_the_question_is_named_whatever_had_ended_before_the_fir
 def test_reports_on_other_questions_stand_beside_the_first(tmp_path):
     events = [plan(), look()]
     assert report_folder(tmp_path, [], QUESTION) == report_folder(tmp_path, events, QUESTION) == tmp_path
-    other = Question("bleu", "last:3", "position=rope", (1, 2, 3, 4))
+    other = ask("bleu", "last:3", "position=rope", (1, 2, 3, 4))
     assert report_folder(tmp_path, events, other).name == (
         "goal=bleu,at=last_3-e68c5037,baseline=position_rope-c2d555b4,seeds=1-4"
     )
@@ -159,7 +164,7 @@ def test_runs_that_are_gone_or_different_are_named_once():
         "runs, of which made again with another figure b s1 (failed, now 3.25) after 3 looks",
     )
     assert changed_runs(events, QUESTION, {"../../a/s1": 1.0}, required[:1]) == ()  # fewer seeds were asked for
-    other = Question("bleu", "last", "default", (1, 2))
+    other = ask("bleu", "last", "default", (1, 2))
     assert changed_runs(events, other, {**same, "../../a/s1": 30.0}, required) == ()
 
 
@@ -197,16 +202,13 @@ def test_lines_that_were_changed_by_hand_are_counted(tmp_path, change):
     assert count_damaged_lines(tmp_path) == before  # later lines are whole
 
 
-def test_a_journal_of_an_earlier_version_without_digests_is_read_and_goes_on(tmp_path):
+def test_a_line_without_a_digest_is_damaged(tmp_path):
     append_event(tmp_path, plan())
     line = json.loads((tmp_path / FILE).read_text())
     del line["digest"]
-    (tmp_path / FILE).write_text(json.dumps(line) + "\n")
-    append_event(tmp_path, look())
-    assert (len(read_events(tmp_path)), count_damaged_lines(tmp_path)) == (2, 0)
     with (tmp_path / FILE).open("a") as file:
-        file.write(json.dumps(line) + "\n")  # without a digest after one that has one
-    assert count_damaged_lines(tmp_path) == 1
+        file.write(json.dumps(line) + "\n")
+    assert (len(read_events(tmp_path)), count_damaged_lines(tmp_path)) == (2, 1)
 
 
 @pytest.mark.parametrize(
@@ -214,5 +216,5 @@ def test_a_journal_of_an_earlier_version_without_digests_is_read_and_goes_on(tmp
 )
 def test_how_many_seeds_a_test_until_decided_took_is_no_choice(seeds, is_choice):
     """A variant that was decided or hopeless after six of thirty seeds had "left out" the others."""
-    event = Event(PLAN, Question("loss", "last", "default", (1, 2, 3)), 0, {"until": "decided"})
-    assert bool(choices_after_looking([event], Question("loss", "last", "default", seeds))) is is_choice
+    event = Event(PLAN, ask("loss", "last", "default", (1, 2, 3)), 0, {"until": "decided"})
+    assert bool(choices_after_looking([event], ask("loss", "last", "default", seeds))) is is_choice

@@ -15,7 +15,7 @@ from tests.tasks.training import text_file
 from zoo.cli import main
 from zoo.compare import length_probe, run_comparison
 from zoo.compare.length_probe import (
-    Loss,
+    LengthLoss,
     differences_legend,
     differences_table,
     length_differences,
@@ -167,7 +167,7 @@ def test_a_damaged_file_of_lengths_is_made_anew(folders, tmp_path):
 
 def test_means_are_over_the_seeds_that_are_defined():
     def loss(factor, late):
-        return Loss(factor, 8 * factor, late, late, 10)
+        return LengthLoss(factor, 8 * factor, late, late, 10)
 
     result = {"a": {1: [loss(1, 1.0), loss(2, 2.0)], 2: [loss(1, 3.0), loss(2, 4.0)]}, "b": {1: [loss(1, None)]}}
     assert mean_losses(result) == {"a": {1.0: 2.0, 2.0: 3.0}, "b": {1.0: None}}
@@ -201,7 +201,8 @@ def test_a_recipe_without_lengths_is_refused_before_it_is_trained(recipe, tmp_pa
 def probed(**figures):
     """Losses of seeds from 1 on at lengths 1 and 2, None for a length that a run cannot read."""
     return {
-        variant: {seed: [Loss(factor, 8 * factor, value, value, 10) for factor, value in zip((1, 2), pair, strict=True)]
+        variant: {seed: [LengthLoss(factor, 8 * factor, value, value, 10)
+                         for factor, value in zip((1, 2), pair, strict=True)]
                   for seed, pair in enumerate(zip(*by_length, strict=True), 1)}
         for variant, by_length in figures.items()
     }  # fmt: skip
@@ -253,7 +254,7 @@ def test_a_comparison_prints_and_saves_differences_by_length(folders, tmp_path, 
     saved = json.loads((home / "lengths.json").read_text())
     late = {key.split("/")[-2:][0]: [] for key in saved["runs"]}
     for key, entry in sorted(saved["runs"].items()):
-        late[key.split("/")[-2]].append([Loss(*each).last_quarter for each in entry["losses"]])
+        late[key.split("/")[-2]].append([LengthLoss(*each).last_quarter for each in entry["losses"]])
     figures = {name: np.array(each, dtype=float) for name, each in late.items()}
     for one in saved["differences"]:
         name = {"Learned": "position=learned", "NoPosition": "position=noposition"}[one["variant"]]

@@ -5,7 +5,7 @@ from lightning.pytorch import seed_everything
 
 from tests.covering import choices_in_turn
 from zoo.compare import matched_sizes
-from zoo.compare.measure_model import CostMeter
+from zoo.compare.measure_model import ConfigMeter
 from zoo.compare.plan import Arm, Point
 from zoo.compare.variants import Choice
 from zoo.errors import UsageError
@@ -53,7 +53,7 @@ def text(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def meter():
-    return CostMeter()
+    return ConfigMeter()
 
 
 def arms(configs):

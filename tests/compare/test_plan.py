@@ -292,7 +292,7 @@ def test_a_run_of_another_configuration_is_not_taken_for_this_one(fits):
         plan.verify_runs(design.arms, (1,), fits)
     fits.changed = []
     (design.arms[1].point.folder(1) / "ledger.json").unlink()
-    with pytest.raises(UsageError, match=r"finished by an older version of zoo, which wrote no ledger\.json"):
+    with pytest.raises(UsageError, match=r"is finished and has no ledger\.json"):
         plan.verify_runs(design.arms, (1,), fits)
 
 
@@ -314,7 +314,7 @@ def test_an_estimate_comes_from_finished_runs(fits):
 def test_a_comparison_is_kept_by_paths_that_may_move_together(tmp_path):
     place = comparison_folder.comparison_path(tmp_path / "runs", "toy", "position")
     record = comparison_folder.Record(
-        (tmp_path / "runs/toy/a/s1",), "a", "loss", "flops=1e9", {"a": "lr 1"}, "zoo compare toy"
+        (tmp_path / "runs/toy/a/s1",), "a", "loss", "flops=1e9", {"a": "lr 1"}, "zoo compare toy", ("lr",)
     )
     comparison_folder.save_record(place, record)
     assert comparison_folder.load_record(place) == record

@@ -60,7 +60,7 @@ def test_several_recipes_keep_their_names(tmp_path):
         ('{"accounts": [], "currency": "EUR"}', "is not a run record of zoo"),
         ("null", "is not a run record of zoo"),
         ('{"format": 2, "variant": "default"}', "has format 2, and this version of zoo reads format 1"),
-        ('{"format": 1, "variant": "default"}', "no valid recipe, seed, goals, tokens, finished"),
+        ('{"format": 1, "variant": "default"}', "no valid recipe, seed, unit, prediction, steps"),
         ("[" * 100_000, "is damaged"),
     ],
 )

@@ -12,7 +12,7 @@ from fabricate import study
 from zoo.compare import scoreboard
 from zoo.compare.looks import Question
 from zoo.compare.paired_tests import PairedTestPlan
-from zoo.compare.scoreboard import Task, make_scoreboard
+from zoo.compare.scoreboard import RecipeTask, make_scoreboard
 from zoo.compare.verdict import answer
 from zoo.errors import UsageError
 
@@ -23,7 +23,7 @@ RECIPES = ("lm-tiny", "translation-tiny", "vit-tiny")
 def task(recipe, effect, seeds=5, start=0, edit=lambda run: run, more=None):
     effects = {"default": 1.7, "norm=rmsnorm": 1.7 + effect, **(more or {})}
     runs = [edit(run) for run in study(effects, seeds, start=start, recipe=recipe)]
-    return Task(answer(runs), {name: NAMES[name] for name in effects})
+    return RecipeTask(answer(runs), {name: NAMES[name] for name in effects})
 
 
 def fail(variant, seed, state="diverged"):
@@ -121,7 +121,7 @@ def test_different_baselines_are_refused():
     other = task("vit-tiny", -0.1)
     with pytest.raises(UsageError, match="different baselines: LayerNorm of lm-tiny, RMSNorm of vit-tiny"):
         make_scoreboard(
-            [task("lm-tiny", -0.1), Task(other.answer, {"default": "RMSNorm", "norm=rmsnorm": "LayerNorm"})]
+            [task("lm-tiny", -0.1), RecipeTask(other.answer, {"default": "RMSNorm", "norm=rmsnorm": "LayerNorm"})]
         )
 
 
@@ -138,7 +138,7 @@ def test_seeds_that_are_not_paired_do_not_enter():
     tasks = [task("lm-tiny", -0.1), task("vit-tiny", -0.1)]
     answer_of = tasks[0].answer
     row = replace(answer_of.rows[1], figures={**answer_of.rows[1].figures, 99: 0.001})
-    changed = Task(replace(answer_of, rows=(answer_of.rows[0], row)), tasks[0].names)
+    changed = RecipeTask(replace(answer_of, rows=(answer_of.rows[0], row)), tasks[0].names)
     assert make_scoreboard([changed, tasks[1]]).rows[1].improvement == make_scoreboard(tasks).rows[1].improvement
 
 

@@ -8,8 +8,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from test_report import Balanced
 from test_scoreboard import RECIPES, board
 
-from zoo.compare import comparison_folder, scoreboard_events, scoreboard_folder
-from zoo.compare.scoreboard_folder import Member, load_members, save_members, scoreboard_path
+from zoo.compare import comparison_folder, scoreboard_folder, tensorboard_summary
+from zoo.compare.scoreboard_folder import ScoreboardMember, load_members, save_members, scoreboard_path
 from zoo.compare.tensorboard_summary import tensorboard_folder
 from zoo.errors import UsageError
 
@@ -36,8 +36,9 @@ def test_the_report_is_complete_and_needs_nothing_else(result, tmp_path):
 
 
 def test_tensorboard_has_a_run_per_variant_and_a_figure_per_task(result, tmp_path):
-    folder = scoreboard_events.write_summary(tmp_path, result)
-    scoreboard_events.write_summary(tmp_path, result)  # replaces the earlier one
+    tensorboard_summary.write_scoreboard(tmp_path, result)
+    tensorboard_summary.write_scoreboard(tmp_path, result)  # replaces the earlier one
+    folder = tmp_path / tensorboard_summary.NAME
     events = EventAccumulator(str(folder / "RMSNorm")).Reload()
     tags = events.Tags()["scalars"]
     assert tags == [f"scoreboard/{name}" for name in (*RECIPES, "all tasks", "P(improvement)")]
@@ -55,7 +56,7 @@ def test_tensorboard_shows_the_runs_of_every_recipe_beside_the_scoreboard(tmp_pa
                 for name in ("default", "norm=x") for seed in (1, 2)]  # fmt: skip
         home = comparison_folder.comparison_path(tmp_path, recipe, "norm")
         comparison_folder.save_record(home, comparison_folder.Record(tuple(runs), "default"))
-        members.append(Member(home, {"default": "default", "norm=x": "x"}))
+        members.append(ScoreboardMember(home, {"default": "default", "norm=x": "x"}))
     place = scoreboard_path(tmp_path, ["a", "b"], "norm")
     save_members(place, members, "zoo compare a b")
     (place / "tensorboard").mkdir()
@@ -79,11 +80,13 @@ def test_a_damaged_record_is_refused(tmp_path, content):
 def test_the_order_in_which_recipes_are_named_makes_no_other_scoreboard(tmp_path):
     places = {}
     for recipes in (["a", "b"], ["b", "a"], ["a", "b", "c"], ["a", "c"]):
-        members = [Member(tmp_path / recipe / "compare" / "norm", {"default": "x"}) for recipe in recipes]
+        members = [ScoreboardMember(tmp_path / recipe / "compare" / "norm", {"default": "x"}) for recipe in recipes]
         places["".join(recipes)] = scoreboard_path(tmp_path, recipes, "norm")
         save_members(places["".join(recipes)], members, "zoo compare")
     again = scoreboard_path(tmp_path, ["a", "b"], "again")
-    save_members(again, [Member(tmp_path / each / "compare" / "again", {}) for each in ("a", "b")], "zoo compare")
+    save_members(
+        again, [ScoreboardMember(tmp_path / each / "compare" / "again", {}) for each in ("a", "b")], "zoo compare"
+    )
     assert scoreboard_folder.same_recipes(places["ab"]) == sorted([places["ab"], places["ba"], again])
     (places["ba"] / scoreboard_folder.FILE).write_text("{")
     assert scoreboard_folder.same_recipes(places["ab"]) == sorted([places["ab"], again])

@@ -5,6 +5,7 @@ import math
 
 import pytest
 
+from tests.compare.fabricate import WHOLE
 from tests.compare.fake_zoo import Costs, Fits
 from zoo.compare import prepare_runs, tuning_runs
 from zoo.compare.plan import Comparison
@@ -32,7 +33,7 @@ def finish(folder, loss, best=None, seconds=2.0):
     figures = {"loss": loss, "acc": None if loss is None else -loss}
     best_figures = figures if best is None else {"loss": best, "acc": -best}
     record = {
-        "format": 1, "recipe": "toy", "variant": folder.parent.name, "seed": int(folder.name[1:]),
+        **WHOLE, "recipe": "toy", "variant": folder.parent.name, "seed": int(folder.name[1:]),
         "goals": {"loss": "min", "acc": "max"}, "tokens": 10, "steps": 100, "finished": loss is not None,
         "diverged": loss is None, "last": figures, "best": best_figures, "validations": [figures],
         "cost": {"seconds": seconds},
@@ -74,7 +75,7 @@ def test_each_variant_gets_the_rate_that_is_best_for_it(fits, goal):
         if goal in (None, "loss")
         else {"0.1": -3.0}.items() <= (figures.items())
     )
-    assert tuning_runs.total_cost(result.tuning) == tuning_runs.Cost(12, 1200, 24.0)
+    assert tuning_runs.total_cost(result.tuning) == tuning_runs.TuningCost(12, 1200, 24.0)
 
 
 def test_the_mean_over_seeds_decides_and_not_one_of_them(fits):

@@ -271,7 +271,7 @@ def test_a_folder_whose_name_holds_commas_is_one_value(first, second, tmp_path, 
 
 def test_runs_of_different_tasks_are_not_compared(tmp_path):
     def record(recipe, goal, unit):
-        return run_records.RunRecord(tmp_path, recipe, "v", 1, goals={goal: "min"}, unit=unit)
+        return run_records.RunRecord(tmp_path, recipe, "v", 1, goals={goal: "min"}, unit=unit, prediction=f"a {unit}")
 
     same = [record("lm-tiny", "loss", "token"), record("lm-small", "loss", "token")]
     run_records.check_one_task([*same, run_records.RunRecord(tmp_path, "vit", "v", 1, problem="damaged")])
@@ -280,5 +280,5 @@ def test_runs_of_different_tasks_are_not_compared(tmp_path):
     assert run_records.shared_goals([]) == {}
     run_records.check_one_task([one, two])
     for other in (record("vit-glyphs", "accuracy", "image"), record("vit", "loss", "image")):
-        with pytest.raises(UsageError, match=f"lm-tiny by loss per token; {other.recipe} by "):
+        with pytest.raises(UsageError, match=f"lm-tiny by loss per token of a token; {other.recipe} by "):
             run_records.check_one_task([*same, other])

@@ -11,7 +11,7 @@ from torch import nn
 from zoo import registry
 from zoo.cli import main
 from zoo.conformance import combinations, matrix_command
-from zoo.conformance.combinations import COMPUTING, MIXING, Verdict, attempt, cells, layer_cells, tasks
+from zoo.conformance.combinations import COMPUTING, MIXING, CombinationOutcome, attempt, cells, layer_cells, tasks
 from zoo.errors import UsageError
 from zoo.parts.ffn import FFN
 from zoo.tasks.lm import CausalLM
@@ -94,7 +94,7 @@ def test_a_verdict_leaves_the_random_state_alone_and_repeats():
     torch.manual_seed(7)
     expected = torch.rand(3)
     torch.manual_seed(7)
-    assert attempt(CausalLM, {}) == attempt(CausalLM, {}) == Verdict("trains")
+    assert attempt(CausalLM, {}) == attempt(CausalLM, {}) == CombinationOutcome("trains")
     assert torch.equal(torch.rand(3), expected)
 
 

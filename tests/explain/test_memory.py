@@ -19,13 +19,13 @@ from itertools import islice
 warnings.simplefilter("ignore")
 torch.set_num_threads(1)
 from bench.study import peak_above
-from zoo.compare.measure_model import CostMeter
+from zoo.compare.measure_model import ConfigMeter
 from zoo.explain.costs import step_memory
 from zoo.explain.subjects import find_subject
 from zoo.training.memory_estimate import BATCHES, estimate, full_batch
 name, rows = sys.argv[1], int(sys.argv[2])
 subject = find_subject([name])
-meter = CostMeter()
+meter = ConfigMeter()
 if rows:
     batches = [full_batch(subject.task, rows)] * 3
     memory = estimate(subject.task, batches[0])

@@ -65,23 +65,11 @@ def run_command(command: Command, options: ParsedOptions) -> int:
 def _load(name: str) -> Command:
     part = diagnosis.choose_part(KIND, name)
     try:
-        cls = part.load()
+        return diagnosis.build_part(part, Command)
     except PluginError as error:
         if part.builtin and isinstance(error.__cause__, ModuleNotFoundError):  # an application that was left out
             raise UsageError(f"unknown command {name!r}: this zoo comes without {part.module}.") from error
         raise
-    if not issubclass(cls, Command):
-        raise PluginError(f"{part}: {cls.__name__} is no subclass of zoo.command_line.Command")
-    try:
-        command = cls()
-        problem = command.problem()
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # a plugin may call sys.exit() anywhere
-        raise PluginError(f"{part} cannot be made: {type(error).__name__}: {error}") from error
-    if problem:
-        raise PluginError(f"{part}: {problem}")
-    return command
 
 
 def _own() -> dict[str, Command]:

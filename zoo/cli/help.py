@@ -107,7 +107,7 @@ def _flags(option: Option) -> str:
 
 def _about(option: Option) -> str:
     """The explanation of an option, with the names that it takes and its default."""
-    text = _names(option.kind) if option.kind and option.name.count(".") < 2 else option.help
+    text = _names(option.kind) if option.kind and option.key and option.name.count(".") < 2 else option.help
     value = f"{option.default:g}" if isinstance(option.default, float) else option.default
     default = f" ({value})" if value not in (None, False, 0) else ""
     return f"{text}{default}"

@@ -16,7 +16,10 @@ from zoo.plugins.description import Option, cache_lookups, describe
 from zoo.registry import Part
 from zoo.system.garbage_collection import pause_collection
 
-USES = {"command": "zoo {command} --help", "family": "zoo import CHECKPOINT OUT"}
+USES = {
+    "command": "zoo {command} --help", "family": "zoo import CHECKPOINT OUT",
+    "executor": "zoo compare RECIPE --vary OPTION=VALUE,VALUE --emit {command}",
+}  # fmt: skip
 # the type of an option that takes a part
 PART = re.compile(r"Callable\[.*\b(Position|Backend|Attention|Norm|FFN|Block|Init)\]|\b(Optimizer|Schedule)Factory")
 

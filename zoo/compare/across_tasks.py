@@ -21,7 +21,7 @@ RESAMPLES, CONFIDENCE = 20_000, 0.95
 TRIM = 0.25  # share of the runs that an interquartile mean leaves out at either end
 
 
-class Estimate(NamedTuple):
+class BootstrapEstimate(NamedTuple):
     """An estimate and the ends of its 95 % interval, NaN where a single run gives none."""
 
     value: float
@@ -29,7 +29,7 @@ class Estimate(NamedTuple):
     high: float = math.nan
 
 
-NO_ESTIMATE = Estimate(math.nan)
+NO_ESTIMATE = BootstrapEstimate(math.nan)
 
 
 def normalise(figures: Sequence[float], baseline: Sequence[float], lower_is_better: bool) -> Floats | None:
@@ -82,7 +82,7 @@ def _wins(x: Floats, y: Floats) -> Floats:
 
 def bootstrap_improvement(
     ours: Sequence[Floats], theirs: Sequence[Floats], paired: bool = True, resamples: int = RESAMPLES
-) -> Estimate:
+) -> BootstrapEstimate:
     """P(improvement) with the percentile interval of a bootstrap that is stratified by task.
 
     ``paired``: run i of both has the same seed, and seeds are drawn for both together; else, as in rliable, runs of
@@ -92,20 +92,22 @@ def bootstrap_improvement(
     value = probability_of_improvement(ours, theirs)
     for x, y in zip(ours, theirs, strict=True):
         if min(len(x), len(y)) < 2:
-            return Estimate(value)
+            return BootstrapEstimate(value)
         counts = _resample_counts(random, len(x), resamples)
         others = counts if paired else _resample_counts(random, len(y), resamples)
         draws += ((counts @ _wins(x, y)) * others).sum(1) / (len(x) * len(y) * len(ours))
     return _percentile_interval(value, draws)
 
 
-def bootstrap_interquartile_mean(scores: Sequence[Floats], resamples: int = RESAMPLES) -> Estimate:
+def bootstrap_interquartile_mean(scores: Sequence[Floats], resamples: int = RESAMPLES) -> BootstrapEstimate:
     """The interquartile mean of all runs of all tasks, with the interval of a bootstrap stratified by task."""
     value = float(interquartile_mean(np.concatenate(list(scores))))
     if min(map(len, scores)) < 2:
-        return Estimate(value)
+        return BootstrapEstimate(value)
     random = np.random.default_rng(0)
-    resampled = [each[random.integers(0, len(each), (resamples, len(each)))] for each in scores]
+    resampled = [
+        task_scores[random.integers(0, len(task_scores), (resamples, len(task_scores)))] for task_scores in scores
+    ]
     return _percentile_interval(value, interquartile_mean(np.concatenate(resampled, axis=1)))
 
 
@@ -114,9 +116,9 @@ def _resample_counts(random: np.random.Generator, runs: int, resamples: int) -> 
     return np.asarray(random.multinomial(runs, np.full(runs, 1 / runs), resamples), dtype=np.float64)
 
 
-def _percentile_interval(value: float, draws: Floats) -> Estimate:
+def _percentile_interval(value: float, draws: Floats) -> BootstrapEstimate:
     low, high = np.quantile(draws, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return Estimate(value, float(low), float(high))
+    return BootstrapEstimate(value, float(low), float(high))
 
 
 def improvements(ours: Floats, theirs: Floats) -> Floats:
@@ -132,7 +134,12 @@ def flip_signs_over_tasks(differences: Sequence[Floats]) -> float:
 
     Flips leave the root mean squares as they are. Exact for symmetric differences; NaN for fewer than two.
     """
-    scaled = [each / math.sqrt(float((each**2).mean())) if each.any() else each for each in differences]
+    scaled = [
+        task_differences / math.sqrt(float((task_differences**2).mean()))
+        if task_differences.any()
+        else task_differences
+        for task_differences in differences
+    ]
     return sign_flip_p(np.concatenate(scaled).tolist())
 
 
@@ -141,8 +148,16 @@ def sequence_over_tasks(differences: Sequence[Floats]) -> Floats:
     its task's so far: what a later seed adds changes none of the earlier ones.
     """
     scaled = []
-    for each in differences:
-        size = np.sqrt(np.cumsum(each**2) / np.arange(1, len(each) + 1))
-        scaled.append(np.divide(each, size, out=np.zeros_like(each), where=size > 0))
+    for task_differences in differences:
+        size = np.sqrt(np.cumsum(task_differences**2) / np.arange(1, len(task_differences) + 1))
+        scaled.append(np.divide(task_differences, size, out=np.zeros_like(task_differences), where=size > 0))
     most = max(map(len, scaled), default=0)
-    return np.array([each[index] for index in range(most) for each in scaled if index < len(each)], dtype=np.float64)
+    return np.array(
+        [
+            task_differences[index]
+            for index in range(most)
+            for task_differences in scaled
+            if index < len(task_differences)
+        ],
+        dtype=np.float64,
+    )

@@ -25,7 +25,7 @@ from zoo.compare.variants import Choice
 from zoo.errors import UsageError
 
 if TYPE_CHECKING:
-    from zoo.compare.charts import Chart
+    from zoo.compare.charts import ReportChart
     from zoo.compare.verdict import Answer
 
 FULL = 4  # up to so many options every hybrid is run, 2^k of them; beyond, one option at a time from both ends
@@ -33,7 +33,7 @@ Subset = frozenset[str]
 
 
 @dataclass(frozen=True)
-class Difference:
+class OptionDifference:
     """A model option that two recipes set differently, with both values as text."""
 
     choice: Choice
@@ -57,53 +57,55 @@ class Share:
     the first recipe, ``last`` that of adding it last, when all other options are already the second recipe's.
     """
 
-    difference: Difference
+    difference: OptionDifference
     shapley: Paired | None
     alone: Paired
     last: Paired
     verdict: Verdict
 
 
-def find_differences(first: Point, second: Point, display: Callable[[Any], object]) -> list[Difference]:
+def find_differences(base: Point, second: Point, display: Callable[[Any], object]) -> list[OptionDifference]:
     """The model options that two recipes set differently.
 
     Raises UsageError if tasks, data or trainer differ, or fewer than two options do.
     """
-    one, other = first.config["model"], second.config["model"]
-    if one["class_path"] != other["class_path"]:
+    base_model, second_model = base.config["model"], second.config["model"]
+    if base_model["class_path"] != second_model["class_path"]:
         raise UsageError(
-            f"{first.recipe} trains a {_last(one['class_path'])} and {second.recipe} a {_last(other['class_path'])}: "
-            "there is nothing between them."
+            f"{base.recipe} trains a {_last(base_model['class_path'])} and {second.recipe} a "
+            f"{_last(second_model['class_path'])}: there is nothing between them."
         )
     for section in ("data", "trainer"):
-        if changes := _differing_keys(first.config[section], second.config[section]):
+        if changes := _differing_keys(base.config[section], second.config[section]):
             key, a, b = changes[0]
             more = f" and {len(changes) - 1} more" if len(changes) > 1 else ""
             raise UsageError(
-                f"{first.recipe} and {second.recipe} differ in {section}{key} ({a} and {b}){more}: --attribute is "
+                f"{base.recipe} and {second.recipe} differ in {section}{key} ({a} and {b}){more}: --attribute is "
                 "about options of the model. Make the rest equal, by options that are given to both."
             )
-    a, b = one["init_args"], other["init_args"]
+    a, b = base_model["init_args"], second_model["init_args"]
     pairs = {name: (a.get(name), b.get(name)) for name in dict.fromkeys([*a, *b])}
     options = [
-        Difference(Choice(f"model.{name}", _option_value(name, *pair)), str(display(pair[0])), str(display(pair[1])))
+        OptionDifference(
+            Choice(f"model.{name}", _option_value(name, *pair)), str(display(pair[0])), str(display(pair[1]))
+        )
         for name, pair in pairs.items()
         if pair[0] != pair[1]
     ]
     if len(options) < 2:
         what = str(options[0]) if options else "nothing"
-        raise UsageError(f"{first.recipe} and {second.recipe} differ in {what}: there is nothing to tell apart.")
+        raise UsageError(f"{base.recipe} and {second.recipe} differ in {what}: there is nothing to tell apart.")
     return options
 
 
-def _option_value(name: str, first: object, second: object) -> str:
+def _option_value(name: str, base_value: object, second: object) -> str:
     """The second recipe's value as text; for a part of another class, its name and its non-default options."""
     from zoo.training.setup import default_options
 
     if not isinstance(second, Mapping) or "class_path" not in second:
         return option_text(second)
     path, usual = str(second["class_path"]), default_options(str(second["class_path"]))
-    if isinstance(first, Mapping) and first.get("class_path") == path:
+    if isinstance(base_value, Mapping) and base_value.get("class_path") == path:
         return option_text(second)  # same class: an omitted option would keep the first recipe's value
     options = {key: value for key, value in second["init_args"].items() if key not in usual or usual[key] != value}
     short = (
@@ -119,11 +121,11 @@ def option_text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-def _differing_keys(one: Mapping[str, Any], other: Mapping[str, Any], key: str = "") -> list[tuple[str, Any, Any]]:
+def _differing_keys(base: Mapping[str, Any], second: Mapping[str, Any], key: str = "") -> list[tuple[str, Any, Any]]:
     """The dotted keys at which two mappings differ, each with both values."""
     changes: list[tuple[str, Any, Any]] = []
-    for name in dict.fromkeys([*one, *other]):
-        a, b, below = one.get(name), other.get(name), key if name == "init_args" else f"{key}.{name}"
+    for name in dict.fromkeys([*base, *second]):
+        a, b, below = base.get(name), second.get(name), key if name == "init_args" else f"{key}.{name}"
         if isinstance(a, Mapping) and isinstance(b, Mapping):
             changes += _differing_keys(a, b, below)
         elif a != b:
@@ -138,21 +140,24 @@ def subsets(names: Sequence[str], full: bool) -> list[Subset]:
 
 
 def build_hybrids(
-    first: Arm, differences: Sequence[Difference], fits: Fits, check: Callable[[Mapping[str, Any]], None]
+    base_arm: Arm, differences: Sequence[OptionDifference], fits: Fits, check: Callable[[Mapping[str, Any]], None]
 ) -> dict[Subset, Arm]:
     """Every hybrid, by the set of options that it takes from the second recipe.
 
     Raises UsageError for a hybrid that cannot be built; the message names its options and the model's error.
     """
-    names = [one.name for one in differences]
+    names = [difference.name for difference in differences]
     arms: dict[Subset, Arm] = {}
     for subset in subsets(names, len(names) <= FULL):
-        choices = tuple(one.choice for one in differences if one.name in subset)
-        arm = Arm(choices, first.words, first.point).with_options(fits, *(choice.word for choice in choices))
+        choices = tuple(difference.choice for difference in differences if difference.name in subset)
+        arm = Arm(choices, base_arm.words, base_arm.point).with_options(fits, *(choice.word for choice in choices))
         try:
             check(arm.point.config)
         except UsageError as error:
-            mixed = ", ".join(f"{one.name} {one.second if one.name in subset else one.first}" for one in differences)
+            mixed = ", ".join(
+                f"{difference.name} {difference.second if difference.name in subset else difference.first}"
+                for difference in differences
+            )
             raise UsageError(f"a hybrid cannot be built: {mixed}.\n{str(error).splitlines()[0]}") from error
         arms[subset] = arm
     return arms
@@ -166,7 +171,7 @@ def shapley_values(names: Sequence[str], value: Mapping[Subset, float]) -> dict[
     k, total = len(names), math.factorial(len(names))
     shares = dict.fromkeys(names, 0.0)
     for name in names:
-        others = [other for other in names if other != name]
+        others = [candidate for candidate in names if candidate != name]
         for subset in subsets(others, True):
             weight = math.factorial(len(subset)) * math.factorial(k - len(subset) - 1) / total
             shares[name] += weight * (value[subset | {name}] - value[subset])
@@ -174,7 +179,7 @@ def shapley_values(names: Sequence[str], value: Mapping[Subset, float]) -> dict[
 
 
 def compute_shares(
-    differences: Sequence[Difference], figures: Mapping[Subset, Mapping[int, float]], lower_is_better: bool,
+    differences: Sequence[OptionDifference], figures: Mapping[Subset, Mapping[int, float]], lower_is_better: bool,
     plan: PairedTestPlan = T_TEST,
 ) -> list[Share]:  # fmt: skip
     """The share of each option over the seeds that every hybrid has, the largest effect first.
@@ -184,11 +189,11 @@ def compute_shares(
     Where a run failed (NaN), no difference of figures exists: the shares are then of the rate of failed runs, without
     interval and verdict. Raises UsageError if the hybrids have no ended seed in common.
     """
-    names = [one.name for one in differences]
-    common = plan.sort_seeds(sorted(set.intersection(*(set(each) for each in figures.values()))))
+    names = [difference.name for difference in differences]
+    common = plan.sort_seeds(sorted(set.intersection(*(set(by_seed) for by_seed in figures.values()))))
     if not common:
         raise UsageError("no seed is finished in all hybrids: run the same command again.")
-    at = {subset: [each[seed] for seed in common] for subset, each in figures.items()}
+    at = {subset: [by_seed[seed] for seed in common] for subset, by_seed in figures.items()}
     failed = sum(math.isnan(value) for values in at.values() for value in values)
     if failed:
         at = {subset: [float(math.isnan(value)) for value in values] for subset, values in at.items()}
@@ -199,31 +204,39 @@ def compute_shares(
     zeros = [0.0] * len(common)
     rounding = rounding_of([value for values in at.values() for value in values])
     drafts = []
-    for one in differences:
-        alone = paired_t_test(at[frozenset({one.name})], at[nothing])
-        last = paired_t_test(at[everything], at[everything - {one.name}])
-        split = paired_t_test([each[one.name] for each in by_seed], zeros, rounding=rounding) if full else None
-        drafts.append((one, split, alone, last))
+    for difference in differences:
+        alone = paired_t_test(at[frozenset({difference.name})], at[nothing])
+        last = paired_t_test(at[everything], at[everything - {difference.name}])
+        split = (
+            paired_t_test([shapley[difference.name] for shapley in by_seed], zeros, rounding=rounding) if full else None
+        )
+        drafts.append((difference, split, alone, last))
     if failed:
         verdict = Verdict("no verdict", f"{failed} of {len(at) * len(common)} runs failed: no verdict")
         result = [
-            Share(one, _rate(split) if split else None, _rate(alone), _rate(last), verdict)
-            for one, split, alone, last in drafts
+            Share(difference, _rate(split) if split else None, _rate(alone), _rate(last), verdict)
+            for difference, split, alone, last in drafts
         ]
         return sorted(result, key=lambda share: -abs((share.shapley or share.alone).mean))
     tests = [split or alone for _, split, alone, _ in drafts]
     p_values = [pair.p for pair in tests]
     if plan.test == "sequential":
         samples = [
-            [each[one.name] for each in by_seed] if full
-            else np.subtract(at[frozenset({one.name})], at[nothing]).tolist() for one in differences
+            [shapley[difference.name] for shapley in by_seed] if full
+            else np.subtract(at[frozenset({difference.name})], at[nothing]).tolist() for difference in differences
         ]  # fmt: skip
-        p_values = [last_p(np.asarray(each)) for each in samples]
+        p_values = [last_p(np.asarray(sample)) for sample in samples]
     adjusted, tests_count = holm_adjust(p_values), len(differences)
     fewest = count_fewest_seeds(plan, tests_count) if plan.test == "t" else 2
     result = [
-        Share(one, split, alone, last, judge(pair, p, tests_count, lower_is_better, plan.level, fewest_possible=fewest))
-        for (one, split, alone, last), pair, p in zip(drafts, tests, adjusted, strict=True)
+        Share(
+            difference,
+            split,
+            alone,
+            last,
+            judge(pair, p, tests_count, lower_is_better, plan.level, fewest_possible=fewest),
+        )
+        for (difference, split, alone, last), pair, p in zip(drafts, tests, adjusted, strict=True)
     ]
     return sorted(result, key=lambda share: -abs((share.shapley or share.alone).mean))
 
@@ -239,7 +252,7 @@ def is_of_failures(shares: Collection[Share]) -> bool:
 
 
 def shares_of_arms(
-    differences: Sequence[Difference], arms: Sequence[Arm], runs: Iterable[RunRecord], answer: Answer
+    differences: Sequence[OptionDifference], arms: Sequence[Arm], runs: Iterable[RunRecord], answer: Answer
 ) -> list[Share]:
     """The share of each option of which hybrids were trained, by the figure and the test of an answer about them."""
     figures = hybrid_figures(arms, runs, answer.goal, answer.at)
@@ -261,19 +274,18 @@ def hybrid_figures(
 
 def shares_text(shares: Sequence[Share], goal: str) -> str:
     """The table of contributions, and how to read it."""
-    rows = shares_table(shares)
-    widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    from zoo.compare.table import plain_columns
+
     shapley = "share: Shapley's, the mean over all orders of adding the options. " if shares[0].shapley else ""
     figure = "the share of runs that failed, because some did" if is_of_failures(shares) else goal
     legend = (
         f"Contribution of each option, in {figure}, paired by seed. {shapley}alone: added to the first recipe alone; "
         "last: added last, to the second recipe without it. ± is the standard deviation over seeds."
     )
-    return "\n".join([*lines, *textwrap.wrap(legend, 118)])
+    return "\n".join([*plain_columns(shares_table(shares)), *textwrap.wrap(legend, 118)])
 
 
-def shares_chart(shares: Sequence[Share], answer: Answer) -> Chart:
+def shares_chart(shares: Sequence[Share], answer: Answer) -> ReportChart:
     """The shares as bars."""
     from zoo.compare.charts import Bar, draw_bars
 

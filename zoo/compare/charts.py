@@ -16,7 +16,7 @@ from zoo.compare import prose
 from zoo.compare.number_format import decimal_places, format_fixed
 from zoo.compare.outcomes import failure_text
 from zoo.compare.run_records import number
-from zoo.compare.verdict import Answer, Row
+from zoo.compare.verdict import Answer, VariantRow
 from zoo.logging.cost_measures import MEASURES
 from zoo.palette import LIGHT, SERIES
 
@@ -38,7 +38,7 @@ Range = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Chart:
+class ReportChart:
     """A matplotlib figure with the stem of its file name, its title, and a caption that says how to read it."""
 
     name: str
@@ -59,7 +59,7 @@ class Chart:
         return to_png(self.figure)
 
 
-class Look(NamedTuple):
+class SeriesStyle(NamedTuple):
     """Style of a series: colour (#rrggbb), matplotlib marker and dashes."""
 
     colour: str
@@ -88,7 +88,7 @@ class IntervalRow:
     points: tuple[float, ...] = ()
 
 
-def draw_charts(answer: Answer) -> list[Chart]:
+def draw_charts(answer: Answer) -> list[ReportChart]:
     """All charts for which the answer has enough runs."""
     result = [draw_curves(answer)]
     if any(math.isfinite(row.pair.mean) for row in answer.rows):
@@ -96,13 +96,13 @@ def draw_charts(answer: Answer) -> list[Chart]:
     return result + [chart for cost in ("flops", "speed") if (chart := draw_pareto(answer, cost))]
 
 
-def draw_curves(answer: Answer) -> Chart:
+def draw_curves(answer: Answer) -> ReportChart:
     """The headline figure over tokens: a thick line per variant (mean over seeds), a band of one standard deviation,
     a thin line per seed, and a cross where a run failed. Variants with failed runs have no mean: only their seeds.
     """
     from zoo.plotting import new_figure, style
 
-    looks, names = variant_looks(answer), {row.variant: _name_with_failures(row) for row in answer.rows}
+    styles, names = variant_styles(answer), {row.variant: _name_with_failures(row) for row in answer.rows}
     lines = {row.variant: _lines(answer, row) for row in answer.rows}
     every = [points for seeds in lines.values() for points in seeds if points]
     end = max((x for points in every for x, _ in points), default=1.0)
@@ -115,7 +115,7 @@ def draw_curves(answer: Answer) -> Chart:
         _prefix_ticks(axes)
         axes.grid(axis="y", linewidth=1)
         for order, row in enumerate(reversed(answer.rows)):
-            colour, _, dashes = looks[row.variant]
+            colour, _, dashes = styles[row.variant]
             mean, sd = _average(lines[row.variant])
             if len(lines[row.variant]) > 1 or row.failures:
                 for points in lines[row.variant]:
@@ -127,20 +127,20 @@ def draw_curves(answer: Answer) -> Chart:
                 if seed in row.failures and (last := _last(points)):
                     y = min(last[1], axes.get_ylim()[1])
                     axes.plot(last[0], y, "x", color=colour, markersize=9, markeredgewidth=2.2, clip_on=False, zorder=5)
-            ends.append((names[row.variant], looks[row.variant], _last(mean) or (end, math.nan)))
+            ends.append((names[row.variant], styles[row.variant], _last(mean) or (end, math.nan)))
         write_end_labels(axes, ends)
     caption = (
         "Thick: mean over seeds; the band is one standard deviation; each thin line is a seed. "
         "A cross: the run failed; the others of its variant are a selection, whose mean is not drawn."
     )
-    return Chart("curves", "Training", caption, figure)
+    return ReportChart("curves", "Training", caption, figure)
 
 
-def draw_differences(answer: Answer) -> Chart:
+def draw_differences(answer: Answer) -> ReportChart:
     """Paired differences from the baseline with their 95 % intervals and verdicts."""
     from zoo.plotting import new_figure, style, text_width
 
-    rows, looks = answer.rows[1:], variant_looks(answer)
+    rows, styles = answer.rows[1:], variant_styles(answer)
     names = [clip_name(row.label) for row in rows]
     verdicts = [
         row.verdict.word + (f", {failure_text(row.failures, len(row.figures))}" if row.failures else "") for row in rows
@@ -152,7 +152,9 @@ def draw_differences(answer: Answer) -> Chart:
         room = max((text_width(figure, word, 12) for word in verdicts), default=0) + 24
         axes = _rows(figure, names, left, 30, WIDTH - room)
         ends = [end for row in scaled for end in (row.pair.mean, row.pair.low, row.pair.high)]
-        limits = pad_range([0.0, *ends, *(each for row in scaled for each in row.differences.values())], 0.08)
+        limits = pad_range(
+            [0.0, *ends, *(difference for row in scaled for difference in row.differences.values())], 0.08
+        )
         axes.set_xlim(limits)
         _signed_ticks(axes)
         axes.set_xlabel(
@@ -163,21 +165,23 @@ def draw_differences(answer: Answer) -> Chart:
         for words, shift, side in ((f"← {sides[0]}", -8, "right"), (f"{sides[1]} →", 8, "left")):
             _note(axes, words, (0.0, 1.0), (shift, 12), SMALL, LIGHT["grey"], side, axes.get_xaxis_transform())
         for y, (row, verdict) in enumerate(zip(rows, verdicts, strict=True)):
-            colour, marker, _ = looks[row.variant]
+            colour, marker, _ = styles[row.variant]
             shade = LIGHT[{"better": "good", "worse": "bad"}.get(row.verdict.word, "grey")]
             _note(axes, verdict, (1.0, y), (14, 0), 12, shade, "left", axes.get_yaxis_transform())
             if not math.isfinite(row.pair.mean):
                 continue
-            _points(axes, [each for each in row.differences.values() if math.isfinite(each)], y, colour)
+            _points(
+                axes, [difference for difference in row.differences.values() if math.isfinite(difference)], y, colour
+            )
             if math.isfinite(row.pair.low):
                 _whisker(axes, (row.pair.low, row.pair.high), y, colour)
             if limits[0] <= row.pair.mean <= limits[1]:
                 _mark(axes, (row.pair.mean, y), colour, marker, 12)
     caption = "Small: the difference of a seed. Large: their mean with its 95 % interval; an arrow: it goes on outside."
-    return Chart("differences", f"Difference from {answer.base.label}", caption, figure)
+    return ReportChart("differences", f"Difference from {answer.base.label}", caption, figure)
 
 
-def draw_pareto(answer: Answer, cost: str = "flops") -> Chart | None:
+def draw_pareto(answer: Answer, cost: str = "flops") -> ReportChart | None:
     """The headline figure against a cost of COSTS, with the Pareto frontier as a dashed line.
 
     None if fewer than two variants have that cost, or all cost the same.
@@ -193,7 +197,7 @@ def draw_pareto(answer: Answer, cost: str = "flops") -> Chart | None:
     cost_sds = [_cost_deviation(answer, row, measure.name) for row in rows]
     heights_of = [_paired_mean(answer, row) for row in rows]
     points = list(zip(costs, heights_of, strict=True))
-    looks = variant_looks(answer)
+    styles = variant_styles(answer)
     with style():
         figure = new_figure(WIDTH, 380)
         axes = new_axes(figure, 74, 14, WIDTH - 24, 326)
@@ -206,7 +210,7 @@ def draw_pareto(answer: Answer, cost: str = "flops") -> Chart | None:
         best = frontier(points, measure.low_is_good, answer.lower_is_better)
         axes.plot(*_xy(best), color=LIGHT["grey"], linewidth=1.4, dashes=(3.6, 2.9))
         for row, point, sd, cost_sd in zip(rows, points, sds, cost_sds, strict=True):
-            colour, marker, _ = looks[row.variant]
+            colour, marker, _ = styles[row.variant]
             axes.errorbar(*point, yerr=sd, xerr=cost_sd or None, color=colour, elinewidth=1.4)
             _mark(axes, point, colour, marker, 13)
         _name_points(axes, [clip_name(row.label) for row in rows], points, sds)
@@ -216,22 +220,22 @@ def draw_pareto(answer: Answer, cost: str = "flops") -> Chart | None:
     )
     if missing := [_name_with_failures(row) for row in answer.rows if row.failures]:
         caption += f" Without a mean, and not in the chart: {', '.join(missing)}."
-    return Chart(cost, f"Quality against {measure.word}", caption, figure)
+    return ReportChart(cost, f"Quality against {measure.word}", caption, figure)
 
 
-def _cost_deviation(answer: Answer, row: Row, name: str) -> float:
+def _cost_deviation(answer: Answer, row: VariantRow, name: str) -> float:
     """The standard deviation over seeds of what a variant costs; 0 with fewer than two."""
     costs = [value for run in answer.runs[row.variant].values() if math.isfinite(value := number(run.cost.get(name)))]
     return float(np.std(costs, ddof=1)) if len(costs) > 1 else 0.0
 
 
-def _paired_mean(answer: Answer, row: Row) -> float:
+def _paired_mean(answer: Answer, row: VariantRow) -> float:
     """The baseline's mean plus the paired difference: means of unequal seeds do not differ by what the table says."""
     paired = answer.base.mean + row.pair.mean
     return paired if math.isfinite(paired) else row.mean
 
 
-def _name_with_failures(row: Row) -> str:
+def _name_with_failures(row: VariantRow) -> str:
     """The label, and how many runs failed."""
     name = clip_name(row.label)
     return f"{name} ({failure_text(row.failures, len(row.figures))})" if row.failures else name
@@ -244,12 +248,12 @@ def draw_lines(
     ticks: Sequence[str] | None = None,
     bands: Mapping[str, Mapping[float, float]] | None = None,
     caption: str = "",
-    looks: Mapping[str, Look] | None = None,
-) -> Chart:
+    styles: Mapping[str, SeriesStyle] | None = None,
+) -> ReportChart:
     """A line per name over a few x on a logarithmic axis, such as lengths 1, 2, 4 and 8.
 
     ``series`` maps name → x → y, where a y of None is undefined and marked below the axes. ``labels`` name the x and y
-    axes, ``ticks`` are the labels of the x, ``bands`` standard deviations, ``looks`` the styles of the names.
+    axes, ``ticks`` are the labels of the x, ``bands`` standard deviations, ``styles`` the styles of the names.
     """
     from zoo.plotting import new_figure, style
 
@@ -276,7 +280,7 @@ def draw_lines(
                 color=LIGHT["grey"], ha="right", va="center",
             )  # fmt: skip
         for index, name in enumerate(series):
-            colour, marker, dashes = look = (looks or {}).get(name) or series_look(index)
+            colour, marker, dashes = mark_style = (styles or {}).get(name) or series_style(index)
             points = [(x, math.nan if y is None else y) for x, y in sorted(series[name].items())]
             sds = (bands or {}).get(name, {})
             _band(axes, points, [sds.get(x, 0.0) for x, _ in points], colour, 0.16)
@@ -287,12 +291,12 @@ def draw_lines(
                 else:
                     below = -18 * (undefined.index(name) + 0.5)
                     _cross_below(axes, point[0], below, colour)
-            ends.append((names[name], look, _last(points) or (xs[-1], math.nan)))
+            ends.append((names[name], mark_style, _last(points) or (xs[-1], math.nan)))
         write_end_labels(axes, ends)
-    return Chart("lengths", title, caption, figure)
+    return ReportChart("lengths", title, caption, figure)
 
 
-def draw_bars(title: str, rows: Sequence[Bar], label: str, good: str = "low", caption: str = "") -> Chart:
+def draw_bars(title: str, rows: Sequence[Bar], label: str, good: str = "low", caption: str = "") -> ReportChart:
     """Horizontal bars from zero, such as the share of each part: blue for an improvement, which ``good`` defines as
     "low" (negative) or "high" (positive) values.
     """
@@ -318,48 +322,48 @@ def draw_bars(title: str, rows: Sequence[Bar], label: str, good: str = "low", ca
                 axes.plot((row.low, row.high), (y, y), color=LIGHT["ink"], linewidth=1.6)
             value = format_fixed(row.value, places, sign=True)
             _note(axes, value, (1.0, y), (12, 0), 12, LIGHT["ink"], "left", axes.get_yaxis_transform())
-    return Chart("shares", title, caption, figure)
+    return ReportChart("shares", title, caption, figure)
 
 
 def draw_intervals(
     name: str, title: str, rows: Sequence[IntervalRow], label: str, centre: float, limits: Range | None = None,
     caption: str = "",
-) -> Chart:  # fmt: skip
+) -> ReportChart:  # fmt: skip
     """A forest plot: a value per row with its interval and points, and a line at ``centre``, where nothing differs."""
     from zoo.plotting import new_figure, style, text_width
 
     names = [clip_name(row.label) for row in rows]
-    values = [each for row in rows for each in (row.value, row.low, row.high, *row.points) if math.isfinite(each)]
+    values = [value for row in rows for value in (row.value, row.low, row.high, *row.points) if math.isfinite(value)]
     with style():
         figure = new_figure(WIDTH, ROW * len(rows) + 76)
-        left = 40 + max((text_width(figure, each, 13) for each in names), default=0)
+        left = 40 + max((text_width(figure, name, 13) for name in names), default=0)
         axes = _rows(figure, names, left, 14, WIDTH - 24)
         axes.set_xlim(limits or pad_range([centre, *values], 0.08))
         axes.set_xlabel(label)
         axes.axvline(centre, color=LIGHT["ink"], linewidth=1.2)
         for y, row in enumerate(rows):
-            colour = series_look(y + 1).colour if not row.points else LIGHT["c1"]
+            colour = series_style(y + 1).colour if not row.points else LIGHT["c1"]
             _points(axes, row.points, y, colour)
             if math.isfinite(row.low):
                 _whisker(axes, (row.low, row.high), y, colour)
             if math.isfinite(row.value):
                 _mark(axes, (row.value, y), colour, "o", 11)
-    return Chart(name, title, caption, figure)
+    return ReportChart(name, title, caption, figure)
 
 
-def variant_looks(answer: Answer) -> dict[str, Look]:
+def variant_styles(answer: Answer) -> dict[str, SeriesStyle]:
     """A style per variant, the same in all charts: the baseline has the first, the others follow in order of their
     names, so that styles do not depend on results.
     """
     names = sorted(row.variant for row in answer.rows[1:])
-    return {name: series_look(index) for index, name in enumerate([answer.baseline, *names])}
+    return {name: series_style(index) for index, name in enumerate([answer.baseline, *names])}
 
 
-def series_look(index: int) -> Look:
+def series_style(index: int) -> SeriesStyle:
     """Style of the series number ``index``: black, then six colours, then the same colours dashed."""
     turn = index // len(SERIES)
     colour = LIGHT[SERIES[index % len(SERIES)]]
-    return Look(colour, MARKERS[(index + turn) % len(MARKERS)], DASHES[turn % len(DASHES)])
+    return SeriesStyle(colour, MARKERS[(index + turn) % len(MARKERS)], DASHES[turn % len(DASHES)])
 
 
 def clip_name(name: str, longest: int = LONGEST) -> str:
@@ -396,8 +400,8 @@ def spread_labels(places: Sequence[float], apart: float, low: float, high: float
     for index in sorted(range(len(places)), key=lambda index: places[index]):
         middle, group = places[index], [index]
         while groups and middle - groups[-1][0] < apart * (len(group) + len(groups[-1][1])) / 2 - 1e-9:
-            other, others = groups.pop()
-            middle = (middle * len(group) + other * len(others)) / (len(group) + len(others))
+            neighbour, others = groups.pop()
+            middle = (middle * len(group) + neighbour * len(others)) / (len(group) + len(others))
             group = others + group
         groups.append((middle, group))
     order = [index for _, group in groups for index in group]
@@ -511,34 +515,36 @@ def _whisker(axes: Axes, ends: Range, y: float, colour: str) -> None:
         axes.plot(place, y, marker=marker, color=colour, markersize=size, markeredgewidth=2, clip_on=False)
 
 
-def write_end_labels(axes: Axes, ends: Sequence[tuple[str, Look, Point]]) -> None:
+def write_end_labels(axes: Axes, ends: Sequence[tuple[str, SeriesStyle, Point]]) -> None:
     """Write the name of each line at its right end, moved apart, with a thin line to the end of the line."""
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
     height = axes.get_window_extent().height * 72 / axes.figure.dpi
     heights = [min(max((y - low) / (high - low), 0.0), 1.0) if math.isfinite(y) else 1.0 for _, _, (_, y) in ends]
     moved = spread_labels([share * height for share in heights], 17, 0.0, height)
-    for (name, look, (x, y)), share, place in zip(ends, heights, moved, strict=True):
+    for (name, mark_style, (x, y)), share, place in zip(ends, heights, moved, strict=True):
         shift = place - share * height
         if math.isfinite(y) and x > right - 1e-3 * (right - left):  # a line that ends before has no tail to here
             axes.annotate(
                 "", (1.0, share), (10, shift), "axes fraction", textcoords="offset points", annotation_clip=False,
-                arrowprops={"arrowstyle": "-", "color": look.colour, "linewidth": 0.8, "alpha": 0.6, "shrinkA": 0},
+                arrowprops={
+                    "arrowstyle": "-", "color": mark_style.colour, "linewidth": 0.8, "alpha": 0.6, "shrinkA": 0,
+                },
             )  # fmt: skip
-        _beside_axes(axes, (13, place), look)
+        _beside_axes(axes, (13, place), mark_style)
         axes.annotate(
             name, (1.0, 0.0), (22, place), "axes fraction", textcoords="offset points", fontsize=TEXT,
             va="center_baseline", annotation_clip=False,
         )  # fmt: skip
 
 
-def _beside_axes(axes: Axes, shift: Point, look: Look) -> None:
+def _beside_axes(axes: Axes, shift: Point, mark_style: SeriesStyle) -> None:
     """Draw a marker ``shift`` units (right, up) from the lower right corner of the axes."""
     from matplotlib.transforms import ScaledTranslation
 
     moved = ScaledTranslation(shift[0] / 72, shift[1] / 72, axes.figure.dpi_scale_trans)
-    wide = {"s": 0.82, "D": 0.82, "*": 1.3}.get(look.marker, 0.95) * 9
+    wide = {"s": 0.82, "D": 0.82, "*": 1.3}.get(mark_style.marker, 0.95) * 9
     axes.plot(
-        1.0, 0.0, look.marker, color=look.colour, markersize=wide, markeredgewidth=0, clip_on=False,
+        1.0, 0.0, mark_style.marker, color=mark_style.colour, markersize=wide, markeredgewidth=0, clip_on=False,
         transform=axes.transAxes + moved,
     )  # fmt: skip
 
@@ -576,11 +582,15 @@ def _name_points(axes: Axes, names: Sequence[str], points: Sequence[Point], sds:
         )  # fmt: skip
 
 
-def _lines(answer: Answer, row: Row) -> Lines:
+def _lines(answer: Answer, row: VariantRow) -> Lines:
     """The (tokens, headline) points of every run that counts."""
     runs = [run for seed, run in answer.runs[row.variant].items() if seed in row.figures]
     return [
-        [(number(each.get("tokens")), number(each[answer.goal])) for each in run.validations if answer.goal in each]
+        [
+            (number(validation.get("tokens")), number(validation[answer.goal]))
+            for validation in run.validations
+            if answer.goal in validation
+        ]
         for run in runs
     ]
 

@@ -47,9 +47,9 @@ def run(options: ParsedOptions) -> int:
         raise UsageError("--tries is the number of variants of a series: add --series FILE")
     comparison = read_comparison(options)
     if options.get("emit"):
-        from zoo.compare import emit_jobs
+        from zoo.compare import executor
 
-        return emit_jobs.run(options, comparison)
+        return executor.emit(options, comparison)
     for name in ("shards", "resources"):
         if options.get(name):
             raise UsageError(f"--{name} is for job files: add --emit slurm, k8s or sh.")
@@ -95,7 +95,10 @@ def find_folder(word: str, runs: str) -> Path:
             f"{recipe.name} has no run in {runs}. Say what varies, and it is run: zoo compare {recipe.name} --vary "
             "model.position=rope,alibi"
         )
-    names = [*(one.name for one in recipe_files.recipes()), *(one.name for one in recipe_files.comparisons())]
+    names = [
+        *(packaged.name for packaged in recipe_files.recipes()),
+        *(packaged.name for packaged in recipe_files.comparisons()),
+    ]
     raise UsageError(f"no folder, recipe or comparison {word!r}.{suggest(word, names)} See: zoo compare --help")
 
 
@@ -113,8 +116,8 @@ def _of_two_recipes(options: ParsedOptions) -> Comparison:
     for name in NOT_OF_TWO_RECIPES:
         if name in options.values:
             raise UsageError(f"--{name} does not go with --attribute: what varies is what the two recipes differ in.")
-    recipe, other = options.words
-    return _with_options(Comparison(recipe, attribute=other, options=tuple(fit_words(options))), options.values)
+    recipe, second = options.words
+    return _with_options(Comparison(recipe, attribute=second, options=tuple(fit_words(options))), options.values)
 
 
 def _from_options(options: ParsedOptions) -> Comparison | None:
@@ -213,8 +216,8 @@ def _check_keys(path: Path, recipe: str, content: Mapping[str, Any]) -> None:
     for key, value in content.items():
         if key.partition(".")[0] not in SECTIONS:
             raise UsageError(f"{path}: {key!r:.80} is no option of {', '.join(SECTIONS)}, which a file may set.")
-        for one in value if isinstance(value, list) else [value]:
-            check_output_path(key, one, str(path))
+        for item in value if isinstance(value, list) else [value]:
+            check_output_path(key, item, str(path))
 
 
 def _word(value: object) -> str:

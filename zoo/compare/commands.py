@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from zoo.command_line import COMPARE, Argument, Command, Option
 from zoo.config import fit_options
 from zoo.config.fit_options import ALLOW_IMPORT, COMPILE, CONFIG, OPEN_OPTIONS, RUNS, SETTINGS, TRUST
@@ -38,15 +40,14 @@ COMPARE_OPTIONS = (
     _for_runs("jobs", "runs at once, each in its own process with its share of cores and GPUs", type=int, metavar="N",
               default=1, above=0, most=1024),
     _for_runs("shard", "only every Nth seed, from the Ith, with all its variants: for a SLURM array", metavar="I/N"),
-    _for_runs("emit", "write files of jobs for slurm, k8s or sh, one for each seed or --shards N", metavar="KIND",
-              choices=("slurm", "k8s", "sh")),
+    _for_runs("emit", "write jobs for slurm, k8s, sh, … (zoo list executor): by seed, or --shards N",
+              metavar="NAME", kind="executor"),
     Option("shards", "the number of jobs of --emit; one for each seed unless named", int, metavar="N", above=0,
            most=1000, heading=""),
     _for_runs("resources", "of each of these jobs: gpus=1,cpus=8,memory=16G,time=04:00:00, …", metavar="NAME=VALUE"),
     _for_runs("dry-run", "show the runs, their state and an estimate of the time, and stop", type=bool),
     _for_runs("runs", RUNS.help, metavar="DIR", default="runs"),
-    *(_for_runs(one.name, one.help, type=one.type, metavar=one.metavar, repeats=one.repeats, short=one.short,
-                key=one.key) for one in (CONFIG, ALLOW_IMPORT, TRUST)),
+    *(replace(option, heading="How it runs") for option in (CONFIG, ALLOW_IMPORT, TRUST)),
     Option(COMPILE.name, COMPILE.help, COMPILE.type, heading=""),  # as any other option of zoo fit
     Option("goal", "the figure that decides; the task's first unless named", metavar="NAME", heading=ANSWER),
     Option("at", "last (the default), last:3 (mean of three), test (untouched split), best",
@@ -74,12 +75,14 @@ DECIDED_BY_COMPARISON = {
     "help-all": "zoo fit --help-all",
 }  # fmt: skip
 REFUSED = tuple(
-    Option(one.name, "", one.type, aliases=one.aliases, choices=one.choices, heading="")
-    for one in fit_options.OPTIONS
-    if one.name in DECIDED_BY_COMPARISON
+    Option(option.name, "", option.type, aliases=option.aliases, choices=option.choices, heading="")
+    for option in fit_options.OPTIONS
+    if option.name in DECIDED_BY_COMPARISON
 )
 HIDDEN_SETTINGS = tuple(
-    Option(one.name, one.help, key=one.key, kind=one.kind, heading="") for one in SETTINGS if one.name != "model.dim"
+    Option(option.name, option.help, key=option.key, kind=option.kind, heading="")
+    for option in SETTINGS
+    if option.name != "model.dim"
 )
 
 
@@ -140,4 +143,8 @@ def comparison_names() -> list[str]:
     """The packaged comparisons, as lines of help."""
     from zoo import recipe_files
 
-    return ["", "Packaged comparisons", *(f"  {one.name:<29} {one.summary}" for one in recipe_files.comparisons())]
+    return [
+        "",
+        "Packaged comparisons",
+        *(f"  {comparison.name:<29} {comparison.summary}" for comparison in recipe_files.comparisons()),
+    ]

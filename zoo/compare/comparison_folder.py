@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from zoo.compare.digests import check_digest, with_digest
 from zoo.compare.run_records import OTHER_SEED, RunRecord, parse_record, read_crash, read_records
 from zoo.compare.variant_names import pieces
 from zoo.errors import UsageError
 from zoo.io import atomic_files, limits
+from zoo.io.content_digests import check_digest, with_digest
 from zoo.logging.run_state import LEDGER
 
 FILE, FORMAT = "runs.json", 2
@@ -30,7 +30,7 @@ class Record:
     budget: str | None = None
     tuned: Mapping[str, str] = field(default_factory=dict)
     command: str = ""
-    varied: tuple[str, ...] | None = None  # the options that vary; None in folders of zoo 0.1, which say nothing of it
+    varied: tuple[str, ...] | None = None  # the options that vary; None where only the runs can tell
     at: str | None = None  # when the decisive figure is taken; None: the default
     margin: float | None = None
     until: str | None = None
@@ -71,24 +71,19 @@ def load_record(home: Path) -> Record | None:
         return None
     try:
         content: Any = limits.read_json(path)
-        if content.get("format") not in (None, 1):  # those of earlier versions have no digest
-            check_digest(content)
+        check_digest(content)
         folders = tuple(Path(os.path.normpath(home / run)) for run in content["runs"])
         tuned = {str(name): str(sentence) for name, sentence in content["tuned"].items()}
-        fields = {name: content[name] for name in ("baseline", "goal", "budget", "command")}
-        fields |= {name: content.get(name) for name in ("margin", "until")}  # comparisons of version 0.1 have none
-        varied = content.get("varied")
-        fields["at"] = content.get("at")
-        margin = fields["margin"]
-        wrong = [name for name, value in fields.items() if name != "margin" and not isinstance(value, str | None)]
+        fields = {name: content[name] for name in ("baseline", "goal", "budget", "command", "at", "until")}
+        margin = content["margin"]
+        wrong = [name for name, value in fields.items() if not isinstance(value, str | None)]
         if margin is not None and not (type(margin) in (int, float) and 0 < margin < math.inf):
             wrong.append("margin")
         if wrong:
             raise ValueError(f"no valid {', '.join(wrong)}")
-        fields["command"] = fields["command"] or ""
         return Record(
-            folders, tuned=tuned, tuning=dict(content.get("tuning") or {}), scale=dict(content.get("scale") or {}),
-            varied=None if varied is None else tuple(map(str, varied)), **fields,
+            folders, tuned=tuned, tuning=dict(content["tuning"]), scale=dict(content["scale"]),
+            varied=content["varied"] and tuple(map(str, content["varied"])), margin=margin, **fields,
         )  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise UsageError(f"{path} is damaged: {error!r:.80}. Run the comparison again: it repeats no run.") from error

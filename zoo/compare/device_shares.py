@@ -30,10 +30,10 @@ def split_devices(devices: Sequence[str], jobs: int, per_run: int = 1) -> tuple[
     share = len(devices) // jobs
     if share < per_run:
         most, names = len(devices) // per_run, ", ".join(devices)
-        each = "a device" if per_run == 1 else f"{per_run} devices"
+        devices_of_run = "a device" if per_run == 1 else f"{per_run} devices"
         instead = f"Use --jobs {most}" if most else f"Set --trainer.devices to at most {len(devices)}"
         raise UsageError(
-            f"--jobs {jobs}: every run has {each} of its own, and there are {len(devices)}: {names}.\n"
+            f"--jobs {jobs}: every run has {devices_of_run} of its own, and there are {len(devices)}: {names}.\n"
             "Runs on one device would share its memory and slow each other down, and the table compares their speed "
             f"and memory.\n{instead}, or --trainer.accelerator cpu."
         )

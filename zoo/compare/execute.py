@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,7 +35,7 @@ LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None  #
 
 
 @dataclass(frozen=True)
-class Job:
+class FitJob:
     """A run: its title in messages, its folder, and its arguments for `zoo fit`."""
 
     title: str
@@ -47,7 +47,7 @@ class Job:
 class ActiveRun:
     """A job whose process is running, with its lock and log file."""
 
-    job: Job
+    job: FitJob
     process: subprocess.Popen[bytes]
     lock: Lock
     log: IO[bytes]
@@ -83,26 +83,13 @@ def threads_per_run(jobs: int) -> int:
     return max(1, cores // jobs)
 
 
-class FailedRun(str):
-    """The title of a run that failed, with its exit code."""
-
-    code: int
-
-    def __new__(cls, title: str, code: int) -> FailedRun:
-        run = super().__new__(cls, title)
-        run.code = code
-        return run
+def exit_code(codes: Collection[int]) -> int:
+    """The exit code of a comparison from those of failed runs: 0 without any, 5 if all are storage errors, else 1."""
+    return (StorageError.code if {*codes} == {StorageError.code} else ZooError.code) if codes else 0
 
 
-def exit_code(failures: Sequence[FailedRun]) -> int:
-    """The exit code of a comparison: 0 without failures, 5 if all are storage errors, else 1."""
-    if not failures:
-        return 0
-    return StorageError.code if all(one.code == StorageError.code for one in failures) else ZooError.code
-
-
-def execute(jobs: Sequence[Job], options: RunOptions) -> list[FailedRun]:
-    """Run jobs until all are finished, by this process or another worker, and return those that failed.
+def execute(jobs: Sequence[FitJob], options: RunOptions) -> dict[str, int]:
+    """Run jobs until all are finished, by this process or another worker; the exit codes of those that failed by title.
 
     With ``options.wait`` false it returns when only runs of other workers remain. An interruption stops the runs,
     which save their state, and is raised again.
@@ -120,20 +107,20 @@ def execute(jobs: Sequence[Job], options: RunOptions) -> list[FailedRun]:
 
 
 class _Worker:
-    def __init__(self, jobs: Sequence[Job], options: RunOptions) -> None:
+    def __init__(self, jobs: Sequence[FitJob], options: RunOptions) -> None:
         self.options, self.count = options, len(jobs)
         self.waiting = [job for job in jobs if run_state.read_state(job.folder) not in run_state.END_STATES]
         self.active: list[ActiveRun] = []
         self.free_devices = list(options.devices)
-        self.failures: list[FailedRun] = []
+        self.failures: dict[str, int] = {}
         self.finished_count = self.count - len(self.waiting)
         self.last_refresh = time.monotonic()
         self.last_message = ""
 
-    def run(self) -> list[FailedRun]:
+    def run(self) -> dict[str, int]:
         while self.waiting or self.active:
-            for one in [one for one in self.active if one.process.poll() is not None]:
-                self._handle_exit(one)
+            for run in [run for run in self.active if run.process.poll() is not None]:
+                self._handle_exit(run)
             self._refresh_locks()
             busy = self._start()
             if busy and not self.active:
@@ -166,7 +153,7 @@ class _Worker:
             self._spawn(job, lock)
         return busy
 
-    def _spawn(self, job: Job, lock: Lock) -> None:
+    def _spawn(self, job: FitJob, lock: Lock) -> None:
         try:
             words = [*self.options.command, "fit", *job.words, *run_state.resume_options(job.folder)]
             log = _open_log(run_state.path_beside(job.folder, ".log"), words)
@@ -187,47 +174,47 @@ class _Worker:
         del self.free_devices[:1]
         lock.record_child(process.pid)
 
-    def _remove(self, one: ActiveRun) -> None:
-        self.active.remove(one)
-        if one.devices is not None:
-            self.free_devices.append(one.devices)
+    def _remove(self, run: ActiveRun) -> None:
+        self.active.remove(run)
+        if run.devices is not None:
+            self.free_devices.append(run.devices)
 
-    def _handle_exit(self, one: ActiveRun) -> None:
-        self._remove(one)
-        one.log.close()
-        code, state = one.process.returncode, run_state.read_state(one.job.folder)
-        log = run_state.path_beside(one.job.folder, ".log")
+    def _handle_exit(self, run: ActiveRun) -> None:
+        self._remove(run)
+        run.log.close()
+        code, state = run.process.returncode, run_state.read_state(run.job.folder)
+        log = run_state.path_beside(run.job.folder, ".log")
         if state not in run_state.END_STATES:
-            self._record_crash(one, log)
-        one.lock.release()
+            self._record_crash(run, log)
+        run.lock.release()
         if state in run_state.END_STATES:
             self.finished_count += 1
-            seconds = time.monotonic() - one.start_time
-            record = run_records.parse_record(one.job.folder / run_state.LEDGER)
+            seconds = time.monotonic() - run.start_time
+            record = run_records.parse_record(run.job.folder / run_state.LEDGER)
             headline = headline_text(record, self.options.goal, self.options.at)
-            self._report_progress(one.job, f"{headline}{seconds:.0f} s")
+            self._report_progress(run.job, f"{headline}{seconds:.0f} s")
             return
-        self.failures.append(FailedRun(one.job.title, code))
+        self.failures[run.job.title] = code
         why = f"signal {-code}" if code < 0 else f"exit code {code}"
         self.options.report(
-            "\n".join([f"failed  {one.job.title} ({why}), see {log}", *last_log_lines(log, one.log_offset)])
+            "\n".join([f"failed  {run.job.title} ({why}), see {log}", *last_log_lines(log, run.log_offset)])
         )
 
-    def _record_crash(self, one: ActiveRun, log: Path) -> None:
+    def _record_crash(self, run: ActiveRun, log: Path) -> None:
         """Record that the process of a run died, unless the run itself recorded why or nothing of it was the cause."""
-        code = one.process.returncode
-        record = run_state.read_record(one.job.folder)
+        code = run.process.returncode
+        record = run_state.read_record(run.job.folder)
         state, began = (record.get("outcome") or {}).get("state"), bool(record.get("steps"))
         if code in NO_CRASH or (code in NO_CRASH_BEFORE_STEPS and not began) or state == "out of memory":
             return
         own_cause = (record.get("outcome") or {}).get("cause") if state == "crashed" else None  # says more than the log
-        lines = last_log_lines(log, one.log_offset)
+        lines = last_log_lines(log, run.log_offset)
         cause = own_cause or (lines[0].strip() if lines else f"exit code {code}")
         cause = f"killed by signal {-code}" if code < 0 else cause
         with suppress(OSError):
-            run_records.record_crash(one.job.folder, cause)
+            run_records.record_crash(run.job.folder, cause)
 
-    def _report_progress(self, job: Job, what: str) -> None:
+    def _report_progress(self, job: FitJob, what: str) -> None:
         self.options.report(f"{self.finished_count}/{self.count}  {job.title} · {what}")
 
     def _print_once(self, text: str) -> None:
@@ -241,27 +228,27 @@ class _Worker:
         if time.monotonic() - self.last_refresh < REFRESH:
             return
         self.last_refresh = time.monotonic()
-        for one in list(self.active):
-            if not one.lock.refresh():
-                self._remove(one)
-                _kill(one.process)
-                one.log.close()
-                self.waiting.append(one.job)
+        for run in list(self.active):
+            if not run.lock.refresh():
+                self._remove(run)
+                _kill(run.process)
+                run.log.close()
+                self.waiting.append(run.job)
 
     def stop(self) -> None:
         """Interrupt the active runs as Ctrl-C does, so that they save their state; kill those that do not end."""
-        for one in self.active:
-            _signal(one.process, signal.SIGINT)
+        for run in self.active:
+            _signal(run.process, signal.SIGINT)
         deadline = time.monotonic() + GRACE
         try:
-            for one in self.active:
+            for run in self.active:
                 with suppress(subprocess.TimeoutExpired):
-                    one.process.wait(max(0.0, deadline - time.monotonic()))
+                    run.process.wait(max(0.0, deadline - time.monotonic()))
         finally:  # a second Ctrl-C does not wait
-            for one in self.active:
-                _kill(one.process)
-                one.lock.release()
-                one.log.close()
+            for run in self.active:
+                _kill(run.process)
+                run.lock.release()
+                run.log.close()
             self.active.clear()
 
 

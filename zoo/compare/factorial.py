@@ -56,16 +56,16 @@ def _contrasts(
         yield f"{names[index]} {base[index]} → {value}", (
             _mean(figures, cells), _mean(figures, [_with(cell, {index: base[index]}) for cell in cells]),
         )  # fmt: skip
-    for (one, value), (other, second) in itertools.combinations(changes, 2):
-        if one == other:
+    for (index, value), (second_index, second) in itertools.combinations(changes, 2):
+        if index == second_index:
             continue
-        both = [cell for cell in figures if cell[one] == value and cell[other] == second]
-        neither = [_with(cell, {one: base[one], other: base[other]}) for cell in both]
-        first = [_with(cell, {other: base[other]}) for cell in both]
-        last = [_with(cell, {one: base[one]}) for cell in both]
+        both = [cell for cell in figures if cell[index] == value and cell[second_index] == second]
+        neither = [_with(cell, {index: base[index], second_index: base[second_index]}) for cell in both]
+        index_alone = [_with(cell, {second_index: base[second_index]}) for cell in both]
+        second_alone = [_with(cell, {index: base[index]}) for cell in both]
         together = [a + b for a, b in zip(_mean(figures, both), _mean(figures, neither), strict=True)]
-        alone = [a + b for a, b in zip(_mean(figures, first), _mean(figures, last), strict=True)]
-        yield f"{names[one]} {value} × {names[other]} {second}", (together, alone)
+        alone = [a + b for a, b in zip(_mean(figures, index_alone), _mean(figures, second_alone), strict=True)]
+        yield f"{names[index]} {value} × {names[second_index]} {second}", (together, alone)
 
 
 def _with(cell: Combination, changes: Mapping[int, str]) -> Combination:

@@ -94,8 +94,6 @@ COVERED = ("trainer.max_steps", "trainer.max_epochs", "trainer.precision", "trai
 # with other values of these, two figures are measured on different data
 MEASURED = ("trainer.limit_val_batches", "trainer.limit_test_batches", "trainer.overfit_batches")
 TRAINING = ("lr", "optimizer", "schedule")  # options of a model that are about its training
-UNKNOWN_CODE = "no record of its code and its whole configuration (an earlier version of zoo made it), so whether "\
-    "they are the same is not known"  # fmt: skip
 
 
 def default_baseline(groups: Iterable[str]) -> str:
@@ -114,10 +112,10 @@ def find_flags(
     """
     everything = list(ledgers)
     groups = group_by_variant(everything)
-    result = [Flag(f"{each.problem}: it does not count", about="reading") for each in everything if each.problem]
+    result = [Flag(f"{run.problem}: it does not count", about="reading") for run in everything if run.problem]
     result += [
-        Flag(f"{each.path} is a second {each.name}: it does not count", about="reading")
-        for each in duplicate_runs(everything)
+        Flag(f"{run.path} is a second {run.name}: it does not count", about="reading")
+        for run in duplicate_runs(everything)
     ]
     if not groups:
         return result
@@ -145,28 +143,25 @@ def find_flags(
 
 
 def code_flags(groups: Groups, base: str) -> list[Flag]:
-    """Flags for runs that were made with different sources of zoo or of a plugin, and for those that do not say."""
-    unknown, result = Findings(groups), []
+    """Flags for runs that were made with different sources of zoo or of a plugin."""
+    result = []
     runs = [(variant, seed, run) for variant, seeds in groups.items() for seed, run in seeds.items()]
-    for variant, _, run in runs:
-        if not run.code:
-            unknown.add("code", UNKNOWN_CODE, run, variant)
     for module in dict.fromkeys(module for _, _, run in runs for module in run.code):
         versions: dict[str, tuple[Mapping[str, Any], dict[str, list[int]]]] = {}
-        for variant, seed, run in sorted(runs, key=lambda one: one[0] != base):
+        for variant, seed, run in sorted(runs, key=lambda entry: entry[0] != base):
             for code in (run.code, *run.earlier_code):
                 if source := str(code.get(module, {}).get("source") or ""):
                     seeds = versions.setdefault(source, (code[module], {}))[1].setdefault(variant, [])
                     seeds += [seed] * (seed not in seeds)
-        (first, usual), *others = versions.values() or [({}, {})]
+        (usual_code, usual), *others = versions.values() or [({}, {})]
         for code, where in others:
             sentence = (
                 f"{NOT_COMPARABLE}: {module} {code_text(code)} ({describe_runs(groups, where)}) against "
-                f"{code_text(first)} ({describe_runs(groups, usual)}): make all of them with one version of the code, "
-                "in another --runs DIR or after moving these away"
+                f"{code_text(usual_code)} ({describe_runs(groups, usual)}): make all of them with one version of the "
+                "code, in another --runs DIR or after moving these away"
             )
             result.append(Flag(sentence, True, "code", () if base in where else tuple(where)))
-    return [*result, *_library_flags(groups, base), *unknown.flags()]
+    return [*result, *_library_flags(groups, base)]
 
 
 def _library_flags(groups: Groups, base: str) -> list[Flag]:
@@ -189,7 +184,7 @@ def _libraries(run: RunRecord) -> dict[str, str]:
         for module in code.values():
             for name, version in (module.get("libraries") or {}).items():
                 versions.setdefault(name, []).append(str(version))
-    return {name: " and ".join(dict.fromkeys(each)) for name, each in versions.items() if name != "torch"}
+    return {name: " and ".join(dict.fromkeys(numbers)) for name, numbers in versions.items() if name != "torch"}
 
 
 def conduct_flags(groups: Groups, base: str) -> list[Flag]:
@@ -200,7 +195,7 @@ def conduct_flags(groups: Groups, base: str) -> list[Flag]:
             if (skipped := number(run.outcome.get("skipped"))) > 0:
                 sentence = f"{skipped:.0f} of {run.steps} steps were left out, because they were not finite"
                 findings.add("skipped steps", sentence, run, variant)
-            changes = {key: pair for each in run.resumed for key, pair in each["changes"].items()}
+            changes = {key: pair for resume in run.resumed for key, pair in resume["changes"].items()}
             if changes:
                 pieces = [f"{key} {old} → {new}" for key, (old, new) in changes.items()]
                 where = describe_runs(groups, {variant: [run.seed]})
@@ -250,20 +245,17 @@ def config_flags(groups: Groups, base: str, varied: Collection[str] | None) -> l
     label, against = short_names(groups)[base], _first(groups[base])
     result, findings = [], Findings(groups)
     for variant, runs in groups.items():
-        one = _first(runs) if runs else None
+        example = _first(runs) if runs else None
         for run in runs.values():
-            if one is None or not (run.config and one.config):
-                continue
-            if names := _differing_options(run, one):
-                which = (
-                    f"{names[0]} {_value_text(run, names[0])} (s{run.seed}), {_value_text(one, names[0])} (s{one.seed})"
-                )
-                sentence = f"{NOT_COMPARABLE}: seeds of {short_names(groups)[variant]} differ in {which}"
+            if example is not None and (names := _differing_options(run, example)):
+                sides = [f"{_value_text(pooled, names[0])} (s{pooled.seed})" for pooled in (run, example)]
+                label_of_seeds = short_names(groups)[variant]
+                sentence = f"{NOT_COMPARABLE}: seeds of {label_of_seeds} differ in {names[0]} {', '.join(sides)}"
                 result.append(Flag(sentence, True, "settings", () if variant == base else (variant,)))
                 break
-        if one is None or variant == base or not (one.config and against.config):
+        if example is None or variant == base:
             continue
-        names = _differing_options(one, against)
+        names = _differing_options(example, against)
         training = [name for name in names if ("." in name and not name.startswith("data.")) or name in TRAINING]
         training += [name for name in names if name in ("compile", "on_nonfinite")]
         if varied is None:
@@ -271,7 +263,7 @@ def config_flags(groups: Groups, base: str, varied: Collection[str] | None) -> l
         else:
             stray = [name for name in names if name not in varied and not _is_explained(name, [*varied])]
         for name in dict.fromkeys([*stray, *(name for name in names if name in MEASURED)]):
-            values = f"{name} {_value_text(one, name)} against {_value_text(against, name)} of {label}"
+            values = f"{name} {_value_text(example, name)} against {_value_text(against, name)} of {label}"
             if name in MEASURED:
                 sentence = f"{NOT_COMPARABLE}: {values}: the figures are of different data"
                 result.append(Flag(f"{sentence} ({short_names(groups)[variant]})", True, "settings", (variant,)))
@@ -281,8 +273,8 @@ def config_flags(groups: Groups, base: str, varied: Collection[str] | None) -> l
     return [*result, *findings.flags()]
 
 
-def _differing_options(run: RunRecord, other: RunRecord) -> list[str]:
-    ours, theirs = all_options(run), all_options(other)
+def _differing_options(run: RunRecord, against: RunRecord) -> list[str]:
+    ours, theirs = all_options(run), all_options(against)
     return [name for name in dict.fromkeys([*theirs, *ours]) if not chosen_alike(ours.get(name), theirs.get(name))]
 
 
@@ -311,9 +303,9 @@ def moment_flags(groups: Groups, base: str, goal: str, at: str, lower_is_better:
     counts = {variant: {len(run.validations) for run in runs.values()} for variant, runs in ended_runs.items()}
     usual = _common(ended_runs[base], lambda run: len(run.validations))
     result, label = [], short_names(groups)
-    strange = {variant: each - {usual} for variant, each in counts.items() if usual and each - {usual}}
+    strange = {variant: numbers - {usual} for variant, numbers in counts.items() if usual and numbers - {usual}}
     if strange:
-        many = join_words([f"{label[variant]} {max(each)}" for variant, each in strange.items()])
+        many = join_words([f"{label[variant]} {max(numbers)}" for variant, numbers in strange.items()])
         sentence = f"unequal numbers of validations: {many} against {usual} of {label[base]}"
         if at == "best":
             sentence = f"{NOT_COMPARABLE}: {sentence}, and the best of more is better by chance (--at last)"
@@ -339,7 +331,7 @@ def moment_flags(groups: Groups, base: str, goal: str, at: str, lower_is_better:
 
 def _shares_of_training(run: RunRecord, goal: str, at: str) -> tuple[str, ...]:
     """The share of its steps after which each validation was made whose mean ``at`` names: ``50 %``, ``100 %``."""
-    steps = [number(each.get("step")) for each in run.validations if goal in each]
+    steps = [number(validation.get("step")) for validation in run.validations if goal in validation]
     return tuple(f"{100 * step / (run.steps or 1):.0f} %" for step in steps[-int(at.partition(":")[2]) :])
 
 
@@ -436,9 +428,9 @@ def _difference_flags(
             if value(run) != usual and (fatal or not _is_explained(about, names)):
                 strange.setdefault(value(run), {}).setdefault(variant, []).append(seed)
     result = []
-    for other, where in strange.items():
+    for strange_value, where in strange.items():
         strangers, baseline = describe_runs(groups, where), short_names(groups)[base]
-        sentence = f"{about}: {display(other)} ({strangers}) against {display(usual)} ({baseline})"
+        sentence = f"{about}: {display(strange_value)} ({strangers}) against {display(usual)} ({baseline})"
         concerned = () if base in where else tuple(where)
         result.append(
             Flag(f"{NOT_COMPARABLE}: {sentence}" if fatal else f"different {sentence}", fatal, about, concerned)
@@ -598,7 +590,7 @@ def _data_text(value: tuple[str, str]) -> str:
 
 def _goals_text(value: tuple[str, tuple[tuple[str, str], ...]]) -> str:
     prediction, goals = value
-    return join_words([f"{name} ({goal})" for name, goal in goals]) + (f" of {prediction}" if prediction else "")
+    return join_words([f"{name} ({goal})" for name, goal in goals]) + f" of {prediction}"
 
 
 # components of tensor names that depend on an option; those of every other option contain its own name
@@ -615,11 +607,6 @@ def pair_flags(groups: Groups, base: str) -> list[Flag]:
     findings, label = Findings(groups), short_names(groups)[base]
     for variant, runs in groups.items():
         for seed, run in runs.items():
-            for name, description in (("batches", "batches"), ("start", "initial tensors")):
-                if not getattr(run, name):
-                    findings.add(
-                        name, f"no record of its {description}, so whether they are the same is not known", run, variant
-                    )
             against = groups[base].get(seed)
             if against is None or variant == base:
                 continue
@@ -631,35 +618,35 @@ def pair_flags(groups: Groups, base: str) -> list[Flag]:
     return findings.flags()
 
 
-def varied_options(run: RunRecord, other: RunRecord) -> list[str]:
+def varied_options(run: RunRecord, against: RunRecord) -> list[str]:
     """The options in which two runs differ."""
-    names = dict.fromkeys([*other.choices, *run.choices])
-    return [name for name in names if not chosen_alike(run.choices.get(name), other.choices.get(name))]
+    names = dict.fromkeys([*against.choices, *run.choices])
+    return [name for name in names if not chosen_alike(run.choices.get(name), against.choices.get(name))]
 
 
-def changed_tensors(run: RunRecord, other: RunRecord) -> list[str]:
+def changed_tensors(run: RunRecord, against: RunRecord) -> list[str]:
     """Names of initial tensors that both runs have and that differ, except those of varied parts."""
-    choices = [name.rpartition(".")[2] for name in varied_options(run, other)]
+    choices = [name.rpartition(".")[2] for name in varied_options(run, against)]
     if any(choice in ALL for choice in choices):
         return []
     pieces = [piece for choice in choices for piece in SHARED_SETTINGS.get(choice, (choice,))]
     return [
         name
         for name, digest in run.start.items()
-        if other.start.get(name, digest) != digest and not any(f".{piece}." in f".{name}." for piece in pieces)
+        if against.start.get(name, digest) != digest and not any(f".{piece}." in f".{name}." for piece in pieces)
     ]
 
 
-def other_batches(run: RunRecord, other: RunRecord) -> str:
+def other_batches(run: RunRecord, against: RunRecord) -> str:
     """When the batches of two runs of a seed begin to differ: "from the start" or "later on".
 
     Empty if they do not, or if varied data options or batch sizes explain it.
     """
-    if any(name.startswith("data.") for name in varied_options(run, other)):
+    if any(name.startswith("data.") for name in varied_options(run, against)):
         return ""
-    if run.setting.get("batch") != other.setting.get("batch"):
+    if run.setting.get("batch") != against.setting.get("batch"):
         return ""  # flagged as a setting
-    ours, theirs = run.batches, other.batches
+    ours, theirs = run.batches, against.batches
     if any(a != b for a, b in zip(ours.get("first", ()), theirs.get("first", ()), strict=False)):
         return "from the start"
     same_count = ours.get("count") == theirs.get("count")

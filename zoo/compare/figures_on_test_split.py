@@ -21,7 +21,7 @@ HINTS = {
 
 
 class DataMeter(Protocol):
-    """What of `zoo.compare.measure_model.CostMeter` is needed, without its import of torch."""
+    """What of `zoo.compare.measure_model.ConfigMeter` is needed, without its import of torch."""
 
     def data(self, config: Mapping[str, Any]) -> Any:
         """The loaded data module of a configuration."""

@@ -10,7 +10,7 @@ from zoo.command_line import ParsedOptions
 from zoo.compare.commands import DECIDED_BY_COMPARISON
 from zoo.compare.plan import Point
 from zoo.config import fit_options, run_config, yaml_source
-from zoo.config.passive_settings import CALLBACKS, acting_callbacks, is_passive
+from zoo.config.passive_settings import CALLBACKS, is_passive
 from zoo.errors import UsageError
 from zoo.inference.find_run import CONFIG
 from zoo.logging import run_state
@@ -70,13 +70,10 @@ class ZooFit:
             return []
         new = run_config.flatten(run_config.as_yaml(config_plan.config)) | {CALLBACKS: None}
         new |= run_config.identity_config(config_plan)
-        recorded = run_state.read_record(home).get("config") or {}
-        now = recorded or new  # a run that was killed before its first record does not say
+        now = run_state.read_record(home).get("config") or new  # a run that was killed before its first record
         old |= {name: now.get(name) for name in (CALLBACKS, "on_nonfinite")}
         old = {key: value for key, value in old.items() if not key.startswith(f"{CALLBACKS}.")}
         new = {key: value for key, value in new.items() if not key.startswith(f"{CALLBACKS}.")}
-        if not recorded:  # of an earlier version
-            old[CALLBACKS] = acting_callbacks((self._config_of(path).get("trainer") or {}).get("callbacks"))
         blanks = {f"model.{name}" for name in config_plan.resolved.classes["model"].data_sizes}
         always = {*old, CALLBACKS}
         keys = [key for key in dict.fromkeys([*old, *new]) if key in always or key in config_plan.resolved.origins]

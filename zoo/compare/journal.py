@@ -13,17 +13,18 @@ import math
 import os
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
-from zoo.compare.digests import KEY, content_digest
+from zoo.compare.looks import Question
 from zoo.compare.number_format import join_words
 from zoo.config.run_folder import slug
 from zoo.errors import StorageError, UsageError
 from zoo.io import atomic_files, limits
+from zoo.io.content_digests import KEY, content_digest
 
 if TYPE_CHECKING:
     from zoo.compare.verdict import Answer
@@ -31,21 +32,17 @@ if TYPE_CHECKING:
 FILE = "journal.jsonl"
 MOST_NAMES = 4  # runs that a sentence names
 PLAN, LOOK = "plan", "look"
+FIELDS = ("goal", "at", "baseline", "seeds", "variants", "margin", "test")  # of a question, in the order of a line
 CHOICES = {"goal": "the goal", "at": "--at", "baseline": "the baseline", "margin": "--margin", "test": "--test"}
 TESTED = ("better", "worse", "as good as", "not distinguishable")
 
 
-@dataclass(frozen=True)
-class Question:
-    """What a comparison asks: the figure that decides and when it is taken, the baseline, and the seeds."""
+@dataclass(frozen=True, kw_only=True)
+class RunsQuestion(Question):
+    """What a comparison asks of which runs: the question of a look, the seeds, and the variants."""
 
-    goal: str
-    at: str
-    baseline: str
     seeds: tuple[int, ...]
-    variants: tuple[str, ...] = ()  # empty in journals that do not say
-    margin: float | None = None
-    test: str = "t"
+    variants: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -53,7 +50,7 @@ class Event:
     """A line of the journal: ``what`` is PLAN or LOOK, ``ended_runs`` the number of runs that had ended by then."""
 
     what: str
-    question: Question
+    question: RunsQuestion
     ended_runs: int
     details: Mapping[str, Any]
 
@@ -61,7 +58,8 @@ class Event:
 def append_event(home: Path, event: Event) -> None:
     """Append an event, and wait until it is on disk. Raises StorageError where that fails."""
     line: dict[str, Any] = {
-        "event": event.what, "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **asdict(event.question),
+        "event": event.what, "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        **{name: getattr(event.question, name) for name in FIELDS},
         "ended_runs": event.ended_runs, **event.details,
     }  # fmt: skip
     path = home / FILE
@@ -69,7 +67,7 @@ def append_event(home: Path, event: Event) -> None:
         home.mkdir(parents=True, exist_ok=True)
         with FileLock(home / ".journal.lock"), path.open("ab") as file:
             before = path.read_bytes() if file.tell() else b""
-            digests = [digest for each in before.splitlines() if (digest := _parse_line(each).get(KEY))]
+            digests = [digest for earlier_line in before.splitlines() if (digest := _parse_line(earlier_line).get(KEY))]
             line[KEY] = content_digest(json.loads(json.dumps(line)), str(digests[-1]) if digests else "")
             whole = not before or before.endswith(b"\n")  # a kill may have cut the last line short
             file.write(b"" if whole else b"\n")
@@ -113,8 +111,7 @@ def _read_all(home: Path) -> tuple[list[Event], int]:
     damaged, previous = 0, ""
     for line in filter(str.strip, lines):
         content = _parse_line(line)
-        # lines of earlier versions, which have no digest, are the first ones
-        fits = content.get(KEY) == content_digest(content, previous) if previous or KEY in content else True
+        fits = content.get(KEY) == content_digest(content, previous)
         previous = str(content.get(KEY) or previous)
         event = _parse_event(content)
         events += [event] if event else []
@@ -125,12 +122,10 @@ def _read_all(home: Path) -> tuple[list[Event], int]:
 def _parse_event(content: dict[str, Any]) -> Event | None:
     """The event of a line; None for a line that is no event."""
     with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, OverflowError):
-        question = Question(
-            str(content.pop("goal")), str(content.pop("at")), str(content.pop("baseline")),
-            tuple(int(seed) for seed in content.pop("seeds")),
-            tuple(str(name) for name in content.pop("variants", ())), content.pop("margin", None),
-            str(content.pop("test", "t")),
-        )  # fmt: skip
+        fields = {name: content.pop(name) for name in FIELDS}
+        words = {name: str(fields[name]) for name in ("goal", "at", "baseline", "test")}
+        seeds, variants = tuple(map(int, fields["seeds"])), tuple(map(str, fields["variants"]))
+        question = RunsQuestion(**words, margin=fields["margin"], seeds=seeds, variants=variants)  # type: ignore[arg-type]
         event = Event(str(content.pop("event")), question, int(content.pop("ended_runs")), content)
         return event if _has_valid_details(event) else None
     return None
@@ -178,14 +173,14 @@ def run_figures(answer: Answer, home: Path) -> dict[str, float | None]:
 
 
 def changed_runs(
-    events: Sequence[Event], question: Question, figures: Mapping[str, float | None], required: Collection[str]
+    events: Sequence[Event], question: RunsQuestion, figures: Mapping[str, float | None], required: Collection[str]
 ) -> tuple[str, ...]:
     """The runs of earlier looks that are gone or have another figure now, as phrases.
 
     ``figures`` are those of this look, see `run_figures`; ``required`` are the paths of all runs that belong to it.
     """
     removed: dict[str, None] = {}
-    other: dict[str, str] = {}
+    remade: dict[str, str] = {}
     looks = [event for event in events if event.what == LOOK and event.ended_runs > 0]
     for event in looks:
         same_figure = (event.question.goal, event.question.at) == (question.goal, question.at)
@@ -194,9 +189,9 @@ def changed_runs(
             if path in required and path not in figures:
                 removed[name] = None
             elif same_figure and path in figures and figures[path] != figure:
-                other[name] = f"{name} ({_figure_text(figure)}, now {_figure_text(figures[path])})"
+                remade[name] = f"{name} ({_figure_text(figure)}, now {_figure_text(figures[path])})"
     often = f"after {len(looks)} look{'s' * (len(looks) != 1)}"
-    pairs = (("removed", [*removed]), ("made again with another figure", [*other.values()]))
+    pairs = (("removed", [*removed]), ("made again with another figure", [*remade.values()]))
     return tuple(f"runs, of which {verb} {join_words(names, MOST_NAMES)} {often}" for verb, names in pairs if names)
 
 
@@ -207,7 +202,7 @@ def _figure_text(figure: float | None) -> str:
 def has_tested(events: Sequence[Event], variants: Collection[str]) -> bool:
     """Whether an earlier look has tested two of these variants, the baseline among them."""
     words = [event.details.get("verdicts", {}) for event in events if event.what == LOOK]
-    return any(set(each.values()) & set(TESTED) and len(set(each) & set(variants)) > 1 for each in words)
+    return any(set(verdicts.values()) & set(TESTED) and len(set(verdicts) & set(variants)) > 1 for verdicts in words)
 
 
 def plans_before_runs(events: Sequence[Event]) -> list[Event]:
@@ -215,7 +210,7 @@ def plans_before_runs(events: Sequence[Event]) -> list[Event]:
     return list(itertools.takewhile(lambda event: not event.ended_runs, events))
 
 
-def choices_after_looking(events: Sequence[Event], question: Question) -> tuple[str, ...] | None:
+def choices_after_looking(events: Sequence[Event], question: RunsQuestion) -> tuple[str, ...] | None:
     """What of a question was chosen when runs had ended already, as phrases; None without a journal."""
     if not events:
         return None
@@ -231,11 +226,11 @@ def choices_after_looking(events: Sequence[Event], question: Question) -> tuple[
         value, before = getattr(question, name), list(dict.fromkeys(getattr(plan, name) for plan in plans))
         if value not in before:
             phrases.append(
-                f"{word} {value or 'none'} instead of {' or '.join(str(one or 'none') for one in before)} {often}"
+                f"{word} {value or 'none'} instead of {' or '.join(str(choice or 'none') for choice in before)} {often}"
             )
     planned_variants = {name for plan in plans for name in plan.variants}
     looked_at = {name for event in events if event.what == LOOK for name in event.question.variants}
-    added_variants = [name for name in question.variants if planned_variants and name not in planned_variants]
+    added_variants = [name for name in question.variants if name not in planned_variants]
     removed_variants = sorted(looked_at - set(question.variants))
     changes = [f"{verb} {', '.join(names)}" for verb, names in
                (("added", added_variants), ("left out", removed_variants)) if names]  # fmt: skip
@@ -259,7 +254,7 @@ def list_seeds(seeds: Sequence[int]) -> str:
     return ", ".join(map(str, seeds))
 
 
-def report_folder(home: Path, events: Sequence[Event], question: Question, runs_changed: bool = False) -> Path:
+def report_folder(home: Path, events: Sequence[Event], question: RunsQuestion, runs_changed: bool = False) -> Path:
     """Where the report on a question goes: into the folder itself for the first one, for others into one of its own.
 
     Its name has what differs from the first question: ``goal=bits_per_byte,seeds=1-2-3``; also ``runs=changed`` where
@@ -267,12 +262,12 @@ def report_folder(home: Path, events: Sequence[Event], question: Question, runs_
     """
     if not events:
         return home
-    first = events[0].question
+    first_question = events[0].question
     seeds = slug(list_seeds(question.seeds).replace(", ", "-").replace(" to ", "-"))
     pieces = [f"{name}={slug(str(getattr(question, name) or 'none'))}" for name in CHOICES
-              if getattr(question, name) != getattr(first, name)]  # fmt: skip
-    if first.variants and set(question.variants) != set(first.variants):
+              if getattr(question, name) != getattr(first_question, name)]  # fmt: skip
+    if set(question.variants) != set(first_question.variants):
         pieces.append(f"variants={slug('+'.join(sorted(question.variants)))[:80]}")
-    pieces += [f"seeds={seeds}"] if set(question.seeds) != set(first.seeds) else []
+    pieces += [f"seeds={seeds}"] if set(question.seeds) != set(first_question.seeds) else []
     pieces += ["runs=changed"] if runs_changed else []
     return home / ",".join(pieces) if pieces else home

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from zoo.compare import tuning_runs
 from zoo.compare.number_format import join_words
-from zoo.compare.verdict import Answer, Row, describe_values
+from zoo.compare.verdict import Answer, VariantRow, describe_values
 
 RATE = "lr"
 
@@ -15,12 +15,12 @@ def learning_rate(answer: Answer, variant: str) -> str:
     return next((describe_values(value) for value in values if value is not None), "")
 
 
-def is_tuned(row: Row) -> bool:
+def is_tuned(row: VariantRow) -> bool:
     """Whether a learning rate was chosen for a variant."""
     return any(piece.split()[0].rpartition(".")[2] == RATE for piece in row.tuned.split("; ") if piece)
 
 
-def has_rate_of_baseline(answer: Answer, row: Row) -> bool:
+def has_rate_of_baseline(answer: Answer, row: VariantRow) -> bool:
     """Whether a variant was trained at the baseline's learning rate, and none was chosen for it."""
     base = learning_rate(answer, answer.baseline)
     return row.variant != answer.baseline and not is_tuned(row) and learning_rate(answer, row.variant) == base

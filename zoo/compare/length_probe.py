@@ -23,7 +23,7 @@ NUMBERS = 2**24  # logits per batch: 64 MB in float32
 MARK = "format"
 
 
-class Loss(NamedTuple):
+class LengthLoss(NamedTuple):
     """Nats per token at ``factor`` times the training length: over all positions of a window, and its last quarter."""
 
     factor: int
@@ -51,7 +51,7 @@ def probe(
     home: Path,
     allow: tuple[str, ...] = (),
     tell: Callable[[str], object] = lambda line: None,
-) -> dict[str, dict[int, list[Loss]]]:
+) -> dict[str, dict[int, list[LengthLoss]]]:
     """Evaluate the best checkpoint of every run, given as variant → seed → folder, and save the losses in ``home``.
 
     Saved losses of the same checkpoint are reused. Returns variant → seed → losses. Raises UsageError for a run that
@@ -59,13 +59,17 @@ def probe(
     """
     from zoo.logging.run_record import write_json
 
-    result: dict[str, dict[int, list[Loss]]] = {}
+    result: dict[str, dict[int, list[LengthLoss]]] = {}
     saved = _read_saved(home / FILE)
     for variant, seeds in folders.items():
         for seed, folder in seeds.items():
             identity = _identity(folder)
             entry = saved.get(str(folder), {})
-            losses = [Loss(*each) for each in entry.get("losses", ())] if entry.get("checkpoint") == identity else []
+            losses = (
+                [LengthLoss(*values) for values in entry.get("losses", ())]
+                if entry.get("checkpoint") == identity
+                else []
+            )
             missing = [factor for factor in factors if factor not in [loss.factor for loss in losses]]
             if missing:
                 tell(f"{variant} s{seed}: lengths {', '.join(f'{factor}×' for factor in missing)}")
@@ -87,9 +91,9 @@ def check_config(config: Mapping[str, Any]) -> None:
         raise UsageError(f"--probe length is for language models on text, and this is a {name} on {data}.")
 
 
-def measure(folder: Path, factors: Sequence[int], allow: tuple[str, ...] = ()) -> list[Loss]:
+def measure(folder: Path, factors: Sequence[int], allow: tuple[str, ...] = ()) -> list[LengthLoss]:
     """The losses of one run at several lengths. Raises UsageError unless it is a language model on text."""
-    from zoo.compare.measure_model import CostMeter
+    from zoo.compare.measure_model import ConfigMeter
     from zoo.data.text import TextData
     from zoo.inference.language import TrainedLanguageModel
     from zoo.inference.load import load
@@ -99,7 +103,7 @@ def measure(folder: Path, factors: Sequence[int], allow: tuple[str, ...] = ()) -
     if not isinstance(model, TrainedLanguageModel) or "max_length" not in config["data"].get("init_args", {}):
         raise UsageError(f"--probe length is for language models on text: {folder} is a {type(model.task).__name__}.")
     trained = int(config["data"]["init_args"]["max_length"])
-    meter, result = CostMeter(allow), []
+    meter, result = ConfigMeter(allow), []
     for factor in factors:
         length = factor * trained
         data = meter.data(
@@ -109,9 +113,9 @@ def measure(folder: Path, factors: Sequence[int], allow: tuple[str, ...] = ()) -
         try:
             overall, late, tokens = window_losses(model, data, length)
         except UsageError as error:  # longer than the model can read
-            result.append(Loss(factor, length, None, None, 0, str(error).splitlines()[0]))
+            result.append(LengthLoss(factor, length, None, None, 0, str(error).splitlines()[0]))
             continue
-        result.append(Loss(factor, length, overall, late, tokens))
+        result.append(LengthLoss(factor, length, overall, late, tokens))
     return result
 
 
@@ -143,16 +147,16 @@ def window_losses(model: Any, data: Any, length: int) -> tuple[float, float, int
 
 
 def mean_losses(
-    losses: Mapping[str, Mapping[int, Sequence[Loss]]], late: bool = True
+    losses: Mapping[str, Mapping[int, Sequence[LengthLoss]]], late: bool = True
 ) -> dict[str, dict[float, float | None]]:
     """Mean loss over seeds by variant and factor, over the last quarter (``late``) or all; None: undefined."""
     series: dict[str, dict[float, float | None]] = {}
     for variant, seeds in losses.items():
-        for factor in sorted({loss.factor for each in seeds.values() for loss in each}):
+        for factor in sorted({loss.factor for run_losses in seeds.values() for loss in run_losses}):
             values = [
                 loss.last_quarter if late else loss.overall
-                for each in seeds.values()
-                for loss in each
+                for run_losses in seeds.values()
+                for loss in run_losses
                 if loss.factor == factor
             ]
             finite = [value for value in values if value is not None]
@@ -161,7 +165,7 @@ def mean_losses(
 
 
 def table(
-    losses: Mapping[str, Mapping[int, Sequence[Loss]]], failures: Mapping[str, str] | None = None
+    losses: Mapping[str, Mapping[int, Sequence[LengthLoss]]], failures: Mapping[str, str] | None = None
 ) -> list[list[str]]:
     """A heading and a row per variant: mean loss over the last quarter (and overall) at every factor.
 
@@ -196,7 +200,7 @@ class LengthDifference:
 
 
 def length_differences(
-    losses: Mapping[str, Mapping[int, Sequence[Loss]]],
+    losses: Mapping[str, Mapping[int, Sequence[LengthLoss]]],
     baseline: str,
     failures: Mapping[str, str] | None = None,
     late: bool = True,
@@ -205,12 +209,12 @@ def length_differences(
 
     Student's t of each length alone. They are no verdicts: neither lengths nor looks are corrected for.
     """
-    factors = sorted({loss.factor for seeds in losses.values() for each in seeds.values() for loss in each})
+    factors = sorted({loss.factor for seeds in losses.values() for run_losses in seeds.values() for loss in run_losses})
     result = []
     for factor in factors:
         values = {
-            variant: {seed: (loss.last_quarter if late else loss.overall) for seed, each in seeds.items()
-                      for loss in each if loss.factor == factor}
+            variant: {seed: (loss.last_quarter if late else loss.overall) for seed, run_losses in seeds.items()
+                      for loss in run_losses if loss.factor == factor}
             for variant, seeds in losses.items()
         }  # fmt: skip
         reasons = {variant: _no_difference(variant, baseline, values, failures or {}) for variant in values}
@@ -228,9 +232,9 @@ def length_differences(
 
 def _paired(ours: Mapping[int, float | None], theirs: Mapping[int, float | None]) -> Sample:
     """The losses of the seeds that both have."""
-    pairs = [(value, other) for seed, value in sorted(ours.items())
-             if value is not None and (other := theirs.get(seed)) is not None]  # fmt: skip
-    return [value for value, _ in pairs], [other for _, other in pairs]
+    pairs = [(value, their_value) for seed, value in sorted(ours.items())
+             if value is not None and (their_value := theirs.get(seed)) is not None]  # fmt: skip
+    return [value for value, _ in pairs], [their_value for _, their_value in pairs]
 
 
 def _no_difference(
@@ -247,26 +251,30 @@ def _no_difference(
 
 def differences_table(differences: Sequence[LengthDifference]) -> list[list[str]]:
     """A heading and a row per variant: difference from the baseline and its interval at every length."""
-    factors = sorted({one.factor for one in differences})
+    factors = sorted({difference.factor for difference in differences})
     rows = [["difference, 95 % interval", *(f"{factor}×" for factor in factors)]]
-    for variant in dict.fromkeys(one.variant for one in differences):
-        cells = {one.factor: _difference_cell(one) for one in differences if one.variant == variant}
+    for variant in dict.fromkeys(difference.variant for difference in differences):
+        cells = {
+            difference.factor: _difference_cell(difference)
+            for difference in differences
+            if difference.variant == variant
+        }
         rows.append([variant, *(cells.get(factor, "–") for factor in factors)])
     return rows
 
 
-def _difference_cell(one: LengthDifference) -> str:
+def _difference_cell(difference: LengthDifference) -> str:
     """``−0.045 [−0.072, −0.017]``."""
-    pair = one.pair
-    if one.reason:
-        return one.reason
+    pair = difference.pair
+    if difference.reason:
+        return difference.reason
     mean, low, high = (format_fixed(value, 3, sign=True) for value in (pair.mean, *pair.bounds))
     return f"{mean} [{low}, {high}]" if pair.n > 1 else f"{mean}, one seed"
 
 
 def differences_legend(baseline: str, differences: Sequence[LengthDifference]) -> str:
     """How to read the differences by length; empty without any."""
-    seeds = sorted({one.pair.n for one in differences if not one.reason})
+    seeds = sorted({difference.pair.n for difference in differences if not difference.reason})
     if not seeds:
         return ""
     many = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
@@ -282,9 +290,9 @@ def save_differences(home: Path, differences: Sequence[LengthDifference]) -> Non
 
     names = ("n", "mean", "sd", "low", "high", "p")
     content = [
-        {"variant": one.variant, "factor": one.factor, "reason": one.reason}
-        | {name: value if math.isfinite(value := getattr(one.pair, name)) else None for name in names}
-        for one in differences
+        {"variant": difference.variant, "factor": difference.factor, "reason": difference.reason}
+        | {name: value if math.isfinite(value := getattr(difference.pair, name)) else None for name in names}
+        for difference in differences
     ]
     write_json(home / FILE, {MARK: 1, "runs": _read_saved(home / FILE), "differences": content})
 

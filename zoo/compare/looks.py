@@ -17,12 +17,12 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
-from zoo.compare.digests import check_digest, with_digest
 from zoo.compare.number_format import strict_values
 from zoo.compare.paired_tests import TESTS, PairedTestPlan, PairResult, TestName, count_fewest_seeds
 from zoo.compare.statistics import ALPHA, POWER, Paired, smallest_effect
 from zoo.errors import UsageError
 from zoo.io import atomic_files, limits
+from zoo.io.content_digests import check_digest, with_digest
 
 FILE, FORMAT = "looks.json", 2
 FIRST, UNTIL = 0.8, 0.9  # share of what is left for a look at a fixed number of seeds, and for a test until decided
@@ -71,13 +71,13 @@ class Question:
     margin: float | None = None
     test: TestName = "t"
 
-    def same_hypotheses(self, other: Question) -> bool:
+    def same_hypotheses(self, against: Question) -> bool:
         """Whether both ask the same, by whatever test."""
-        return replace(self, test=other.test) == other
+        return replace(self, test=against.test) == against
 
-    def changes(self, other: Question) -> frozenset[str]:
+    def changes(self, against: Question) -> frozenset[str]:
         """The names of what differs from another question."""
-        return frozenset(name for name, value in asdict(self).items() if value != getattr(other, name))
+        return frozenset(name for name, value in asdict(self).items() if value != getattr(against, name))
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Look:
     A sequential test spends its level at its first look alone, and a plan of looks all of its levels. ``planned`` are
     its numbers of seeds. ``budget`` is what all looks together may spend. ``candidates`` is the number of questions
     among which this one was chosen after a look: they share what it spent. ``runs`` has the digests of the runs by
-    variant and seed, see `digests.run_digest`, and ``decided`` the figures of every decision.
+    variant and seed, see `RunRecord.digest`, and ``decided`` the figures of every decision.
     """
 
     question: Question
@@ -199,7 +199,9 @@ class Looks:
         named before any other look.
         """
         now = {name: tuple(sorted(numbers)) for name, numbers in seeds.items()}
-        digests = {name: {str(seed): digest for seed, digest in each.items()} for name, each in (runs or {}).items()}
+        digests = {
+            name: {str(seed): digest for seed, digest in by_seed.items()} for name, by_seed in (runs or {}).items()
+        }
         new = Look(question, now, question.test, 0.0, 0.0, self.alpha, runs=digests)
         if planned and (look := self._planned_look(replace(new, planned=tuple(planned)))) is not None:
             return look
@@ -275,9 +277,11 @@ class Looks:
         counts = {**asdict(alternatives), "baseline": len(new.seeds)}
         result = math.prod(max(1, counts.get(name, 2) - 1) for name in self._changes(new.question))
         past = [look.seeds for look in self.history]
-        largest = all(set(each.get(name, ())) <= set(numbers) for each in past for name, numbers in new.seeds.items())
+        largest = all(
+            set(past_seeds.get(name, ())) <= set(numbers) for past_seeds in past for name, numbers in new.seeds.items()
+        )
         if not largest and test != "sequential":
-            result *= len([each for index, each in enumerate(past) if each not in past[:index]])
+            result *= len([past_seeds for index, past_seeds in enumerate(past) if past_seeds not in past[:index]])
         wider = max((len(look.seeds) - 1 for look in self.history if set(look.seeds) > set(new.seeds)), default=1)
         return result * wider
 
@@ -338,7 +342,7 @@ def load_looks(
         beside = [path.parent for path in folder.parent.glob(f"*/{FILE}")]
     others = sorted(path for path in beside if path.resolve() != folder.resolve())
     elsewhere = tuple(
-        look for other in others for look in _read_looks(other) if len(set(look.seeds) & set(variants)) > 1
+        look for place in others for look in _read_looks(place) if len(set(look.seeds) & set(variants)) > 1
     )
     return Looks(min((alpha, *(look.budget for look in related))), related, unrelated, elsewhere)
 
@@ -350,10 +354,9 @@ def _read_looks(folder: Path) -> list[Look]:
         return []
     try:
         content: Any = limits.read_json(path)
-        if content["format"] == FORMAT:
-            check_digest(content)
-        elif content["format"] != 1:  # without digests
+        if content["format"] != FORMAT:
             raise ValueError(f"format {content['format']!r}")
+        check_digest(content)
         return list(map(_parse_look, content["looks"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise UsageError(
@@ -368,14 +371,14 @@ def _parse_look(content: Mapping[str, Any]) -> Look:
         raise ValueError(f"test {content['test']!r:.20}")
     seeds = {str(name): tuple(int(seed) for seed in numbers) for name, numbers in content["seeds"].items()}
     level, spent, budget = (float(content[name]) for name in ("level", "spent", "budget"))
-    candidates = int(content.get("candidates", 1))
+    candidates = int(content["candidates"])
     planned = tuple(map(int, content.get("planned", ())))
     limit = ALPHA if planned else min(level * candidates * (1 + 1e-9), ALPHA)
     if not (0 <= spent <= limit and 0 <= level <= ALPHA and 0 < budget <= ALPHA * (1 + 1e-9)):
         raise ValueError(f"level {level:g}, of which {spent:g} spent, of a budget of {budget:g}")  # decides by chance
     runs = {
-        str(name): {str(seed): str(digest) for seed, digest in each.items()}
-        for name, each in content.get("runs", {}).items()
+        str(name): {str(seed): str(digest) for seed, digest in by_seed.items()}
+        for name, by_seed in content["runs"].items()
     }
     decided = {str(name): _parse_result(result) for name, result in content.get("decided", {}).items()}
     verdicts = dict(content["verdicts"])

@@ -24,7 +24,7 @@ TIMES = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "": 1.0}
 
 
 class Costs(Protocol):
-    """The measurements of `zoo.compare.measure_model.CostMeter`, without its import of torch."""
+    """The measurements of `zoo.compare.measure_model.ConfigMeter`, without its import of torch."""
 
     def cost(self, config: Mapping[str, Any]) -> Any:
         """Parameters and forward FLOPs per token of a configuration."""

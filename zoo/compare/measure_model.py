@@ -21,7 +21,7 @@ from zoo.training.model_cost import Cost, cost
 BATCHES = 8  # training batches in which tokens are counted
 
 
-class CostMeter:
+class ConfigMeter:
     """Measures configurations, ``{"model": ..., "data": ..., "trainer": ...}``, and caches data and costs.
 
     ``allow`` are modules that class paths may name besides zoo and its plugins.

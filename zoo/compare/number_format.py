@@ -13,7 +13,7 @@ UNITS = {"loss": "nats", "bits_per_byte": "bits", "nats": "nats"}  # by goal; ot
 
 def decimal_places(deviations: Sequence[float]) -> int:
     """Decimal places that show two digits of the median standard deviation; 3 without any."""
-    finite = sorted(each for each in deviations if math.isfinite(each) and each > 0)
+    finite = sorted(deviation for deviation in deviations if math.isfinite(deviation) and deviation > 0)
     if not finite:
         return 3
     return max(0, min(6, 1 - math.floor(math.log10(finite[len(finite) // 2]))))
@@ -51,10 +51,10 @@ def format_short(value: float, digits: int = 3) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def format_apart(value: float, other: float) -> tuple[str, str]:
+def format_apart(value: float, second: float) -> tuple[str, str]:
     """Two different amounts with as many digits as needed to show that they differ."""
     for digits in range(2, 12):
-        texts = format_short(value, digits), format_short(other, digits)
+        texts = format_short(value, digits), format_short(second, digits)
         if texts[0] != texts[1]:
             break
     return texts

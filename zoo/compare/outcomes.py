@@ -50,7 +50,7 @@ class OutcomeTest:
 
 def count_failures(failures: Mapping[int, str]) -> dict[str, int]:
     """How many seeds ended in which of FAILURES, by their order; ``failures`` maps each seed to one, or to nothing."""
-    return {word: count for word in FAILURES if (count := sum(each == word for each in failures.values()))}
+    return {word: count for word in FAILURES if (count := sum(failure == word for failure in failures.values()))}
 
 
 def failure_text(failures: Mapping[int, str], total: int) -> str:
@@ -73,7 +73,7 @@ def compare_outcomes(
     if not any([*failed, *base_failed]):
         return None
     ranks = [tuple(_rank(figures[seed], lower_is_better) for figures in (ours, theirs)) for seed in seeds]
-    signs = [int(mine > other) - int(mine < other) for mine, other in ranks]
+    signs = [int(mine > their_rank) - int(mine < their_rank) for mine, their_rank in ranks]
     n, k, base_k, wins, losses = len(seeds), sum(failed), sum(base_failed), signs.count(-1), signs.count(1)
     if until_decided:
         import numpy as np
@@ -110,5 +110,5 @@ def judge_outcomes(test: OutcomeTest, adjusted: float, tests: int, level: float 
 
 def other_failures(failures: Sequence[Mapping[int, str]]) -> str:
     """The words for runs that crashed or ran out of memory, which need not be the model's fault; empty for none."""
-    words = {word for each in failures for word in count_failures(each)} - {"diverged"}
+    words = {word for by_seed in failures for word in count_failures(by_seed)} - {"diverged"}
     return " and ".join(sorted("ran out of memory" if word == "out of memory" else word for word in words))

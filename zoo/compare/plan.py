@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from zoo.compare import run_records, variants
-from zoo.compare.execute import Job
+from zoo.compare.execute import FitJob
 from zoo.compare.fairness import describe_code_change
 from zoo.compare.run_records import number
 from zoo.compare.variant_names import short_names
@@ -59,7 +59,9 @@ class Comparison:
         """The name of the comparison's folder."""
         if self.attribute:
             return f"attribute-{self.second_name}"
-        return (self.name or "+".join(one.key.rpartition(".")[2] for one in self.vary)) + "-scale" * bool(self.scale)
+        return (self.name or "+".join(factor.key.rpartition(".")[2] for factor in self.vary)) + "-scale" * bool(
+            self.scale
+        )
 
     @property
     def second_name(self) -> str:
@@ -113,10 +115,10 @@ class Arm:
         """The variant's name in folders and tables."""
         return self.point.variant
 
-    def job(self, seed: int, label: str = "") -> Job:
+    def job(self, seed: int, label: str = "") -> FitJob:
         """The run of one seed; ``label`` replaces the variant's name in its title."""
         words = (*self.words, f"--seed={seed}", f"--runs={self.point.root}")
-        return Job(f"{label or self.name} s{seed}", self.point.folder(seed), words)
+        return FitJob(f"{label or self.name} s{seed}", self.point.folder(seed), words)
 
     def with_options(self, fits: Fits, *words: str, note: str = "") -> Arm:
         """A copy with more options, and a note about them. Raises UsageError as `zoo fit` does."""
@@ -149,7 +151,7 @@ def build_arms(
         (variant, (comparison.recipe, *comparison.options, *(choice.word for choice in variant)))
         for variant in variants.design_variants(comparison.vary, base, comparison.design)
     ]
-    several_tasks = any(one.key == variants.TASK for one in comparison.vary)
+    several_tasks = any(factor.key == variants.TASK for factor in comparison.vary)
     options = [fits.task_options(words) if several_tasks else frozenset() for _, words in commands]
     for (variant, command), own in zip(commands, options, strict=True):
         words, foreign = split_foreign(command, own, frozenset().union(*options))
@@ -158,17 +160,17 @@ def build_arms(
         arm = Arm(
             variant, words, point, (*point.notes, *(f"{text}: its task lacks {word}, left out" for word in foreign))
         )
-        other = by_name.get(arm.name)
-        if other is not None and other.point.config != arm.point.config:
+        namesake = by_name.get(arm.name)
+        if namesake is not None and namesake.point.config != arm.point.config:
             raise UsageError(
-                f"{variants.variant_text(variant)} and {variants.variant_text(other.variant)} would both be called "
+                f"{variants.variant_text(variant)} and {variants.variant_text(namesake.variant)} would both be called "
                 f"{arm.name} and share a run folder.\nNames contain only the last component of a path, and no "
                 "options about where or how a run happens: compare them one at a time, with different --runs."
             )
-        if other is not None:
-            by_name[arm.name] = replace(other, notes=(*other.notes, *arm.notes))
+        if namesake is not None:
+            by_name[arm.name] = replace(namesake, notes=(*namesake.notes, *arm.notes))
             continue
-        if arm.name in [one.name for one in invalid]:
+        if arm.name in [variant_without_model.name for variant_without_model in invalid]:
             continue
         try:
             check(arm.point.config)
@@ -188,10 +190,12 @@ def split_foreign(
     names = [re.match(r"--model\.([^.=]+)", word) for word in words]
     foreign = [name is not None and name[1] in every - own for name in names]
     pairs = list(zip(words, foreign, strict=True))
-    return tuple(word for word, other in pairs if not other), tuple(word for word, other in pairs if other)
+    return tuple(word for word, is_foreign in pairs if not is_foreign), tuple(
+        word for word, is_foreign in pairs if is_foreign
+    )
 
 
-def list_jobs(arms: Sequence[Arm], seeds: Sequence[int]) -> list[Job]:
+def list_jobs(arms: Sequence[Arm], seeds: Sequence[int]) -> list[FitJob]:
     """Every run, ordered by seed, so that an unfinished comparison has equally many seeds of all variants."""
     labels = short_names(arm.name for arm in arms)
     return [arm.job(seed, labels[arm.name]) for seed in seeds for arm in arms]
@@ -203,13 +207,13 @@ def verify_runs(arms: Sequence[Arm], seeds: Sequence[int], fits: Fits) -> None:
     Where all runs have ended no new one is pooled with them; reading them compares their code with each other's.
     """
     folders = [(arm, [arm.point.folder(seed) for seed in seeds]) for arm in arms]
-    pools = any(run_state.read_state(one) not in run_state.END_STATES for _, each in folders for one in each)
+    pools = any(run_state.read_state(folder) not in run_state.END_STATES for _, places in folders for folder in places)
     for arm, places in folders:
         code = fits.code(arm.point) if pools and any(folder.is_dir() for folder in places) else {}
         for folder in places:
             if run_state.has_no_record(folder):
                 raise UsageError(
-                    f"{folder} was finished by an older version of zoo, which wrote no {run_state.LEDGER}.\n"
+                    f"{folder} is finished and has no {run_state.LEDGER}: somebody removed it.\n"
                     "Move it away, or put the runs elsewhere: --runs DIR"
                 )
             changes = fits.changes(arm.point, folder)
@@ -227,7 +231,7 @@ def verify_runs(arms: Sequence[Arm], seeds: Sequence[int], fits: Fits) -> None:
                 )
 
 
-def take_shard(jobs: Sequence[Job], shard: str | None) -> list[Job]:
+def take_shard(jobs: Sequence[FitJob], shard: str | None) -> list[FitJob]:
     """The runs of one shard, such as `2/4`: all variants of every fourth seed; all runs for None.
 
     A shard of variants would compare machines. Raises UsageError unless it is I/N with 1 <= I <= N.
@@ -246,11 +250,11 @@ def take_shard(jobs: Sequence[Job], shard: str | None) -> list[Job]:
 class Step:
     """A run and its state: finished, running, continue or missing."""
 
-    job: Job
+    job: FitJob
     state: str
 
 
-def list_steps(jobs: Sequence[Job]) -> list[Step]:
+def list_steps(jobs: Sequence[FitJob]) -> list[Step]:
     """The state of every run: finished, running (its lock is held), continue (from a checkpoint), or missing."""
     result = []
     for job in jobs:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, cast
 
 from zoo.compare import attribute, length_probe, matched_sizes, plan, tuning_runs, variants
-from zoo.compare.attribute import Difference
+from zoo.compare.attribute import OptionDifference
 from zoo.compare.plan import Arm, Comparison, Fits, InvalidVariant
 from zoo.compare.tuning_runs import Execute
 from zoo.errors import UsageError
@@ -35,7 +35,7 @@ class PreparedRuns:
     tuned: Mapping[str, str] = field(default_factory=dict)
     goal: str | None = None  # the metric that decides, where it is not the first of each run
     tuning: Mapping[str, Any] = field(default_factory=dict)  # `tuning_runs.Tuning` as data
-    differences: tuple[Difference, ...] = ()  # of two recipes, of which the variants are hybrids
+    differences: tuple[OptionDifference, ...] = ()  # of two recipes, of which the variants are hybrids
 
     @property
     def notes(self) -> list[str]:
@@ -72,10 +72,10 @@ def decisive_metric(arms: Sequence[Arm], goal: str | None, meter: Meter) -> str 
     if len(tasks) < 2:
         return goal
     measured = {path.rpartition(".")[2]: meter.goals(arm.point.config) for path, arm in tasks.items()}
-    prediction, first = next(iter(measured.values()))
+    prediction, metrics = next(iter(measured.values()))
     shared = [
         name
-        for name, direction in first.items()
+        for name, direction in metrics.items()
         if all(what == prediction and goals.get(name) == direction for what, goals in measured.values())
     ]
     if not shared:
@@ -120,9 +120,9 @@ def _draft_hybrids(comparison: Comparison, fits: Fits, meter: Meter) -> Prepared
     from zoo.training.setup import display_value
 
     words = [(recipe, *comparison.options) for recipe in (comparison.recipe, comparison.attribute)]
-    first, second = map(fits.point, words)
-    differences = attribute.find_differences(first, second, display_value)
-    hybrids = attribute.build_hybrids(Arm((), words[0], first), differences, fits, meter.check)
+    base, second = map(fits.point, words)
+    differences = attribute.find_differences(base, second, display_value)
+    hybrids = attribute.build_hybrids(Arm((), words[0], base), differences, fits, meter.check)
     return PreparedRuns(tuple(hybrids.values()), goal=comparison.goal, differences=tuple(differences))
 
 

@@ -10,7 +10,7 @@ from zoo.compare.number_format import UNITS, decimal_places, format_fixed, forma
 from zoo.compare.outcomes import failure_text
 from zoo.compare.paired_tests import ASSUMPTIONS
 from zoo.compare.statistics import MAX_SEEDS, Paired, Verdict, round_count, seeds_text
-from zoo.compare.verdict import Answer, Row
+from zoo.compare.verdict import Answer, VariantRow
 
 WORDS = ("better", "worse", "as good as", "not distinguishable", "no verdict", "not comparable")
 BETWEEN, MANY = "95 % interval", 4
@@ -144,10 +144,10 @@ def unit(answer: Answer) -> str:
 
 def places(answer: Answer) -> int:
     """Decimal places of all headline figures."""
-    return decimal_places([each for row in answer.rows for each in (row.sd, row.pair.sd)])
+    return decimal_places([deviation for row in answer.rows for deviation in (row.sd, row.pair.sd)])
 
 
-def figure(answer: Answer, row: Row) -> str:
+def figure(answer: Answer, row: VariantRow) -> str:
     """``1.632 ± 0.031``, the mean alone for one seed, "2 of 5 diverged" where runs failed."""
     if row.failures and math.isnan(row.mean):
         return failure_text(row.failures, len(row.figures))
@@ -161,12 +161,12 @@ def plusminus(mean: float, sd: float, digits: int) -> str:
     return format_fixed(mean, digits) + (f" ± {format_fixed(sd, digits)}" if math.isfinite(sd) else "")
 
 
-def difference(answer: Answer, row: Row) -> str:
+def difference(answer: Answer, row: VariantRow) -> str:
     """``−0.113``: variant minus baseline; empty where runs failed, because the survivors' would mislead."""
     return format_fixed(row.pair.mean, places(answer), sign=True) if row.pair.n else ""
 
 
-def interval(answer: Answer, row: Row) -> str:
+def interval(answer: Answer, row: VariantRow) -> str:
     """The confidence interval as ``[−0.141, −0.085]``; empty without one."""
     return difference_and_interval(answer, row.pair)[1]
 
@@ -188,18 +188,18 @@ def grid_legend() -> str:
     )
 
 
-def chance(row: Row) -> str:
+def chance(row: VariantRow) -> str:
     """The corrected p value; empty without a test."""
     return "" if math.isnan(row.adjusted) else format_probability(row.adjusted)
 
 
-def seeds(row: Row) -> str:
+def seeds(row: VariantRow) -> str:
     """The number of seeds, ``5``; ``4 of 5`` if one failed or is not finished."""
     good, all_ = len(row.figures) - len(row.failures), len(row.figures) + len(row.unfinished)
     return str(good) if good == all_ else f"{good} of {all_}"
 
 
-def brief(row: Row) -> str:
+def brief(row: VariantRow) -> str:
     """The verdict for narrow columns: ``not distinguishable; ~14 needed``."""
     pieces = [row.verdict.sentence if _identical(row) or row.outcome is not None else brief_verdict(row.verdict)]
     pieces += [failure_text(row.failures, len(row.figures))] if row.failures else []
@@ -222,7 +222,7 @@ def _margin(answer: Answer) -> str:
     return f"{answer.plan.margin:g}{unit(answer)}"
 
 
-def _opening(by: dict[str, list[Row]]) -> str:
+def _opening(by: dict[str, list[VariantRow]]) -> str:
     if by["better"]:
         return "Yes."
     if (by["worse"] or by["as good as"]) and not any(by[word] for word in WORDS[3:]):
@@ -230,18 +230,18 @@ def _opening(by: dict[str, list[Row]]) -> str:
     return "Not shown by these runs." if by["worse"] or by["not distinguishable"] else "These runs cannot tell."
 
 
-def _by_how_much(answer: Answer, row: Row) -> str:
+def _by_how_much(answer: Answer, row: VariantRow) -> str:
     """``better by 0.113 nats (…)``; where runs failed, how often it ended better and worse."""
     if row.outcome is None:
         return f"{row.verdict.word} by {_size(answer, row)}"
     base = answer.base
     failures = " and ".join(
-        f"{failure_text(one.failures, len(one.figures))} ({one.label})" for one in (row, base) if one.failures
+        f"{failure_text(side.failures, len(side.figures))} ({side.label})" for side in (row, base) if side.failures
     )
     return f"{row.verdict.sentence}; {failures}"
 
 
-def _size(answer: Answer, row: Row) -> str:
+def _size(answer: Answer, row: VariantRow) -> str:
     """``0.113 nats (95 % interval 0.085 to 0.141)``: a difference without its sign, which the verdict implies."""
     if math.isnan(row.pair.low):  # decided at an earlier look
         return f"{format_fixed(abs(row.pair.mean), places(answer))}{unit(answer)}"
@@ -251,7 +251,7 @@ def _size(answer: Answer, row: Row) -> str:
     return f"{format_fixed(abs(row.pair.mean), places(answer))}{unit(answer)} ({BETWEEN} {low} to {high})"
 
 
-def _needing(rows: Sequence[Row]) -> str:
+def _needing(rows: Sequence[VariantRow]) -> str:
     """The variants with the seeds that each would need, or their number if they are more than MANY."""
     if len(rows) > MANY:
         counts = sorted(row.verdict.needed or math.inf for row in rows)
@@ -281,10 +281,10 @@ def _brief_count(needed: int | None) -> str:
     return f"~{round_count(needed)}" if needed else f">{MAX_SEEDS:,}"
 
 
-def _identical(row: Row) -> bool:
+def _identical(row: VariantRow) -> bool:
     return row.pair.identical
 
 
-def _seeds(rows: Sequence[Row]) -> str:
+def _seeds(rows: Sequence[VariantRow]) -> str:
     counts = sorted({row.outcome.n if row.outcome else row.pair.n for row in rows})
     return f"{counts[0]} seeds" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"

@@ -10,7 +10,7 @@ from typing import Any
 
 from zoo.compare.number_format import format_short, join_words
 from zoo.compare.run_records import RunRecord, number
-from zoo.compare.verdict import Answer, Row, describe_values
+from zoo.compare.verdict import Answer, VariantRow, describe_values
 from zoo.errors import UsageError
 from zoo.io import limits
 from zoo.logging.run_state import CONFIG, path_beside
@@ -20,7 +20,7 @@ COMMIT = 12  # digits of a commit
 UNKNOWN = "not recorded"
 
 
-def all_runs(answer: Answer) -> list[tuple[Row, RunRecord]]:
+def all_runs(answer: Answer) -> list[tuple[VariantRow, RunRecord]]:
     """Every run with the row of its variant, in the order of the table and of the seeds."""
     return [(row, run) for row in answer.rows for run in answer.runs[row.variant].values()]
 
@@ -81,9 +81,9 @@ def held_equal(answer: Answer) -> dict[str, str]:
 def _compare(groups: Iterable[list[RunRecord]], value: Callable[[RunRecord], Hashable], text: str) -> str:
     """``text`` if all runs of each group have one value, how many groups do not, or that it is not recorded."""
     values = [{value(run) for run in runs} for runs in groups if runs]
-    if not values or any(None in each for each in values):
+    if not values or any(None in distinct for distinct in values):
         return UNKNOWN
-    unequal = sum(len(each) > 1 for each in values)
+    unequal = sum(len(distinct) > 1 for distinct in values)
     return text if not unequal else "differs" + (f" at {unequal} of {len(values)} seeds" if len(values) > 1 else "")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo.compare import prose, provenance, scale_table, table
-from zoo.compare.charts import Chart, draw_charts
+from zoo.compare.charts import ReportChart, draw_charts
 from zoo.compare.number_format import format_duration, format_fixed, format_short
 from zoo.compare.run_records import RunRecord, number
 from zoo.compare.scale_chart import draw_scaling
@@ -31,24 +31,24 @@ TEST_NAMES = {
 }  # fmt: skip
 
 
-def write_report(answer: Answer, folder: str | Path, more: Sequence[Chart] = ()) -> list[Path]:
+def write_report(answer: Answer, folder: str | Path, more: Sequence[ReportChart] = ()) -> list[Path]:
     """Write comparison.md, .csv, .json and .html and a PNG per chart, atomically, and return their paths.
 
     ``more`` are additional charts, such as those of probes. Raises UsageError if the folder cannot be written to.
     """
     all_charts = [*draw_scaling(answer), *draw_charts(answer), *more]
-    content: dict[str, bytes] = {
-        "comparison.md": printable(table.as_markdown(answer), lines=True).encode(),
-        "comparison.csv": printable(table.as_csv(answer), lines=True).encode(),
-        "comparison.json": table.as_json(answer).encode(),
-        "comparison.html": printable(page(answer, all_charts), lines=True).encode(),
-    }
-    return write_files(content, all_charts, Path(folder))
+    texts = {"md": table.as_markdown(answer), "csv": table.as_csv(answer), "json": table.as_json(answer)}
+    return write_files("comparison", texts | {"html": page(answer, all_charts)}, all_charts, Path(folder))
 
 
-def write_files(content: Mapping[str, bytes], charts: Sequence[Chart], folder: Path) -> list[Path]:
-    """Write the files of a report and a PNG per chart, and return their paths. Raises UsageError if that fails."""
-    files = {**content, **{f"{chart.name}.png": chart.png() for chart in charts}}
+def write_files(stem: str, texts: Mapping[str, str], charts: Sequence[ReportChart], folder: Path) -> list[Path]:
+    """Write the files of a report, texts by their endings and a PNG per chart, and return their paths.
+
+    Raises UsageError if that fails.
+    """
+    files = {f"{stem}.{end}": (text if end == "json" else printable(text, lines=True)).encode()
+             for end, text in texts.items()}  # fmt: skip
+    files |= {f"{chart.name}.png": chart.png() for chart in charts}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, data in files.items():
@@ -68,7 +68,7 @@ def check_folder(folder: Path) -> None:
         raise UsageError(f"--out {folder}: {place}: {why}. Name another folder: --out DIR")
 
 
-def page(answer: Answer, charts: Sequence[Chart] = ()) -> str:
+def page(answer: Answer, charts: Sequence[ReportChart] = ()) -> str:
     """The report as one HTML page, with these charts; it needs no scripts, fonts or pictures from elsewhere."""
     return render(
         TEMPLATE,
@@ -120,7 +120,10 @@ def _runs(answer: Answer) -> dict[str, Any]:
         for seed, run in answer.runs[row.variant].items():
             state = "not finished" if seed in row.unfinished else _failure(row.failures.get(seed, ""), run)
             figure = row.figures.get(seed, math.nan)
-            when = next((each.get("step") for each in run.validations if each.get(answer.goal) == figure), None)
+            when = next(
+                (validation.get("step") for validation in run.validations if validation.get(answer.goal) == figure),
+                None,
+            )
             lines.append([
                 row.label, f"s{seed}", state or format_fixed(figure, 4), f"{when:,}" if when and not state else "",
                 format_short(run.tokens), f"{run.steps:,}", format_duration(number(run.cost.get("seconds"))),

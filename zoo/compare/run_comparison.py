@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 import shlex
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
-
-from filelock import FileLock
 
 from zoo import console
 from zoo.cli.tables import is_terminal
@@ -23,6 +19,7 @@ from zoo.command_line import ParsedOptions
 from zoo.compare import (
     comparison_folder,
     device_shares,
+    error_budget,
     figures_on_test_split,
     journal,
     plan,
@@ -30,9 +27,7 @@ from zoo.compare import (
     run_records,
     scale_runs,
 )  # fmt: skip
-from zoo.compare.execute import FailedRun, Job, RunOptions, execute, exit_code, threads_per_run
-from zoo.compare.fairness import Flag
-from zoo.compare.looks import FILE as LOOKS
+from zoo.compare.execute import FitJob, RunOptions, execute, exit_code, threads_per_run
 from zoo.compare.looks import load_looks
 from zoo.compare.number_format import format_duration
 from zoo.compare.plan import Arm, Comparison, Step
@@ -43,10 +38,7 @@ from zoo.logging import run_state
 from zoo.registry import suggest
 
 if TYPE_CHECKING:
-    from zoo.compare.charts import Chart
-    from zoo.compare.looks import Alternatives, Look, Looks
-    from zoo.compare.paired_tests import PairedTestPlan
-    from zoo.compare.run_records import RunRecord
+    from zoo.compare.charts import ReportChart
     from zoo.compare.verdict import Answer
 
 
@@ -90,7 +82,7 @@ class Runner:
         self.goal: str | None = None
         self.at = run_records.DECISIVE
         self.budget: str | None = None
-        self.failed: list[FailedRun] = []
+        self.failed: dict[str, int] = {}  # exit codes by title
 
     def __call__(self, arms: Sequence[Arm], seeds: Sequence[int], whole: bool = True) -> None:
         """Run what is missing; ``whole``: all of it, not only this shard, because later steps need it."""
@@ -103,9 +95,9 @@ class Runner:
         shard = self.options.get("shard")
         own_jobs = list(jobs) if whole else plan.take_shard(jobs, shard)
         devices = device_shares.device_shares(arms[0].point.config["trainer"], self.options.get("jobs"))
-        self.failed += execute(own_jobs, replace(self.run_options(wait=whole or shard is None), devices=devices))
+        self.failed |= execute(own_jobs, replace(self.run_options(wait=whole or shard is None), devices=devices))
 
-    def jobs(self, arms: Sequence[Arm], seeds: Sequence[int]) -> list[Job]:
+    def jobs(self, arms: Sequence[Arm], seeds: Sequence[int]) -> list[FitJob]:
         """The jobs of the variants. Raises UsageError where an existing run has another configuration."""
         plan.verify_runs(arms, seeds, self.fits)
         return plan.list_jobs(arms, seeds)
@@ -132,9 +124,9 @@ def open_comparison(options: ParsedOptions, command_lines: Sequence[Sequence[str
         fit_commands.draft(words)
     doctor.check_torch()
     warning_filters.filter_warnings(options.get("debug"))
-    from zoo.compare.measure_model import CostMeter
+    from zoo.compare.measure_model import ConfigMeter
 
-    return fit_commands.ZooFit(options.get("runs")), CostMeter(allowed_imports(options))
+    return fit_commands.ZooFit(options.get("runs")), ConfigMeter(allowed_imports(options))
 
 
 def allowed_imports(options: ParsedOptions) -> tuple[str, ...]:
@@ -149,22 +141,22 @@ def compare(options: ParsedOptions, comparison: Comparison) -> int:
     """
     finished, code = run_comparisons(options, [comparison])
     for result in finished:  # none where other shards have runs left, and in a dry run
-        answer_code = show_shares(result, options) if comparison.attribute else show_runs(result, options)
+        answer_code = show_result(result, options)
         code = code or answer_code
     return code
 
 
-def show_runs(finished: FinishedRuns, options: ParsedOptions) -> int:
-    """Print and write the result of a comparison, with losses on longer texts where --probe asks for them."""
-    charts = [probe(finished, options)] if finished.comparison.probe else []
-    return show_comparison(finished.record, options, finished.place, finished.place, charts)
-
-
-def show_shares(finished: FinishedRuns, options: ParsedOptions) -> int:
-    """Print and write the result of hybrids of two recipes, and the contribution of each option."""
+def show_result(finished: FinishedRuns, options: ParsedOptions) -> int:
+    """Print and write the result of a comparison: with --probe also losses on longer texts, and of hybrids of two
+    recipes the contribution of each option.
+    """
     from zoo.compare import attribute
 
-    answer, folder = look_and_record(finished.record, options, finished.place)
+    comparison = finished.comparison
+    charts = [probe(finished, options)] if comparison.probe else []
+    answer, folder = error_budget.look_and_record(finished.record, options, finished.place)
+    if not comparison.attribute:
+        return print_answer(answer, options, folder, charts)
     runs = [run for seeds in answer.runs.values() for run in seeds.values()]
     shares = attribute.shares_of_arms(finished.stages[-1].ready.differences, finished.arms, runs, answer)
     code = print_answer(answer, options, folder, [attribute.shares_chart(shares, answer)])
@@ -196,7 +188,7 @@ def run_comparisons(options: ParsedOptions, comparisons: Sequence[Comparison]) -
     for comparison, stages in zip(comparisons, drafts, strict=True):
         if (finished := _run_stages(comparison, stages, meter, runner)) is not None:
             result.append(finished)
-    return result, exit_code(runner.failed)
+    return result, exit_code(runner.failed.values())
 
 
 def draft_stages(comparison: Comparison, fits: plan.Fits, meter: Any) -> list[Stage]:
@@ -239,8 +231,8 @@ def check_plan(comparison: Comparison, stages: Sequence[Stage], meter: Any, runn
         scale_runs.check_loss(meter.goals(last[0].point.config)[1], goal or first_goal(meter, last[0]))
     place = comparison_path(comparison, stages)
     names = [arm.name for arm in last]
-    check_looks(load_looks(place, names), place, names)
-    reserve_tries(options, place, names[1:], save=False)
+    error_budget.check_looks(load_looks(place, names), place, names)
+    error_budget.reserve_tries(options, place, names[1:], save=False)
 
 
 def check_names(comparisons: Sequence[Comparison], drafts: Sequence[Sequence[Stage]]) -> None:
@@ -282,7 +274,7 @@ def _run_stages(comparison: Comparison, stages: list[Stage], meter: Any, runner:
         return None
     place = comparison_path(comparison, stages)
     record = make_record(comparison, stages, place, command_line(options))
-    reserve_tries(options, place, [arm.name for arm in stages[-1].ready.arms[1:]])
+    error_budget.reserve_tries(options, place, [arm.name for arm in stages[-1].ready.arms[1:]])
     comparison_folder.save_record(place, record)
     append_plan(comparison, stages, record, place, meter, options)
     for stage in stages:
@@ -305,8 +297,8 @@ def make_record(comparison: Comparison, stages: Sequence[Stage], place: Path, co
     """What the comparison's folder records of its runs, those of the size that decides."""
     stage = stages[-1]
     ready, arms = stage.ready, stage.ready.arms
-    keys = [factor.key for factor in comparison.vary] or [one.choice.key for one in ready.differences]
-    sizes = [(each.label, each.ready.arms, each.ready, each.request.budget) for each in stages]
+    keys = [factor.key for factor in comparison.vary] or [difference.choice.key for difference in ready.differences]
+    sizes = [(at_size.label, at_size.ready.arms, at_size.ready, at_size.request.budget) for at_size in stages]
     scale = scale_runs.as_data(place, sizes, comparison.seeds, scale_notes(comparison, stages)) if comparison.scale\
         else {}  # fmt: skip
     folders = tuple(job.folder for job in plan.list_jobs(arms, comparison.seeds))
@@ -322,9 +314,9 @@ def append_plan(
 ) -> None:  # fmt: skip
     """Write down in the journal what is asked, before the runs."""
     arms = stages[-1].ready.arms
-    question = journal.Question(
-        (record.goal or first_goal(meter, arms[0])).removeprefix("val/"), comparison.at, arms[0].name,
-        comparison.seeds, tuple(arm.name for arm in arms), comparison.margin, options.get("test") or "t",
+    question = journal.RunsQuestion(
+        (record.goal or first_goal(meter, arms[0])).removeprefix("val/"), arms[0].name, comparison.at,
+        comparison.margin, options.get("test"), seeds=comparison.seeds, variants=tuple(arm.name for arm in arms),
     )  # fmt: skip
     ended = sum(run_state.read_state(folder) in run_state.END_STATES for folder in record.folders)
     details = {"varied": list(record.varied or ()), "command": record.command, "until": comparison.until}
@@ -337,7 +329,7 @@ def scale_notes(comparison: Comparison, stages: Sequence[Stage]) -> list[str]:
     if not comparison.scale:
         return []
     ready = stages[-1].ready
-    exclusions = [f"Left out, because {one.sentence}: {one.name}." for one in ready.invalid]
+    exclusions = [f"Left out, because {invalid.sentence}: {invalid.name}." for invalid in ready.invalid]
     return scale_runs.rate_notes(comparison, ready.arms) + exclusions
 
 
@@ -358,8 +350,8 @@ def print_stages(comparison: Comparison, stages: Sequence[Stage], runner: Runner
     for note in notes:
         runner.print_progress(f"  {note}")
     if not comparison.scale:
-        for one in stages[-1].ready.invalid:
-            runner.print_progress(f"  left out {one.name}: {one.sentence}")
+        for invalid in stages[-1].ready.invalid:
+            runner.print_progress(f"  left out {invalid.name}: {invalid.sentence}")
 
 
 def describe_power(comparison: Comparison, variants: int, options: ParsedOptions) -> str:
@@ -370,7 +362,7 @@ def describe_power(comparison: Comparison, variants: int, options: ParsedOptions
     whole = len(changes) > 1 and math.prod(count + 1 for count in changes) == variants + 1
     effects = sum(changes) + sum(a * b for a, b in itertools.combinations(changes, 2)) if whole else 0
     return looks.describe_power(
-        len(comparison.seeds), max(1, variants) + effects, options.get("test") or "t", comparison.until
+        len(comparison.seeds), max(1, variants) + effects, options.get("test"), comparison.until
     )
 
 
@@ -411,7 +403,7 @@ def run_until_decided(
         runner((arms[0], *undecided), now)
         done += len(now)
         ledgers = comparison_folder.read_ledgers(record.folders, record.budget)
-        answer = look_at_comparison(ledgers, runner.options, record, place)
+        answer = error_budget.look_at_comparison(ledgers, runner.options, record, place)
         rows = {row.variant: row for row in answer.rows}
         hopeless = [
             name for name, row in rows.items()
@@ -438,29 +430,6 @@ def run_until_decided(
     return record
 
 
-def reserve_tries(options: ParsedOptions, place: Path, variants: Sequence[str], save: bool = True) -> None:
-    """Reserve the tries of a comparison in the file of --series; without ``save`` only check whether that is possible.
-
-    Raises UsageError if there are none left, if the file is damaged, and if the comparison was looked at before.
-    """
-    from zoo.compare.series import check_series_file, load_series, save_series
-
-    if options.get("series"):
-        path = Path(options.get("series"))
-        check_series_file(path)
-        with hold_lock(path):
-            series = load_series(path, options.get("tries"))
-            entry = series.entry(series_key(options, place), variants)
-            load_looks(place, variants).check_budget(entry.level)
-            if save:
-                save_series(path, series.with_entry(entry, entry.decided))
-
-
-def series_key(options: ParsedOptions, place: Path) -> str:
-    """The name of a comparison in the file of a series: its folder, relative to that file."""
-    return os.path.relpath(place, Path(options.get("series")).parent)
-
-
 def output_stream(options: ParsedOptions) -> TextIO:
     """Where progress goes: not between the braces of a JSON document."""
     return sys.stderr if options.get("json") else sys.stdout
@@ -471,7 +440,7 @@ def command_line(options: ParsedOptions) -> str:
     return shlex.join(["zoo", "compare", *options.argv])
 
 
-def has_runs_left(jobs: Sequence[Job], runner: Runner) -> bool:
+def has_runs_left(jobs: Sequence[FitJob], runner: Runner) -> bool:
     """Whether runs of other shards are missing. Raises ZooError if all runs failed."""
     unfinished = [step for step in plan.list_steps(jobs) if step.state != "finished"]
     if runner.options.get("shard") and unfinished and not runner.failed:
@@ -480,7 +449,7 @@ def has_runs_left(jobs: Sequence[Job], runner: Runner) -> bool:
         )
         return True
     if len(unfinished) == len(jobs):
-        of_disk = exit_code(runner.failed) == StorageError.code
+        of_disk = exit_code(runner.failed.values()) == StorageError.code
         kind = StorageError if of_disk else ZooError
         raise kind(
             f"all {len(jobs)} runs failed: {unfinished[0].job.title} and the others. See their logs."
@@ -516,20 +485,23 @@ def print_plan(steps: Sequence[Step], note: str = "") -> None:
         print(note)
 
 
-def probe(finished: FinishedRuns, options: ParsedOptions) -> Chart:
+def probe(finished: FinishedRuns, options: ParsedOptions) -> ReportChart:
     """Measure every finished run on longer texts, print the table, and draw the chart in the answer's colours."""
     from zoo.compare import length_probe
-    from zoo.compare.charts import draw_lines, variant_looks
+    from zoo.compare.charts import draw_lines, variant_styles
     from zoo.compare.outcomes import failure_text
+    from zoo.compare.table import plain_columns
 
     def report(line: str) -> None:
         print(line, file=output_stream(options), flush=True)
 
     comparison, place = finished.comparison, finished.place
     factors = length_probe.parse_factors(comparison.probe or "")
-    answer = answer_records(comparison_folder.read_ledgers(finished.record.folders), options, finished.record)
+    answer = error_budget.answer_records(
+        comparison_folder.read_ledgers(finished.record.folders), options, finished.record
+    )
     labels = {row.variant: row.label for row in answer.rows}
-    looks = {labels[variant]: look for variant, look in variant_looks(answer).items()}
+    styles = {labels[variant]: mark_style for variant, mark_style in variant_styles(answer).items()}
     folders = {
         labels.get(arm.name, arm.name): {
             seed: folder
@@ -544,11 +516,8 @@ def probe(finished: FinishedRuns, options: ParsedOptions) -> Chart:
     tables = [length_probe.table(losses, failures)]
     tables += [length_probe.differences_table(differences)] if differences else []
     for rows in tables:
-        for row in rows:
-            widths = [max(len(other[i]) for other in rows) for i in range(len(row))]
-            line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-            report(line.rstrip())
-        report("")
+        for line in [*plain_columns(rows), ""]:
+            report(line)
     length_probe.save_differences(place, differences)
     legend = length_probe.differences_legend(answer.base.label, differences)
     for line in textwrap.wrap(legend, 100):
@@ -564,8 +533,8 @@ def probe(finished: FinishedRuns, options: ParsedOptions) -> Chart:
                  for row in rows[1:]]  # fmt: skip
         caption += f" {legend} {'; '.join(texts)}."
     axis_labels = ("length, in training lengths", "nats per token")
-    losses = {label: each for label, each in losses.items() if label not in failures} or losses
-    return draw_lines(title, length_probe.mean_losses(losses), axis_labels, ticks, caption=caption, looks=looks)
+    losses = {label: by_seed for label, by_seed in losses.items() if label not in failures} or losses
+    return draw_lines(title, length_probe.mean_losses(losses), axis_labels, ticks, caption=caption, styles=styles)
 
 
 def answer_folders(folders: Sequence[Path], options: ParsedOptions) -> int:
@@ -578,215 +547,23 @@ def answer_folders(folders: Sequence[Path], options: ParsedOptions) -> int:
             record, baseline=options.get("baseline") or record.baseline, goal=options.get("goal") or record.goal,
             at=options.get("at") or record.at, margin=options.get("margin") or record.margin,
         )  # fmt: skip
-        return show_comparison(new_record, options, folders[0], place)
+        answer, folder = error_budget.look_and_record(new_record, options, folders[0])
+        return print_answer(answer, options, folder if place == folders[0] else place)
     if options.get("series"):
         raise UsageError("--series is for a comparison that zoo compare has run: RECIPE --vary …, or its folder.")
     ledgers = run_records.read_records(*folders)
     run_records.check_one_task(ledgers)
     record = comparison_folder.Record((), options.get("baseline"), margin=options.get("margin"))
-    return print_answer(look_at_runs(ledgers, options, record), options, place)
+    return print_answer(error_budget.look_at_runs(ledgers, options, record), options, place)
 
 
-def answer_records(
-    ledgers: Sequence[RunRecord], options: ParsedOptions, record: comparison_folder.Record,
-    test_plan: PairedTestPlan | None = None, refusals: Sequence[Flag] = (),
-) -> Answer:  # fmt: skip
-    """The verdict over finished runs, with the goal and the moment of the command line."""
-    from zoo.compare.paired_tests import T_TEST
-    from zoo.compare.verdict import answer
-
-    at = options.get("at") or record.at or run_records.DECISIVE
-    commands = [record.command] if record.command else []
-    goal = record.goal or options.get("goal")
-    return answer(
-        ledgers, record.baseline, goal, at, record.tuned, commands, record.varied, test_plan or T_TEST, refusals
-    )
-
-
-def look_at_comparison(
-    ledgers: Sequence[RunRecord], options: ParsedOptions, record: comparison_folder.Record, home: Path
-) -> Answer:
-    """The verdict over a comparison's finished runs, with what earlier looks have left to spend; records the look."""
-    from zoo.compare.looks import DECISIONS, save_looks
-    from zoo.compare.paired_tests import PairResult
-    from zoo.compare.series import check_series_file, load_series, save_series
-    from zoo.compare.statistics import ALPHA
-
-    first = answer_records(ledgers, options, record)
-    seeds = {row.variant: tuple(row.figures) for row in first.rows}
-    variants = [row.variant for row in first.rows[1:]]
-    alpha, path = ALPHA, Path(options.get("series") or "")
-    if options.get("series"):
-        check_series_file(path)
-    with hold_lock(path) if options.get("series") else nullcontext(), hold_lock(home / LOOKS):
-        series = load_series(path, options.get("tries")) if options.get("series") and variants else None
-        if series is not None:
-            entry = series.entry(series_key(options, home), variants)
-            alpha = entry.level
-        looks = load_looks(home, seeds, alpha)
-        check_looks(looks, home, seeds)
-        if series is not None:
-            looks.check_budget(alpha)
-        look, refusals = next_look(looks, first, record, options)
-        answer = answer_records(ledgers, options, record, looks.plan(look), refusals)
-        verdicts = {row.variant: row.verdict.word for row in answer.rows[1:]}
-        results = {row.variant: PairResult(row.pair, row.adjusted, row.equivalent) for row in answer.rows[1:]}
-        new = looks.with_look(look, {name: word for name, word in verdicts.items() if name in look.seeds}, results)
-        if new != looks:
-            save_or_warn(home, lambda: save_looks(home, new))
-        if series is not None:
-            save_series(path, series.with_entry(entry, [name for name in verdicts if verdicts[name] in DECISIONS[:2]]))
-    return replace(answer, looks=new.looks, look_number=new.number(look), look=look, looks_elsewhere=len(new.elsewhere))
-
-
-def look_at_runs(ledgers: Sequence[RunRecord], options: ParsedOptions, record: comparison_folder.Record) -> Answer:
-    """The verdict over runs of no recorded comparison, as a comparison of their recipe would give it now.
-
-    Nothing is recorded, but what comparisons have spent on the same runs counts.
-    """
-    first = answer_records(ledgers, options, record)
-    homes = sorted({run.path.parents[2] for seeds in first.runs.values() for run in seeds.values()})
-    beside = [path.parent for home in homes for path in home.glob(f"{comparison_folder.FOLDER}/*/{LOOKS}")]
-    looks = load_looks(homes[0] / comparison_folder.FOLDER, [row.variant for row in first.rows], beside=beside)
-    look, refusals = next_look(looks, first, record, options)
-    answer = answer_records(ledgers, options, record, looks.plan(look), refusals)
-    return replace(answer, look=look, looks_elsewhere=len(looks.elsewhere))
-
-
-def next_look(
-    looks: Looks, first: Answer, record: comparison_folder.Record, options: ParsedOptions
-) -> tuple[Look, list[Flag]]:
-    """The look that an answer would be after others, and flags for variants of which seeds are left out."""
-    from zoo.compare.digests import run_digest
-    from zoo.compare.looks import Question, parse_planned
-
-    seeds = {row.variant: tuple(row.figures) for row in first.rows}
-    question = Question(first.goal, first.baseline, first.at, record.margin, options.get("test") or "t")
-    refusals = refuse_missing_seeds(looks.find_missing_seeds(seeds), [*seeds])
-    refused = {name for flag in refusals for name in flag.variants}
-    tested = {name: numbers for name, numbers in seeds.items() if name not in refused}
-    runs = {name: {seed: run_digest(first.runs[name][seed]) for seed in tested[name]} for name in tested}
-    look = looks.next_look(question, tested, record.until == "decided", runs, count_alternatives(first),
-                           parse_planned(record.until))  # fmt: skip
-    return look, refusals
-
-
-def check_looks(looks: Looks, home: Path, variants: Collection[str]) -> None:
-    """Raise UsageError where the record of looks at some variants is gone, and the journal shows that there were some.
-
-    To begin again would spend the error probability of all looks twice.
-    """
-    if not looks.looks and journal.has_tested(journal.read_events(home), variants):
-        raise UsageError(
-            f"{home / LOOKS} is gone, and {journal.FILE} beside it has looks at this comparison.\n"
-            "It records what they have tested. Restore it, or begin a comparison with other seeds: --runs DIR"
-        )
-
-
-def refuse_missing_seeds(missing_seeds: Mapping[str, Sequence[int]], variants: Sequence[str]) -> list[Flag]:
-    """Flags that refuse a verdict on variants, the baseline first, of which seeds are left out that were looked at.
-
-    Whoever leaves out seeds after a look chooses the difference.
-    """
-    result = []
-    for name, numbers in missing_seeds.items():
-        seeds = journal.list_seeds(sorted(numbers))
-        sentence = (
-            f"{name}: seeds were left out that a look at this comparison has had, {seeds}; a verdict needs all that "
-            "were looked at, or the first ones of them"
-        )
-        result.append(Flag(sentence, True, "seeds left out", tuple(variants[1:]) if name == variants[0] else (name,)))
-    return result
-
-
-def count_alternatives(answer: Answer) -> Alternatives:
-    """How many figures could decide, and how many moments of runs."""
-    from zoo.compare.looks import Alternatives
-
-    runs = [run for seeds in answer.runs.values() for run in seeds.values() if run.finished]
-    validations = min((len(run.validations) for run in runs), default=1)
-    moments = validations + (validations > 1) + all(run.test for run in runs)  # last, last:2 and so on, best, test
-    others = [mean for mean, _ in (answer.base.others or {}).values() if math.isfinite(mean)]
-    return Alternatives(1 + len(others), max(1, moments))
-
-
-def save_or_warn(home: Path, save: Callable[[], object]) -> None:
-    """Record a look, or warn in a folder that may only be read. Raises StorageError where another folder fails.
-
-    A verdict whose look is not recorded would let later looks spend its share of the error once more.
-    """
-    try:
-        save()
-    except (OSError, StorageError) as error:
-        if os.access(home, os.W_OK):
-            raise StorageError(f"this look cannot be recorded: {error}") from error
-        print(f"warning: this look cannot be recorded: {error}", file=sys.stderr)
-
-
-@contextmanager
-def hold_lock(path: Path) -> Iterator[None]:
-    """Keep other processes from changing a file meanwhile; without a lock where its folder cannot be written."""
-    lock = FileLock(path.with_name(f".{path.name}.lock"))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
-    except OSError:
-        yield
-        return
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def show_comparison(
-    record: comparison_folder.Record, options: ParsedOptions, home: Path, place: Path | None, more: Sequence[Chart] = ()
-) -> int:
-    """Answer a comparison that was run, and record the look in its journal in ``home``.
-
-    The report goes into ``place``; of another question than the first into a folder below ``home``.
-    """
-    answer, folder = look_and_record(record, options, home)
-    return print_answer(answer, options, folder if place == home else place, more)
-
-
-def look_and_record(record: comparison_folder.Record, options: ParsedOptions, home: Path) -> tuple[Answer, Path]:
-    """The verdict over a comparison's finished runs, after a look that ``home`` records, and the folder of its report.
-
-    Raises UsageError if there is no run.
-    """
-    ledgers = comparison_folder.read_ledgers(record.folders, record.budget)
-    if not ledgers:
-        raise UsageError("all runs of this comparison have been removed.")
-    earlier_looks = (home / LOOKS).exists()
-    answer = look_at_comparison(ledgers, options, record, home)
-    events = journal.read_events(home)
-    seeds = tuple(sorted({seed for row in answer.rows for seed in (*row.figures, *row.unfinished)}))
-    variants, test = tuple(row.variant for row in answer.rows), options.get("test") or "t"
-    question = journal.Question(answer.goal, answer.at, answer.baseline, seeds, variants, record.margin, test)
-    figures = journal.run_figures(answer, home)
-    changes = journal.changed_runs(
-        events, question, figures, [os.path.relpath(folder, home) for folder in record.folders]
-    )
-    late = journal.choices_after_looking(events, question)
-    gaps = journal.describe_gaps(home, earlier_looks)
-    flags = (*answer.flags, *([Flag(gaps, about="journal")] if gaps else []))
-    answer = replace(
-        answer, late_choices=None if late is None else late + changes, flags=flags, tuning=record.tuning,
-        scaling=scale_runs.answer_scale(home, record, answer.goal, answer.at),
-    )  # fmt: skip
-    ended_runs = sum(len(row.figures) for row in answer.rows)
-    details = {"verdicts": {row.variant: row.verdict.word for row in answer.rows}, "runs": figures}
-    save_or_warn(home, lambda: journal.append_event(home, journal.Event(journal.LOOK, question, ended_runs, details)))
-    return answer, journal.report_folder(home, events, question, bool(changes))
-
-
-def print_answer(answer: Answer, options: ParsedOptions, place: Path | None, more: Sequence[Chart] = ()) -> int:
+def print_answer(answer: Answer, options: ParsedOptions, place: Path | None, more: Sequence[ReportChart] = ()) -> int:
     """Print the answer, and write the report if ``place`` is set.
 
     Returns 1 where the figures are not comparable, else 0; with --exit-code that of the outcome.
     """
-    from zoo.compare import outcome, table
+    from zoo.compare import table
+    from zoo.compare.verdict import EXIT_CODES
 
     if options.get("json"):
         print(table.as_json(answer))
@@ -796,11 +573,11 @@ def print_answer(answer: Answer, options: ParsedOptions, place: Path | None, mor
     if place is not None:
         write_report(answer, options, Path(options.get("out") or place), more)
     if options.get("exit_code"):
-        return outcome.EXIT_CODES[outcome.outcome(answer)]
+        return EXIT_CODES[answer.outcome]
     return 1 if answer.comparability_errors else 0
 
 
-def write_report(answer: Answer, options: ParsedOptions, place: Path, more: Sequence[Chart]) -> None:
+def write_report(answer: Answer, options: ParsedOptions, place: Path, more: Sequence[ReportChart]) -> None:
     """Write the report and TensorBoard's summary, and print where they are."""
     from zoo.compare import tensorboard_summary
     from zoo.compare.report import write_report
@@ -809,7 +586,7 @@ def write_report(answer: Answer, options: ParsedOptions, place: Path, more: Sequ
     out = output_stream(options)
     files = write_report(answer, place, more)
     goals = tensorboard_summary.write_summary(place, answer)
-    homes = [one for one in (place, place.parent) if (one / comparison_folder.FILE).is_file()]
+    homes = [folder for folder in (place, place.parent) if (folder / comparison_folder.FILE).is_file()]
     runs = homes[0] if homes else next(iter(next(iter(answer.runs.values())).values())).path.parents[2]
     page = next((file for file in files if file.suffix == ".html"), place)
     print(f"\nreport  {page}\nlook    zoo tensorboard {runs}", file=out)

@@ -25,6 +25,8 @@ UNMEASURED = "without a figure"  # a run that went through, and whose metric has
 FAILURES = ("diverged", "out of memory", "crashed", UNMEASURED)  # outcomes without a figure
 CRASH = ".crash.json"  # how a run's process died, beside its folder
 OTHER_SEED = "and stands in the folder of another seed"
+# what a run has reached: equal for one that was read, copied or measured again
+REACHED = ("recipe", "seed", "goals", "steps", "tokens", "validations", "best", "last", "finished", "outcome")
 DECISIVE = "last"  # the validation that decides unless --at says otherwise
 
 
@@ -39,7 +41,7 @@ class RunRecord:
     choices: Mapping[str, Any] = field(default_factory=dict)
     goals: Mapping[str, str] = field(default_factory=dict)
     unit: str = "token"
-    prediction: str = ""  # what the goals judge; empty in records of zoo 0.1
+    prediction: str = ""  # what the goals judge
     data: Mapping[str, Any] = field(default_factory=dict)
     start: Mapping[str, str] = field(default_factory=dict)
     batches: Mapping[str, Any] = field(default_factory=dict)
@@ -52,9 +54,9 @@ class RunRecord:
     last: Mapping[str, Any] = field(default_factory=dict)
     finished: bool = False
     diverged: bool = False  # as recorded by the run; `diverged_on` also checks its figures
-    outcome: Mapping[str, Any] = field(default_factory=dict)  # state, step and cause; empty in runs of zoo 0.1
-    config: Mapping[str, Any] = field(default_factory=dict)  # the whole configuration by dotted keys, and
-    code: Mapping[str, Any] = field(default_factory=dict)  # the code by top-level module; both empty in runs of zoo 0.1
+    outcome: Mapping[str, Any] = field(default_factory=dict)  # state, step and cause
+    config: Mapping[str, Any] = field(default_factory=dict)  # the whole configuration by dotted keys
+    code: Mapping[str, Any] = field(default_factory=dict)  # by top-level module
     earlier_code: Sequence[Mapping[str, Any]] = ()
     resumed: Sequence[Mapping[str, Any]] = ()  # from which steps it went on with other options or data, and which
     test: Mapping[str, Any] = field(default_factory=dict)  # figures of the test split, where they were measured
@@ -71,8 +73,10 @@ class RunRecord:
         ``goal`` stands for the loss in records that have none. A good figure from before does not count, because the
         run did not use its whole budget for it.
         """
-        newest = [(each, "loss" if "loss" in each else goal) for each in (self.last, *self.validations[-1:])]
-        return self.diverged or any(name in each and not math.isfinite(number(each[name])) for each, name in newest)
+        newest = [(figures, "loss" if "loss" in figures else goal) for figures in (self.last, *self.validations[-1:])]
+        return self.diverged or any(
+            name in figures and not math.isfinite(number(figures[name])) for figures, name in newest
+        )
 
     def failure(self, goal: str) -> str:
         """One of FAILURES if the run ended without a figure for this reason, else empty."""
@@ -87,6 +91,15 @@ class RunRecord:
     def ended_early(self) -> bool:
         """Whether the run ended without its whole training: diverged, out of memory, or crashed."""
         return any(self.failure(goal) not in ("", UNMEASURED) for goal in self.goals)
+
+    def digest(self) -> str:
+        """The digest of what the run has reached, by which one that was made again is told from one that was read.
+
+        Empty where it ended without a result by no fault of its variant: it may be made again unseen.
+        """
+        if self.outcome.get("state") in ("crashed", "out of memory") and not self.finished:
+            return ""
+        return content_digest({name: getattr(self, name) for name in REACHED})
 
     def figure(self, goal: str, at: str = DECISIVE) -> float | None:
         """The run's figure for a goal; NaN if it failed, None if it has none yet.
@@ -112,7 +125,7 @@ class RunRecord:
         return number(figures.get(goal)) if goal in figures or goal in self.goals else None
 
     def _mean_of_last(self, goal: str, count: int) -> float:
-        values = [number(each[goal]) for each in self.validations if goal in each][-count:]
+        values = [number(validation[goal]) for validation in self.validations if goal in validation][-count:]
         if len(values) < count:
             raise UsageError(
                 f"--at last:{count}: {self.name} has {len(values)} validations. Validate more often "
@@ -158,32 +171,23 @@ def shared_goals(runs: Iterable[RunRecord]) -> dict[str, str]:
     records = [run for run in runs if run.goals]
     if not records:
         return {}
-    first = records[0]
-    return {
-        name: direction
-        for name, direction in first.goals.items()
-        if all(_same_prediction(run, first) and run.goals.get(name) == direction for run in records)
-    }
-
-
-def _same_prediction(run: RunRecord, other: RunRecord) -> bool:
-    if run.prediction and other.prediction:
-        return (run.prediction, run.unit) == (other.prediction, other.unit)
-    return (next(iter(run.goals)), run.unit) == (next(iter(other.goals)), other.unit)  # as far as an old record says
+    first_run = records[0]
+    if any((run.prediction, run.unit) != (first_run.prediction, first_run.unit) for run in records):
+        return {}
+    return {name: way for name, way in first_run.goals.items() if all(run.goals.get(name) == way for run in records)}
 
 
 def check_one_task(ledgers: Sequence[RunRecord]) -> None:
     """Raise UsageError for runs of tasks that have no metric in common: no table could compare them."""
-    if not any(one.goals for one in ledgers) or shared_goals(ledgers):
+    if not any(ledger.goals for ledger in ledgers) or shared_goals(ledgers):
         return
     tasks: dict[tuple[str, str, str], str] = {}
-    for one in ledgers:
-        if one.goals:
-            tasks.setdefault((next(iter(one.goals)), one.unit, one.prediction), one.recipe)
+    for ledger in ledgers:
+        if ledger.goals:
+            tasks.setdefault((next(iter(ledger.goals)), ledger.unit, ledger.prediction), ledger.recipe)
     if len(tasks) > 1:
         by_task = "; ".join(
-            f"{recipe} by {goal} per {unit}{f' of {prediction}' * bool(prediction)}"
-            for (goal, unit, prediction), recipe in tasks.items()
+            f"{recipe} by {goal} per {unit} of {prediction}" for (goal, unit, prediction), recipe in tasks.items()
         )
         raise UsageError(f"these runs learn different tasks, which are judged by different figures: {by_task}.\n"
                          "Compare runs of one task.")  # fmt: skip
@@ -204,7 +208,7 @@ def parse_record(path: Path) -> RunRecord:
         crash = read_crash(path.parent)
         if crash:  # before its first record
             return RunRecord(path, recipe, variant, int(seed.group(1)) if seed else 0, outcome=crash)
-        return invalid(f"{path.parent} has no {LEDGER}: it has not saved one yet, or an older version of zoo made it")
+        return invalid(f"{path.parent} has no {LEDGER}: it has not saved one yet")
     except (OSError, ValueError) as error:
         return invalid(f"{path} is damaged: {' '.join(str(error).split())}")
     if not isinstance(content, dict) or "format" not in content or "variant" not in content:
@@ -214,17 +218,17 @@ def parse_record(path: Path) -> RunRecord:
     if content["format"] != FORMAT:
         return invalid(f"{path} has format {content['format']!r}, and this version of zoo reads format {FORMAT}")
     wrong = [name for name, kind in KINDS.items() if name in content and not isinstance(content[name], kind)]
-    missing = [name for name in ("recipe", "seed", "goals", "tokens", "finished") if name not in content]
+    missing = [name for name in KINDS if name not in content and name not in OPTIONAL]
     goals = content.get("goals")
     if wrong or missing or not goals or not all(goal in ("min", "max") for goal in goals.values()):
         return invalid(f"{path} is damaged: no valid {', '.join([*missing, *wrong]) or 'goals'}")
-    if not all(isinstance(each, dict) for each in content.get("validations", ())):
-        return invalid(f"{path} is damaged: no valid validations")
     inner = {
-        "batches": isinstance((content.get("batches") or {}).get("first", []), list),
-        "code": all(isinstance(each, dict) for each in (content.get("code") or {}).values()),
+        "validations": all(isinstance(validation, dict) for validation in content["validations"]),
+        "batches": isinstance(content["batches"].get("first", []), list),
+        "code": all(isinstance(module, dict) for module in content["code"].values()),
         "resumed": all(
-            isinstance(each, dict) and isinstance(each.get("changes"), dict) for each in content.get("resumed") or ()
+            isinstance(resume, dict) and isinstance(resume.get("changes"), dict)
+            for resume in content.get("resumed") or ()
         ),
         "seed": 0 <= content["seed"] <= LARGEST_SEED,
     }
@@ -272,13 +276,14 @@ KINDS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("choices", "goals", "data", "start", "batches", "setting", "cost", "best", "last"), dict),
     **dict.fromkeys(("outcome", "config", "code", "test"), dict),
 }  # fmt: skip
-assert set(KINDS) <= {each.name for each in fields(RunRecord)}
+OPTIONAL = ("resumed", "test")  # of a run that was not resumed with other options; from a file beside the record
+assert set(KINDS) <= {field.name for field in fields(RunRecord)}
 
 
-def chosen_alike(one: object, other: object) -> bool:
-    """Whether two values of an option are the same; an option that an earlier version lacks is as if it were None."""
+def chosen_alike(value: object, second: object) -> bool:
+    """Whether two values of an option are the same; an option that a run lacks is as if it were None."""
     missing = (None, "None", "none")
-    return one == other or (one in missing and other in missing)
+    return value == second or (value in missing and second in missing)
 
 
 def group_by_variant(ledgers: Iterable[RunRecord]) -> dict[str, dict[int, RunRecord]]:
@@ -293,8 +298,8 @@ def group_by_variant(ledgers: Iterable[RunRecord]) -> dict[str, dict[int, RunRec
     for ledger in readable:
         variant = spellings.setdefault((ledger.recipe, *sorted(pieces(ledger.variant))), ledger.variant)
         seeds = groups.setdefault(f"{ledger.recipe}/{variant}" if several else variant, {})
-        other = seeds.get(ledger.seed)
-        if other is None or (_has_ended(ledger) and not _has_ended(other)):
+        twin = seeds.get(ledger.seed)
+        if twin is None or (_has_ended(ledger) and not _has_ended(twin)):
             seeds[ledger.seed] = ledger
     return {name: dict(sorted(seeds.items())) for name, seeds in groups.items()}
 

@@ -74,10 +74,10 @@ class VariantScaling:
 
     def predicted_word(self, lower_is_better: bool = True) -> str:
         """``better`` or ``worse`` if the interval of the predicted difference excludes zero, else ``undecided``."""
-        one = self.difference
-        if one is None or math.isnan(one.low) or one.low <= 0 <= one.high:
+        interval = self.difference
+        if interval is None or math.isnan(interval.low) or interval.low <= 0 <= interval.high:
             return "undecided"
-        return "better" if (one.value < 0) == lower_is_better else "worse"
+        return "better" if (interval.value < 0) == lower_is_better else "worse"
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class ScaleResult:
     @property
     def lowest_loss(self) -> float:
         """The lowest mean that was measured, which bounds the irreducible term."""
-        return min(point.mean for one in self.variants for point in one.points)
+        return min(point.mean for variant in self.variants for point in variant.points)
 
     def as_data(self) -> dict[str, Any]:
         """As a JSON document; NaN stays NaN."""
@@ -106,8 +106,8 @@ class ScaleResult:
 
         return asdict(self) | {
             "variants": [
-                asdict(one) | {"as_predicted": one.as_predicted, "predicted": one.predicted_word()}
-                for one in self.variants
+                asdict(variant) | {"as_predicted": variant.as_predicted, "predicted": variant.predicted_word()}
+                for variant in self.variants
             ]
         }
 
@@ -244,7 +244,11 @@ def _change_by_doubling(sizes: Sequence[SizeAnswer], index: int, seeds: Sequence
 def _late_slope(ours: RunRecord, theirs: RunRecord, goal: str) -> float | None:
     """The slope of the difference of two runs over log2 of the step; None with fewer than two late validations."""
     figures = [
-        {int(each["step"]): number(each[goal]) for each in run.validations if goal in each and each.get("step")}
+        {
+            int(validation["step"]): number(validation[goal])
+            for validation in run.validations
+            if goal in validation and validation.get("step")
+        }
         for run in (ours, theirs)
     ]
     steps = sorted(set(figures[0]) & set(figures[1]))

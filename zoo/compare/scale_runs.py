@@ -14,7 +14,7 @@ from zoo.compare.comparison_folder import Record, read_ledgers
 from zoo.compare.plan import Arm, Comparison, Fits, InvalidVariant, Point
 from zoo.compare.prepare_runs import PreparedRuns, check_comparison
 from zoo.compare.scale_result import LEAST_RATIO, LEAST_SIZES, ScaleResult, SizeAnswer, scale_result
-from zoo.compare.tuning_runs import Cost, total_cost
+from zoo.compare.tuning_runs import TuningCost, total_cost
 from zoo.compare.verdict import answer
 from zoo.errors import UsageError
 
@@ -50,7 +50,7 @@ def parse_scale(texts: Sequence[str], varied: Sequence[variants.Factor]) -> list
             raise UsageError(f"--scale {text!r}: a value occurs twice.")
     keys = [factor.key for factor in factors]
     for factor in factors:
-        if factor.key in [other.key for other in varied] or keys.count(factor.key) > 1:
+        if factor.key in [varying.key for varying in varied] or keys.count(factor.key) > 1:
             raise UsageError(f"--scale {factor.key}: an option either varies or makes the size, and once.")
         if len(factor.values) != len(factors[0].values):
             raise UsageError(
@@ -119,19 +119,19 @@ def heads_of_one_width(recipe: Point, point: Point, words: Sequence[str]) -> tup
 
     Raises UsageError where a width is no multiple of it.
     """
-    one, other = (each.config["model"].get("init_args", {}) for each in (recipe, point))
+    recipe_options, options = (configuration.config["model"].get("init_args", {}) for configuration in (recipe, point))
     if not uses_mup(point) or any(word.startswith("--model.heads=") for word in words):
         return ()
-    sizes = [each.get(name) for each in (one, other) for name in ("dim", "heads")]
-    if not all(isinstance(each, int) and each > 0 for each in sizes) or one["dim"] == other["dim"]:
+    sizes = [side.get(name) for side in (recipe_options, options) for name in ("dim", "heads")]
+    if not all(isinstance(size, int) and size > 0 for size in sizes) or recipe_options["dim"] == options["dim"]:
         return ()
-    width = one["dim"] // one["heads"]
-    if other["dim"] % width:
+    width = recipe_options["dim"] // recipe_options["heads"]
+    if options["dim"] % width:
         raise UsageError(
-            f"--scale: with muP all heads have one width, {width} in this recipe, and dim={other['dim']} is no "
+            f"--scale: with muP all heads have one width, {width} in this recipe, and dim={options['dim']} is no "
             "multiple of it.\nTake multiples, or name the heads: --scale heads=2,3,4"
         )
-    return (f"--model.heads={other['dim'] // width}",)
+    return (f"--model.heads={options['dim'] // width}",)
 
 
 def uses_mup(point: Point) -> bool:
@@ -159,16 +159,16 @@ def align_variants(prepared: Sequence[PreparedRuns]) -> list[PreparedRuns]:
 
     Raises UsageError if the baseline alone remains.
     """
-    by_size = [{variants.variant_text(arm.variant): arm for arm in one.arms} for one in prepared]
-    first, *others = by_size
-    common = [name for name in first if all(name in other for other in others)]
+    by_size = [{variants.variant_text(arm.variant): arm for arm in ready.arms} for ready in prepared]
+    first_size, *others = by_size
+    common = [name for name in first_size if all(name in size for size in others)]
     missing = sorted({name for size in by_size for name in size} - set(common))
     if len(common) < 2:
         raise UsageError(f"no variant can be built at all sizes: {', '.join(missing)} cannot at some.")
     invalid = tuple(InvalidVariant(name, "some size cannot have it") for name in missing)
     return [
-        replace(one, arms=tuple(size[name] for name in common), invalid=invalid)
-        for one, size in zip(prepared, by_size, strict=True)
+        replace(ready, arms=tuple(size[name] for name in common), invalid=invalid)
+        for ready, size in zip(prepared, by_size, strict=True)
     ]
 
 
@@ -248,9 +248,11 @@ def answer_scale(home: Path, record: Record, goal: str, at: str) -> ScaleResult 
     if not record.scale:
         return None
     sizes = []
-    for label, names, each in size_records(home, record):
-        ledgers = read_ledgers(each.folders, each.budget)
-        sizes.append(SizeAnswer(label, answer(ledgers, each.baseline, goal, at, each.tuned, (), each.varied), names))
+    for label, names, at_size in size_records(home, record):
+        ledgers = read_ledgers(at_size.folders, at_size.budget)
+        sizes.append(
+            SizeAnswer(label, answer(ledgers, at_size.baseline, goal, at, at_size.tuned, (), at_size.varied), names)
+        )
     return scale_result(sizes, [*map(str, record.scale.get("notes", ())), *_tuning_notes(record)])
 
 
@@ -259,5 +261,5 @@ def _tuning_notes(record: Record) -> list[str]:
     costs = [cost for size in record.scale["sizes"] if (cost := total_cost(size.get("tuning") or {})) is not None]
     if not costs:
         return []
-    total = Cost(sum(c.runs for c in costs), sum(c.steps for c in costs), sum(c.seconds for c in costs))
+    total = TuningCost(sum(c.runs for c in costs), sum(c.steps for c in costs), sum(c.seconds for c in costs))
     return [f"Tuning at all sizes took {total}."]

@@ -62,14 +62,14 @@ def sentences(answer: Answer, result: ScaleResult) -> list[str]:
     """Whether each difference survives scale, as the largest size shows."""
     largest, verdicts = result.sizes[-1], {row.variant: row.verdict.word for row in answer.rows}
     lines = [f"Sizes {join_words(result.sizes[:-1], 8)} were fitted; {largest} was predicted from them and measured."]
-    for one in result.variants[1:]:
-        if one.reason or one.expected is None:
-            lines.append(f"{one.label}: no law ({one.reason}).")
+    for variant in result.variants[1:]:
+        if variant.reason or variant.expected is None:
+            lines.append(f"{variant.label}: no law ({variant.reason}).")
             continue
-        words = (one.predicted_word(answer.lower_is_better), verdicts.get(one.variant, "not measured"))
+        words = (variant.predicted_word(answer.lower_is_better), verdicts.get(variant.variant, "not measured"))
         check = {True: "; the difference is inside of its prediction", False: "; the difference is outside of its "
-                 "prediction", None: ""}[one.as_predicted]  # fmt: skip
-        lines.append(f"{one.label}: predicted {words[0]}, measured {words[1]}{check}.")
+                 "prediction", None: ""}[variant.as_predicted]  # fmt: skip
+        lines.append(f"{variant.label}: predicted {words[0]}, measured {words[1]}{check}.")
     return lines + list(result.notes)
 
 
@@ -77,13 +77,13 @@ def _prediction(answer: Answer, result: ScaleResult) -> Section:
     places = prose.places(answer)
     rows = [
         [
-            one.label, _interval(one.expected, places), format_fixed(one.measured, places, sign=True),
-            {True: "inside", False: "outside", None: one.reason}[one.as_predicted], _slope(one, places),
+            variant.label, _interval(variant.expected, places), format_fixed(variant.measured, places, sign=True),
+            {True: "inside", False: "outside", None: variant.reason}[variant.as_predicted], _slope(variant, places),
         ]
-        for one in result.variants[1:]
+        for variant in result.variants[1:]
     ]  # fmt: skip
     text = " ".join(sentences(answer, result))
-    if any(one.by_doubling for one in result.variants):
+    if any(variant.by_doubling for variant in result.variants):
         text += (
             " Per doubling: how the difference changes with each doubling of the steps, in the second half of training."
         )
@@ -110,8 +110,12 @@ def _laws(result: ScaleResult) -> Section:
         else " One seed: no intervals."
     )
     rows = [
-        [one.label, _interval(one.exponent, 3, sign=False), crossing_text(one.crossing) if one.crossing else one.reason]
-        for one in result.variants
+        [
+            variant.label,
+            _interval(variant.exponent, 3, sign=False),
+            crossing_text(variant.crossing) if variant.crossing else variant.reason,
+        ]
+        for variant in result.variants
     ]
     return Section("Laws of loss and compute", text, ["variant", "exponent α", "crosses the baseline at FLOPs"], rows)
 
@@ -119,13 +123,13 @@ def _laws(result: ScaleResult) -> Section:
 def _by_size(answer: Answer, result: ScaleResult) -> Section:
     places, rows = prose.places(answer), []
     for size in result.sizes:
-        for one in result.variants:
-            point = next((point for point in one.points if point.size == size), None)
+        for variant in result.variants:
+            point = next((point for point in variant.points if point.size == size), None)
             if point is None:
                 continue
             pair = () if point.pair is None else prose.difference_and_interval(answer, point.pair)
             figure = format_fixed(point.mean, places)
-            rows.append([size, one.label, format_compute(point.compute), figure, " ".join(pair)])
+            rows.append([size, variant.label, format_compute(point.compute), figure, " ".join(pair)])
     headings = ["size", "variant", "FLOPs", prose.goal(answer), f"difference, {prose.BETWEEN}"]
     text = (
         f"Differences are paired by seed at each size, and their intervals are for each size alone; {result.sizes[-1]} "
@@ -137,10 +141,10 @@ def _by_size(answer: Answer, result: ScaleResult) -> Section:
 def _interval(interval: Interval | None, places: int, sign: bool = True) -> str:
     if interval is None:
         return ""
-    value, low, high = (format_fixed(each, places, sign) for each in (interval.value, interval.low, interval.high))
+    value, low, high = (format_fixed(end, places, sign) for end in (interval.value, interval.low, interval.high))
     return value if math.isnan(interval.low) else f"{value} [{low}, {high}]"
 
 
-def _slope(one: VariantScaling, places: int) -> str:
-    pair = one.by_doubling
+def _slope(variant: VariantScaling, places: int) -> str:
+    pair = variant.by_doubling
     return "" if pair is None else _interval(Interval(pair.mean, *pair.bounds), places)

@@ -54,8 +54,8 @@ def fit_laws(compute: Floats, losses: Floats) -> Laws:
         return _best_laws(x, losses, np.zeros_like(lowest))
     spread = np.maximum(losses.max(axis=(-1, -2))[..., None] - lowest, 1e-9)
     floors = np.maximum(np.concatenate([lowest - GAPS * spread, np.zeros_like(lowest)], -1), 0.0)
-    first = _best_laws(x, losses, floors)
-    gap = lowest - first.irreducible[..., None]  # searched again between its neighbours
+    coarse = _best_laws(x, losses, floors)
+    gap = lowest - coarse.irreducible[..., None]  # searched again between its neighbours
     return _best_laws(x, losses, np.maximum(lowest - gap * (GAPS[1] / GAPS[0]) ** np.linspace(-1, 1, 17), 0.0))
 
 
@@ -72,7 +72,7 @@ def _best_laws(x: Floats, losses: Floats, floors: Floats) -> Laws:
     height = mean_z - slope * mean_x
     errors = np.exp(height[..., None] + slope[..., None] * centred) - reducible
     best = (errors**2).sum((-1, -2)).argmin(-1)[..., None]  # (..., 1)
-    slope, height = (np.take_along_axis(each, best[..., None], -2)[..., 0, :] for each in (slope, height))
+    slope, height = (np.take_along_axis(estimate, best[..., None], -2)[..., 0, :] for estimate in (slope, height))
     floor = np.take_along_axis(floors, best, -1)[..., 0]
     return Laws(floor, height - slope * middle, -slope)
 
@@ -190,9 +190,9 @@ class LawBootstrap:
         inside = np.flatnonzero((lows <= 0) & (highs >= 0))
         if not len(inside):
             return Crossing(value, None, None, False, (low, high))
-        first, last = inside[0], inside[-1]
+        start, last = inside[0], inside[-1]
         return Crossing(
-            value, None if first == 0 else float(grid[first - 1]),
+            value, None if start == 0 else float(grid[start - 1]),
             None if last == POINTS - 1 else float(grid[last + 1]), True, (low, high),
         )  # fmt: skip
 

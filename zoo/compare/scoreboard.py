@@ -13,21 +13,21 @@ from typing import Any
 import numpy as np
 
 from zoo import console
-from zoo.compare import across_tasks, outcome, prose, sequential, table
-from zoo.compare.across_tasks import NO_ESTIMATE, Estimate, Floats
+from zoo.compare import across_tasks, prose, sequential, table
+from zoo.compare.across_tasks import NO_ESTIMATE, BootstrapEstimate, Floats
 from zoo.compare.looks import Look
 from zoo.compare.number_format import NONE, format_fixed, format_probability, join_words, strict_values
 from zoo.compare.outcomes import other_failures
 from zoo.compare.paired_tests import ASSUMPTIONS, PairedTestPlan
 from zoo.compare.statistics import ALPHA, Verdict, holm_adjust
-from zoo.compare.verdict import Answer, Row
+from zoo.compare.verdict import EXIT_CODES, Answer, VariantRow, best_outcome
 from zoo.errors import UsageError
 
 FIXED = PairedTestPlan("permutation", ALPHA)
 
 
 @dataclass(frozen=True)
-class Task:
+class RecipeTask:
     """The answer of one recipe's comparison, and what each of its variants is called in all recipes:
     folder's name → ``RMSNorm``.
     """
@@ -40,7 +40,7 @@ class Task:
         """The recipe's name."""
         return self.answer.recipe
 
-    def row(self, name: str) -> Row | None:
+    def row(self, name: str) -> VariantRow | None:
         """The variant's row; None where this recipe lacks it."""
         return next((row for row in self.answer.rows if self.names.get(row.variant) == name), None)
 
@@ -53,8 +53,8 @@ class OverallRow:
     """
 
     name: str
-    improvement: Estimate
-    score: Estimate
+    improvement: BootstrapEstimate
+    score: BootstrapEstimate
     p: float
     adjusted: float
     verdict: Verdict
@@ -67,7 +67,7 @@ class OverallRow:
 class Scoreboard:
     """The baseline's row and those of the variants, by P(improvement); ``plan`` says how they are tested."""
 
-    tasks: tuple[Task, ...]
+    tasks: tuple[RecipeTask, ...]
     baseline: str
     rows: tuple[OverallRow, ...]
     plan: PairedTestPlan = FIXED
@@ -85,7 +85,9 @@ class Scoreboard:
         return tuple(f"{task.recipe}: {error}" for task in self.tasks for error in task.answer.comparability_errors)
 
 
-def make_scoreboard(tasks: Sequence[Task], plan: PairedTestPlan = FIXED, commands: Sequence[str] = ()) -> Scoreboard:
+def make_scoreboard(
+    tasks: Sequence[RecipeTask], plan: PairedTestPlan = FIXED, commands: Sequence[str] = ()
+) -> Scoreboard:
     """The scoreboard of variants whose baseline is the same in all recipes. Raises UsageError where it is not."""
     baselines = {task.recipe: task.names[task.answer.baseline] for task in tasks}
     if len(set(baselines.values())) > 1:
@@ -94,7 +96,7 @@ def make_scoreboard(tasks: Sequence[Task], plan: PairedTestPlan = FIXED, command
     baseline = next(iter(baselines.values()))
     names = dict.fromkeys(name for task in tasks for name in task.names.values() if name != baseline)
     differences = {name: _differences(tasks, name, plan) for name in names}
-    tested = {name: _p_value(each, plan) for name, each in differences.items() if not _refusal(tasks, name)}
+    tested = {name: _p_value(by_task, plan) for name, by_task in differences.items() if not _refusal(tasks, name)}
     adjusted = dict(zip(tested, holm_adjust(list(tested.values()), list(tested)), strict=True))
     rows = [_overall_row(tasks, baseline, Verdict("baseline", "baseline"))]
     for name in names:
@@ -107,13 +109,13 @@ def make_scoreboard(tasks: Sequence[Task], plan: PairedTestPlan = FIXED, command
     return Scoreboard(tuple(tasks), baseline, tuple(rows), plan, commands=tuple(commands))
 
 
-def common_seeds(task: Task, name: str) -> list[int]:
+def common_seeds(task: RecipeTask, name: str) -> list[int]:
     """The seeds that a variant has in common with the baseline, by number; none where the recipe lacks it."""
     row = task.row(name)
     return sorted(set(row.figures) & set(task.answer.base.figures)) if row else []
 
 
-def _scores(task: Task, name: str, seeds: Sequence[int]) -> tuple[Floats, Floats]:
+def _scores(task: RecipeTask, name: str, seeds: Sequence[int]) -> tuple[Floats, Floats]:
     """Scores of which only the order counts, of a variant and the baseline."""
     row = task.row(name)
     assert row is not None
@@ -122,11 +124,11 @@ def _scores(task: Task, name: str, seeds: Sequence[int]) -> tuple[Floats, Floats
     return ours, across_tasks.rank_scores([base[seed] for seed in seeds], lower)
 
 
-def _differences(tasks: Sequence[Task], name: str, plan: PairedTestPlan) -> list[Floats]:
+def _differences(tasks: Sequence[RecipeTask], name: str, plan: PairedTestPlan) -> list[Floats]:
     """By task, what the variant is better by at each seed that it shares with the baseline."""
     seeds = [plan.sort_seeds(common_seeds(task, name)) for task in tasks]
-    return [across_tasks.improvements(*_scores(task, name, each)) for task, each in zip(tasks, seeds, strict=True)
-            if each]  # fmt: skip
+    return [across_tasks.improvements(*_scores(task, name, numbers)) for task, numbers in zip(tasks, seeds, strict=True)
+            if numbers]  # fmt: skip
 
 
 def _p_value(differences: Sequence[Floats], plan: PairedTestPlan) -> float:
@@ -140,7 +142,7 @@ def _side(differences: Sequence[Floats]) -> str:
     return "better" if math.fsum(across_tasks.sequence_over_tasks(differences)) > 0 else "worse"
 
 
-def _refusal(tasks: Sequence[Task], name: str) -> Verdict | None:
+def _refusal(tasks: Sequence[RecipeTask], name: str) -> Verdict | None:
     """Why there is no verdict over all tasks; None where there is one."""
     for task in tasks:
         row, base = task.row(name), task.answer.base
@@ -164,13 +166,13 @@ def _judge(differences: Sequence[Floats], adjusted: float, level: float) -> Verd
     if adjusted <= level:
         side = _side(differences)
         return Verdict(side, f"{side} over {over}")
-    if not any(each.any() for each in differences):
+    if not any(by_task.any() for by_task in differences):
         return Verdict("not distinguishable", f"identical over {over}")
     return Verdict("not distinguishable", f"not distinguishable over {over}")
 
 
 def _overall_row(
-    tasks: Sequence[Task], name: str, verdict: Verdict, p: float = math.nan, adjusted: float = math.nan
+    tasks: Sequence[RecipeTask], name: str, verdict: Verdict, p: float = math.nan, adjusted: float = math.nan
 ) -> OverallRow:
     """A variant's estimates over the tasks: none where a recipe lacks it or refuses a verdict."""
     scores, pairs, failed = {}, [], 0
@@ -180,9 +182,9 @@ def _overall_row(
             continue
         failed += len(row.failures)
         base = task.answer.base.figures
-        each = across_tasks.normalise([row.figures[s] for s in seeds], [base[s] for s in seeds],
+        relative = across_tasks.normalise([row.figures[s] for s in seeds], [base[s] for s in seeds],
                                       task.answer.lower_is_better)  # fmt: skip
-        scores[task.recipe] = {} if each is None else dict(zip(seeds, each.tolist(), strict=True))
+        scores[task.recipe] = {} if relative is None else dict(zip(seeds, relative.tolist(), strict=True))
         pairs.append(_scores(task, name, seeds))
     complete = len(pairs) == len(tasks) and all(len(ours) for ours, _ in pairs)
     improvement = score = NO_ESTIMATE
@@ -190,7 +192,9 @@ def _overall_row(
         ours, theirs = zip(*pairs, strict=True)
         improvement = across_tasks.bootstrap_improvement(ours, theirs)
     if complete and all(scores.values()):
-        score = across_tasks.bootstrap_interquartile_mean([np.array(list(each.values())) for each in scores.values()])
+        score = across_tasks.bootstrap_interquartile_mean(
+            [np.array(list(by_seed.values())) for by_seed in scores.values()]
+        )
     return OverallRow(name, improvement, score, p, adjusted, verdict, scores, sum(len(o) for o, _ in pairs), failed)
 
 
@@ -278,11 +282,11 @@ def overall_cells(board: Scoreboard) -> tuple[list[str], list[list[str]]]:
     return headings, rows
 
 
-def estimate_text(estimate: Estimate, places: int) -> str:
+def estimate_text(estimate: BootstrapEstimate, places: int) -> str:
     """``0.68 [0.60, 0.76]``; the value alone without an interval, a dash without a value."""
     if not _is_defined(estimate):
         return NONE
-    value, low, high = (format_fixed(each, places) for each in estimate)
+    value, low, high = (format_fixed(end, places) for end in estimate)
     return value if math.isnan(estimate.low) else f"{value} [{low}, {high}]"
 
 
@@ -336,10 +340,10 @@ def as_csv(board: Scoreboard) -> str:
 
 def as_json(board: Scoreboard) -> str:
     """The whole scoreboard with all digits as strict JSON, the answer of every recipe included."""
-    word = outcome.outcome_of(board.words)
+    word = best_outcome(board.words)
     content: dict[str, Any] = {
         "format": 1, "question": question(board), "answer": sentences(board), "baseline": board.baseline,
-        "outcome": word, "exit_code": outcome.EXIT_CODES[word], "commands": board.commands,
+        "outcome": word, "exit_code": EXIT_CODES[word], "commands": board.commands,
         "test": {"name": "sign flips over tasks" if board.plan.test == "permutation" else board.plan.test,
                  "assumes": ASSUMPTIONS[board.plan.test], "level": board.plan.level, "correction": "Holm"},
         "looks": [asdict(look) for look in board.looks],
@@ -355,7 +359,7 @@ def as_json(board: Scoreboard) -> str:
     return console.as_json(strict_values(content), indent=2, allow_nan=False) + "\n"
 
 
-def _is_defined(estimate: Estimate) -> bool:
+def _is_defined(estimate: BootstrapEstimate) -> bool:
     return not math.isnan(estimate.value)
 
 

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from zoo.compare import comparison_folder, scoreboard
-from zoo.compare.charts import Chart, IntervalRow, clip_name, draw_intervals
+from zoo.compare.charts import IntervalRow, ReportChart, clip_name, draw_intervals
 from zoo.compare.report import render, write_files
 from zoo.compare.scoreboard import Scoreboard
 from zoo.config.run_folder import slug
-from zoo.console import printable
 from zoo.errors import UsageError
 from zoo.io import atomic_files, limits
 
@@ -23,7 +22,7 @@ TEMPLATE = "scoreboard.html"
 
 
 @dataclass(frozen=True)
-class Member:
+class ScoreboardMember:
     """One recipe's comparison: its folder, and by variant (a folder's name) what all recipes call it."""
 
     folder: Path
@@ -35,15 +34,15 @@ def scoreboard_path(root: Path, recipes: Sequence[str], title: str) -> Path:
     return root / comparison_folder.FOLDER / slug("+".join(recipes)) / title
 
 
-def save_members(home: Path, members: Sequence[Member], command: str) -> None:
+def save_members(home: Path, members: Sequence[ScoreboardMember], command: str) -> None:
     """Write recipes.json, with folders relative to it."""
     home.mkdir(parents=True, exist_ok=True)
-    comparisons = [{"folder": os.path.relpath(each.folder, home), "names": dict(each.names)} for each in members]
+    comparisons = [{"folder": os.path.relpath(member.folder, home), "names": dict(member.names)} for member in members]
     content = {"format": FORMAT, "comparisons": comparisons, "command": command}
     atomic_files.write_json(home / FILE, content, end="\n")
 
 
-def load_members(home: Path) -> tuple[list[Member], str] | None:
+def load_members(home: Path) -> tuple[list[ScoreboardMember], str] | None:
     """The comparisons of a scoreboard and its command; None for any other folder. Raises UsageError if damaged."""
     path = home / FILE
     if not path.is_file():
@@ -51,8 +50,11 @@ def load_members(home: Path) -> tuple[list[Member], str] | None:
     try:
         content: Any = limits.read_json(path)
         members = [
-            Member(Path(os.path.normpath(home / each["folder"])), {str(k): str(v) for k, v in each["names"].items()})
-            for each in content["comparisons"]
+            ScoreboardMember(
+                Path(os.path.normpath(home / comparison["folder"])),
+                {str(k): str(v) for k, v in comparison["names"].items()},
+            )
+            for comparison in content["comparisons"]
         ]
         return members, str(content["command"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -66,16 +68,11 @@ def write_report(board: Scoreboard, reports: Mapping[str, Path], folder: Path) -
     """
     charts = draw_charts(board)
     links = {recipe: os.path.relpath(place / "comparison.html", folder) for recipe, place in reports.items()}
-    content: dict[str, bytes] = {
-        "scoreboard.md": printable(scoreboard.as_markdown(board), lines=True).encode(),
-        "scoreboard.csv": printable(scoreboard.as_csv(board), lines=True).encode(),
-        "scoreboard.json": scoreboard.as_json(board).encode(),
-        "scoreboard.html": printable(page(board, charts, links), lines=True).encode(),
-    }
-    return write_files(content, charts, folder)
+    texts = {"md": scoreboard.as_markdown(board), "csv": scoreboard.as_csv(board), "json": scoreboard.as_json(board)}
+    return write_files("scoreboard", texts | {"html": page(board, charts, links)}, charts, folder)
 
 
-def page(board: Scoreboard, charts: Sequence[Chart], links: Mapping[str, str]) -> str:
+def page(board: Scoreboard, charts: Sequence[ReportChart], links: Mapping[str, str]) -> str:
     """The scoreboard as one HTML page that needs nothing from elsewhere; ``links`` lead to the recipes' reports."""
     return render(
         TEMPLATE, board=board, question=scoreboard.question(board), sentences=scoreboard.sentences(board),
@@ -84,7 +81,7 @@ def page(board: Scoreboard, charts: Sequence[Chart], links: Mapping[str, str]) -
     )  # fmt: skip
 
 
-def draw_charts(board: Scoreboard) -> list[Chart]:
+def draw_charts(board: Scoreboard) -> list[ReportChart]:
     """P(improvement) of every variant, and the normalised score of every run."""
     rows = [row for row in board.rows if row.name != board.baseline and not math.isnan(row.improvement.value)]
     charts = []

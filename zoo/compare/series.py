@@ -23,7 +23,7 @@ FORMAT, TRIES = 1, 100
 
 
 @dataclass(frozen=True)
-class Entry:
+class SeriesEntry:
     """One comparison of a series: its folder, its variants, what it may spend, and those that it decided."""
 
     comparison: str
@@ -37,14 +37,14 @@ class Series:
     """The comparisons of a series of ``tries`` variants, in their order."""
 
     tries: int = TRIES
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[SeriesEntry, ...] = ()
 
     @property
     def used(self) -> int:
         """The number of variants that were tried."""
         return sum(len(entry.variants) for entry in self.entries)
 
-    def entry(self, comparison: str, variants: Sequence[str]) -> Entry:
+    def entry(self, comparison: str, variants: Sequence[str]) -> SeriesEntry:
         """The entry of a comparison with what it may spend; that of before, if it has the same variants.
 
         Raises UsageError if the series has not so many tries left.
@@ -61,9 +61,9 @@ class Series:
         previous = self.entries[-1] if self.entries else None
         whole = previous is not None and set(previous.decided) == set(previous.variants)
         level = ALPHA * len(variants) / self.tries + (previous.level if previous is not None and whole else 0.0)
-        return Entry(comparison, tuple(variants), level)
+        return SeriesEntry(comparison, tuple(variants), level)
 
-    def with_entry(self, entry: Entry, decided: Sequence[str]) -> Series:
+    def with_entry(self, entry: SeriesEntry, decided: Sequence[str]) -> Series:
         """With an entry added or changed to what it has decided by now."""
         new = replace(entry, decided=tuple(decided))
         same = [index for index, old in enumerate(self.entries)
@@ -85,8 +85,10 @@ def load_series(path: Path, tries: int | None = None) -> Series:
         if content["format"] != FORMAT:
             raise ValueError(f"format {content['format']!r}")
         entries = tuple(
-            Entry(str(one["comparison"]), _names(one["variants"]), float(one["level"]), _names(one["decided"]))
-            for one in content["entries"]
+            SeriesEntry(
+                str(entry["comparison"]), _names(entry["variants"]), float(entry["level"]), _names(entry["decided"])
+            )
+            for entry in content["entries"]
         )
         series = Series(int(content["tries"]), entries)
         if not 0 <= series.used <= series.tries or not all(0 < entry.level <= ALPHA * (1 + 1e-9) for entry in entries):

@@ -10,11 +10,12 @@ from pathlib import Path
 from zoo import console, recipe_files, registry
 from zoo.cli.tables import is_terminal
 from zoo.command_line import ParsedOptions
-from zoo.compare import comparison_folder, looks, outcome, run_comparison, scoreboard, scoreboard_folder, variants
+from zoo.compare import comparison_folder, error_budget, looks, run_comparison, scoreboard, scoreboard_folder, variants
 from zoo.compare.plan import Arm, Comparison
-from zoo.compare.scoreboard import Scoreboard, Task
-from zoo.compare.scoreboard_folder import Member
+from zoo.compare.scoreboard import RecipeTask, Scoreboard
+from zoo.compare.scoreboard_folder import ScoreboardMember
 from zoo.compare.variants import Choice
+from zoo.compare.verdict import EXIT_CODES, best_outcome
 from zoo.errors import UsageError
 from zoo.registry import suggest
 
@@ -35,7 +36,7 @@ def check_recipes(options: ParsedOptions) -> None:
     """Raise UsageError for words that name no recipe, for one that is named twice, and for options of one recipe."""
     for index, word in enumerate(options.words):
         if recipe_files.packaged_recipe(word) is None and not Path(word).is_file():
-            hint = suggest(word, [one.name for one in recipe_files.recipes()])
+            hint = suggest(word, [recipe.name for recipe in recipe_files.recipes()])
             before = options.words[index - 1]
             also = f"one recipe at a time, or several: after {before!r}, " if index else ""
             raise UsageError(
@@ -62,7 +63,10 @@ def run(options: ParsedOptions, comparison: Comparison) -> int:
     finished, code = run_comparison.run_comparisons(options, comparisons)
     if len(finished) < len(comparisons):  # a dry run, or runs of other shards are missing
         return code
-    members = [Member(one.place, {arm.name: variant_name(arm, comparison) for arm in one.arms}) for one in finished]
+    members = [
+        ScoreboardMember(result.place, {arm.name: variant_name(arm, comparison) for arm in result.arms})
+        for result in finished
+    ]
     recipes = [member.folder.parents[1].name for member in members]
     home = scoreboard_folder.scoreboard_path(Path(options.get("runs")), recipes, comparison.title)
     command = run_comparison.command_line(options)
@@ -73,7 +77,7 @@ def run(options: ParsedOptions, comparison: Comparison) -> int:
 
 def variant_name(arm: Arm, comparison: Comparison) -> str:
     """What a variant is called in all recipes: the value if one option varies, else ``norm=RMSNorm,ffn=MLP``."""
-    choices = [Choice(one.key, part_name(one)) for one in sorted(arm.variant, key=lambda choice: choice.key)]
+    choices = [Choice(choice.key, part_name(choice)) for choice in sorted(arm.variant, key=lambda choice: choice.key)]
     if len(comparison.vary) == 1 and len(choices) == 1:
         return choices[0].value
     return variants.variant_text(tuple(choices))
@@ -99,7 +103,9 @@ def answer_folder(folder: Path, options: ParsedOptions) -> int | None:
     return show(members, command, options, folder, Path(options.get("out")) if options.get("out") else None)
 
 
-def show(members: Sequence[Member], command: str, options: ParsedOptions, home: Path, place: Path | None) -> int:
+def show(
+    members: Sequence[ScoreboardMember], command: str, options: ParsedOptions, home: Path, place: Path | None
+) -> int:
     """Answer every recipe's comparison, print the scoreboard, and write all reports if ``place`` is set."""
     from zoo.compare import report, tensorboard_summary
 
@@ -109,8 +115,8 @@ def show(members: Sequence[Member], command: str, options: ParsedOptions, home: 
         if record is None:
             raise UsageError(f"{member.folder} is no folder of a comparison any more. Run the command again: {command}")
         record = replace(record, at=options.get("at") or record.at)
-        answer, own_place = run_comparison.look_and_record(record, options, member.folder)
-        tasks.append(Task(answer, member.names))
+        answer, own_place = error_budget.look_and_record(record, options, member.folder)
+        tasks.append(RecipeTask(answer, member.names))
         if place is not None:
             report.write_report(answer, own_place)
             tensorboard_summary.write_summary(own_place, answer)
@@ -124,30 +130,30 @@ def show(members: Sequence[Member], command: str, options: ParsedOptions, home: 
     if place is not None:
         write_reports(board, options, reports, Path(options.get("out") or place), home)
     if options.get("exit_code"):
-        return outcome.EXIT_CODES[outcome.outcome_of(board.words)]
+        return EXIT_CODES[best_outcome(board.words)]
     return 1 if board.comparability_errors else 0
 
 
-def look_at_scoreboard(tasks: Sequence[Task], home: Path, command: str) -> Scoreboard:
+def look_at_scoreboard(tasks: Sequence[RecipeTask], home: Path, command: str) -> Scoreboard:
     """The scoreboard with what earlier looks at it have left to spend; records the look.
 
     The test over all tasks has an error probability of its own, which all looks at it share.
     """
-    first = scoreboard.make_scoreboard(tasks)
-    seeds = {row.name: _seeds(tasks, row.name) for row in first.rows}
+    first_board = scoreboard.make_scoreboard(tasks)
+    seeds = {row.name: _seeds(tasks, row.name) for row in first_board.rows}
     goal = ", ".join(f"{task.recipe} {task.answer.goal}" for task in tasks)
-    with run_comparison.hold_lock(home / looks.FILE):
+    with error_budget.hold_lock(home / looks.FILE):
         past = looks.load_looks(home, seeds, beside=scoreboard_folder.same_recipes(home))
-        question = looks.Question(goal, first.baseline, tasks[0].answer.at, None, "permutation")
+        question = looks.Question(goal, first_board.baseline, tasks[0].answer.at, None, "permutation")
         look = past.next_look(question, seeds)
         board = scoreboard.make_scoreboard(tasks, past.plan(look), [command])
         new = past.with_look(look, {row.name: row.verdict.word for row in board.rows[1:]})
         if new != past:
-            run_comparison.save_or_warn(home, lambda: looks.save_looks(home, new))
+            error_budget.save_or_warn(home, lambda: looks.save_looks(home, new))
     return replace(board, looks=new.looks)
 
 
-def _seeds(tasks: Sequence[Task], name: str) -> tuple[int, ...]:
+def _seeds(tasks: Sequence[RecipeTask], name: str) -> tuple[int, ...]:
     return tuple(sorted({seed for task in tasks for seed in scoreboard.common_seeds(task, name)}))
 
 
@@ -155,15 +161,15 @@ def write_reports(
     board: Scoreboard, options: ParsedOptions, reports: Mapping[str, Path], place: Path, home: Path
 ) -> None:
     """Write the scoreboard's report and its part of TensorBoard, and print where all reports are."""
-    from zoo.compare import scoreboard_events
+    from zoo.compare import tensorboard_summary
     from zoo.compare.tensorboard_command import link
 
     out = run_comparison.output_stream(options)
     files = scoreboard_folder.write_report(board, reports, place)
-    scoreboard_events.write_summary(home, board)
+    tensorboard_summary.write_scoreboard(home, board)
     page = next(file for file in files if file.suffix == ".html")
     print(f"\nreport  {page}", file=out)
     for recipe, folder in reports.items():
         print(f"        {recipe}: {folder / 'comparison.html'}", file=out)
     print(f"look    zoo tensorboard {home}", file=out)
-    print(f"        {link(pinned=scoreboard_events.pinned_tags(board))}", file=out)
+    print(f"        {link(pinned=tensorboard_summary.pinned_scores(board))}", file=out)

@@ -293,7 +293,7 @@ def holm_adjust(values: Sequence[float], families: Sequence[Hashable] | None = N
     order = sorted((index for index, p in enumerate(values) if not math.isnan(p)), key=lambda index: values[index])
     adjusted, largest = [math.nan] * len(values), 0.0
     for rank, index in enumerate(order):
-        remaining = len({members[other] for other in order[rank:]})
+        remaining = len({members[later] for later in order[rank:]})
         largest = max(largest, min(1.0, remaining * values[index]))
         adjusted[index] = largest
     return adjusted

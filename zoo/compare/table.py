@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 from zoo import console
-from zoo.compare import learning_rates, outcome, prose, scale_table
+from zoo.compare import learning_rates, prose, scale_table
 from zoo.compare.number_format import (
     NONE,
     format_duration,
@@ -21,7 +21,7 @@ from zoo.compare.number_format import (
     strict_values,
 )
 from zoo.compare.paired_tests import ASSUMPTIONS
-from zoo.compare.verdict import Answer, Row
+from zoo.compare.verdict import EXIT_CODES, Answer, VariantRow
 from zoo.console import format_bytes, printable
 from zoo.logging.cost_measures import MEASURES
 
@@ -108,8 +108,8 @@ def as_json(answer: Answer) -> str:
         "late_choices": answer.late_choices,
         "flags": [asdict(flag) for flag in answer.flags],
         "commands": answer.commands,
-        "outcome": outcome.outcome(answer),
-        "exit_code": outcome.EXIT_CODES[outcome.outcome(answer)],
+        "outcome": answer.outcome,
+        "exit_code": EXIT_CODES[answer.outcome],
         "test": {
             "name": answer.plan.test,
             "assumes": ASSUMPTIONS[answer.plan.test],
@@ -156,7 +156,7 @@ RECORD = (
 )  # fmt: skip
 
 
-def record(answer: Answer, row: Row) -> dict[str, Any]:
+def record(answer: Answer, row: VariantRow) -> dict[str, Any]:
     """A variant as flat named values, those of RECORD."""
     pair = row.pair
     values = (
@@ -240,12 +240,18 @@ def align_columns(
     result = []
     for number, line in enumerate(lines):
         ends = ((line[0], widths[0]), (line[-1], spare - widths[0]))
-        first, last = (textwrap.wrap(cell, wide) or [""] for cell, wide in ends)
-        for part, (left, right) in enumerate(itertools.zip_longest(first, last, fillvalue="")):
+        label_lines, last = (textwrap.wrap(cell, wide) or [""] for cell, wide in ends)
+        for part, (left, right) in enumerate(itertools.zip_longest(label_lines, last, fillvalue="")):
             middle = line[1:-1] if part == 0 else [""] * (len(line) - 2)
             cells = [cell.ljust(wide) for cell, wide in zip([left, *middle], widths[:-1], strict=True)]
             result.append(_apply_style("  ".join([*cells, right]).rstrip(), _style(styles, number)))
     return result
+
+
+def plain_columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """A line per row, of columns as wide as their longest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def _stacked_rows(lines: Sequence[Sequence[str]], width: int, styles: Sequence[str]) -> list[str]:

@@ -109,9 +109,9 @@ def _capture_output(last: deque[str]) -> Iterator[None]:
             os.close(handle)
 
 
-def _free_port(first: int = 6006, tries: int = 100) -> int:
+def _free_port(lowest: int = 6006, tries: int = 100) -> int:
     """The first free port from TensorBoard's usual one on."""
-    for port in range(first, first + tries):
+    for port in range(lowest, lowest + tries):
         if not port_problem(port, HOST):
             return port
-    raise UsageError(f"no free port between {first} and {first + tries}. Choose one: --port PORT")
+    raise UsageError(f"no free port between {lowest} and {lowest + tries}. Choose one: --port PORT")

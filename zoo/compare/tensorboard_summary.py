@@ -11,6 +11,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from zoo.compare import comparison_folder
 from zoo.compare.variant_names import short_names
@@ -20,9 +21,13 @@ from zoo.console import printable
 from zoo.errors import UsageError
 from zoo.logging import run_state
 
+if TYPE_CHECKING:
+    from zoo.compare.scoreboard import OverallRow, Scoreboard
+
 NAME = "tensorboard"
 PINNED = ("val/loss", "train/loss", "val_by_tokens/loss")  # where no run says what it measures
 MOST = 6  # pinned charts
+TAG = "scoreboard"
 SCOREBOARD_TAGS = ("scoreboard/all tasks", "scoreboard/P(improvement)")  # of comparisons over several recipes
 COLUMNS = 110  # characters of a line: TensorBoard's Text does not wrap
 
@@ -33,12 +38,8 @@ def write_summary(home: Path, answer: Answer) -> list[str]:
     Into a folder of the comparison's own. Returns the names of the figures, the headline first.
     """
     from zoo.compare import table
-    from zoo.logging.event_files import Events
 
-    folder = home / NAME
-    shutil.rmtree(folder, ignore_errors=True)  # an earlier answer of the same comparison
-    writer = Events(str(folder))
-    writer.add_text("comparison", wrap_markdown(printable(table.as_markdown(answer), lines=True)), 0)
+    folder, writer = _start_summary(home, "comparison", table.as_markdown(answer))
     figures = [answer.goal, *(answer.base.others or {})]
     writer.add_custom_scalars(
         {
@@ -62,6 +63,45 @@ def write_summary(home: Path, answer: Answer) -> list[str]:
         # the row of HParams that the runs of the variant share
         write_row(folder / f"{index}-{slug(row.variant)[:60]}", f"{run.variant} ({run.recipe})", choices, scalars)
     return figures
+
+
+def _start_summary(home: Path, tag: str, markdown: str) -> tuple[Path, Any]:
+    """The folder of a summary and its writer, with a text in it and nothing of an earlier answer."""
+    from zoo.logging.event_files import Events
+
+    folder = home / NAME
+    shutil.rmtree(folder, ignore_errors=True)
+    writer = Events(str(folder))
+    writer.add_text(tag, wrap_markdown(printable(markdown, lines=True)), 0)
+    return folder, writer
+
+
+def write_scoreboard(home: Path, board: Scoreboard) -> None:
+    """Write the scoreboard for TensorBoard: its table as text, and a run per variant with its scores as scalars and
+    its name as hyperparameter, so that Scalars and HParams show a row per variant and a column per task.
+    """
+    from zoo.compare import scoreboard
+
+    folder, writer = _start_summary(home, TAG, scoreboard.as_markdown(board))
+    writer.close()
+    for row in board.rows:
+        values = {f"{TAG}/{name}": value for name, value in scores(board, row).items()}
+        choices = {"variant": row.name, "verdict": row.verdict.word}
+        write_row(folder / (slug(row.name) or "variant"), row.name, choices, values)
+
+
+def scores(board: Scoreboard, row: OverallRow) -> dict[str, float]:
+    """The figures of a variant by what they are: the mean score in every task, the score over all, P(improvement)."""
+    means = {recipe: sum(by_seed.values()) / len(by_seed) for recipe, by_seed in row.scores.items() if by_seed}
+    improvement = 0.5 if row.name == board.baseline else row.improvement.value
+    values = {**means, "all tasks": row.score.value, "P(improvement)": improvement}
+    return {name: value for name, value in values.items() if math.isfinite(value)}
+
+
+def pinned_scores(board: Scoreboard) -> tuple[str, ...]:
+    """The charts that the link pins: the score over all tasks, P(improvement), then the figure of every task."""
+    goals = dict.fromkeys(f"val/{task.answer.goal}" for task in board.tasks)
+    return (*SCOREBOARD_TAGS, *goals)[:MOST]
 
 
 def write_row(folder: Path, group: str, choices: Mapping[str, str], scalars: Mapping[str, float]) -> None:
@@ -97,8 +137,8 @@ def pinned_tags(goal: str, goals: Iterable[str]) -> tuple[str, ...]:
 
 def headline_tags(folder: Path) -> tuple[str, ...]:
     """The charts to pin for all runs below a folder: the headlines of their tasks, then their other figures."""
-    first = {path.parents[2]: path for path in sorted(folder.rglob(run_state.LEDGER))}  # one run per recipe
-    goals = [list(run_state.read_record(path.parent).get("goals") or ()) for path in first.values()]
+    examples = {path.parents[2]: path for path in sorted(folder.rglob(run_state.LEDGER))}  # one run per recipe
+    goals = [list(run_state.read_record(path.parent).get("goals") or ()) for path in examples.values()]
     headlines = [name for names in goals for name in names[:1]]
     others = [name for names in goals for name in names[1:]]
     tags = [f"val/{name}" for name in (*headlines, *others)] + [f"val_by_tokens/{name}" for name in headlines]
@@ -156,7 +196,7 @@ def _labels(record: comparison_folder.Record) -> tuple[dict[str, str], tuple[str
     """What the tables call each variant, by its folder's name, and the charts to pin."""
     names: Sequence[str] = list(dict.fromkeys(run.parent.name for run in record.folders))
     ledgers = comparison_folder.read_ledgers(record.folders)
-    goals = list(next((each.goals for each in ledgers if each.goals), {}))
+    goals = list(next((run.goals for run in ledgers if run.goals), {}))
     try:
         result = answer(ledgers, record.baseline, record.goal)
         labels = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -31,12 +31,12 @@ def tuning_seeds(seeds: Sequence[int], count: int = 1) -> list[int]:
 def sweep_rates(text: str, varied: Sequence[Factor]) -> Factor:
     """The option and values of ``--tune model.lr=1e-3,3e-3``. Raises UsageError if invalid or a varied option."""
     try:
-        one = parse_factor(text)
+        factor = parse_factor(text)
     except UsageError as error:
         raise UsageError(str(error).replace("--vary", "--tune")) from error
-    if one.key in [other.key for other in varied]:
-        raise UsageError(f"--tune {one.key}: it is a varied option (--vary) and cannot be tuned for each variant.")
-    return one
+    if factor.key in [varying.key for varying in varied]:
+        raise UsageError(f"--tune {factor.key}: it is a varied option (--vary) and cannot be tuned for each variant.")
+    return factor
 
 
 def trials(arm: Arm, sweep: Factor, fits: Fits) -> list[tuple[Choice, Arm]]:
@@ -45,7 +45,7 @@ def trials(arm: Arm, sweep: Factor, fits: Fits) -> list[tuple[Choice, Arm]]:
 
 
 @dataclass(frozen=True)
-class Cost:
+class TuningCost:
     """What tuning took: runs, their optimizer steps, and their seconds of training without validation."""
 
     runs: int
@@ -65,7 +65,7 @@ class TunedVariant:
     figures: Mapping[str, float]  # NaN where all seeds failed
     failures: Mapping[str, int]
     edge: bool  # whether it is the smallest or the largest of several numbers
-    cost: Cost
+    cost: TuningCost
 
 
 @dataclass(frozen=True)
@@ -79,33 +79,35 @@ class Tuning:
     @property
     def sentences(self) -> dict[str, str]:
         """By new variant name a sentence about its value; it begins with the option's name."""
-        return {name: self._sentence(one) for name, one in self.variants.items()}
+        return {name: self._sentence(variant) for name, variant in self.variants.items()}
 
-    def _sentence(self, one: TunedVariant) -> str:
+    def _sentence(self, variant: TunedVariant) -> str:
         seeds = f"seed{'s' * (len(self.seeds) > 1)} {join_words([*map(str, self.seeds)])}"
-        failing = [f"{value} ({count} of {len(self.seeds)})" for value, count in one.failures.items() if count]
+        failing = [f"{value} ({count} of {len(self.seeds)})" for value, count in variant.failures.items() if count]
         pieces = [
-            f"{self.option.rpartition('.')[2]} {one.value}, best of {len(one.figures)} on validation with {seeds}",
-            *(["at the edge of the grid (a better one may lie beyond)"] if one.edge else []),
+            f"{self.option.rpartition('.')[2]} {variant.value}, best of {len(variant.figures)} on validation "
+            f"with {seeds}",
+            *(["at the edge of the grid (a better one may lie beyond)"] if variant.edge else []),
             *([f"runs failed with {join_words(failing)}"] if failing else []),
-            f"found in {one.cost}",
+            f"found in {variant.cost}",
         ]
         return ", ".join(pieces)
 
     def as_data(self) -> dict[str, Any]:
         """As a JSON document; a figure that does not exist is null."""
         variants = {
-            name: asdict(one) | {"figures": {v: f if math.isfinite(f) else None for v, f in one.figures.items()}}
-            for name, one in self.variants.items()
+            name: asdict(variant)
+            | {"figures": {v: f if math.isfinite(f) else None for v, f in variant.figures.items()}}
+            for name, variant in self.variants.items()
         }
         return {"option": self.option, "seeds": list(self.seeds), "variants": variants}
 
 
-def total_cost(tuning: Mapping[str, Any]) -> Cost | None:
+def total_cost(tuning: Mapping[str, Any]) -> TuningCost | None:
     """The cost of a sweep in the form of `Tuning.as_data`, over all variants; None for none."""
-    costs = [one["cost"] for one in tuning.get("variants", {}).values()]
+    costs = [variant["cost"] for variant in tuning.get("variants", {}).values()]
     names = ("runs", "steps", "seconds")
-    return Cost(*(sum(cost[name] for cost in costs) for name in names)) if costs else None
+    return TuningCost(*(sum(cost[name] for cost in costs) for name in names)) if costs else None
 
 
 def tune_variants(
@@ -128,8 +130,8 @@ def tune_variants(
         scores = {
             value: [score(run, goal, "last" if at == "test" else at) for run in runs] for value, runs in records.items()
         }
-        failures = {value: sum(map(math.isnan, each)) for value, each in scores.items()}
-        means = {value: _mean(each) for value, each in scores.items()}
+        failures = {value: sum(map(math.isnan, by_seed)) for value, by_seed in scores.items()}
+        means = {value: _mean(by_seed) for value, by_seed in scores.items()}
         best = min(means, key=lambda value: (failures[value], math.isnan(means[value]), means[value]))
         if math.isnan(means[best]):
             raise ZooError(
@@ -137,12 +139,12 @@ def tune_variants(
             )
         winner = next(trial for choice, trial in several if choice.value == best)
         winners.append(winner)
-        runs = [run for each in records.values() for run in each]
-        first = next((run for run in runs if run.goals), runs[0])
-        sign = -1 if first.goals.get(_goal(first, goal)) == "max" else 1
+        runs = [run for of_value in records.values() for run in of_value]
+        example = next((run for run in runs if run.goals), runs[0])
+        sign = -1 if example.goals.get(_goal(example, goal)) == "max" else 1
         variants[winner.name] = TunedVariant(
             best, {value: sign * mean for value, mean in means.items()}, failures, is_at_edge(best, list(means)),
-            Cost(len(runs), sum(run.steps for run in runs), _sum([number(run.cost.get("seconds")) for run in runs])),
+            TuningCost(len(runs), sum(run.steps for run in runs), _sum(number(r.cost.get("seconds")) for r in runs)),
         )  # fmt: skip
     return winners, Tuning(sweep.key, tuple(seeds), variants)
 
@@ -150,7 +152,7 @@ def tune_variants(
 def is_at_edge(value: str, values: Sequence[str]) -> bool:
     """Whether a value is the smallest or the largest of several numbers; False for values that are no numbers."""
     try:
-        numbers = [float(each) for each in values]
+        numbers = [float(text) for text in values]
     except ValueError:
         return False
     return len(set(numbers)) > 1 and float(value) in (min(numbers), max(numbers))
@@ -175,7 +177,7 @@ def _mean(values: Sequence[float]) -> float:
     return sum(finite) / len(finite) if finite else math.nan
 
 
-def _sum(values: Sequence[float]) -> float:
+def _sum(values: Iterable[float]) -> float:
     return sum(value for value in values if not math.isnan(value))
 
 

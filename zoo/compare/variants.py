@@ -87,7 +87,7 @@ def spell_value(key: str, value: str) -> str:
 def parse_factors(texts: Sequence[str]) -> tuple[Factor, ...]:
     """The factors of all ``--vary`` options. Raises UsageError for an option that occurs twice."""
     result = [parse_factor(text) for text in texts]
-    keys = [one.key for one in result]
+    keys = [factor.key for factor in result]
     for key in keys:
         if keys.count(key) > 1:
             raise UsageError(f"{key!r} varies twice: write all its values into one --vary.")
@@ -146,7 +146,7 @@ def parse_baseline(text: str, varied: Sequence[Factor]) -> Variant:
 
 
 def _key(name: str, varied: Sequence[Factor], text: str) -> str:
-    keys = [one.key for one in varied]
+    keys = [factor.key for factor in varied]
     fits = [key for key in keys if key == name or key.endswith(f".{name}")]
     if len(fits) != 1:
         last = [key.rpartition(".")[2] for key in keys]
@@ -164,20 +164,23 @@ def design_variants(varied: Sequence[Factor], base: Variant, design: str | None)
         raise UsageError(f"no design {design!r}.{registry.suggest(design, DESIGNS)} There are: {', '.join(DESIGNS)}")
     if design == "one-at-a-time":
         return [base, *_single(varied, base)]
-    count = math.prod(len(one.values) for one in varied)
+    count = math.prod(len(factor.values) for factor in varied)
     if design is None and count > MANY:
-        sizes, fewer = " x ".join(str(len(one.values)) for one in varied), sum(len(one.values) for one in varied)
+        sizes, fewer = (
+            " x ".join(str(len(factor.values)) for factor in varied),
+            sum(len(factor.values) for factor in varied),
+        )
         raise UsageError(
             f"{sizes} = {count} variants. Run them all: --design grid\n"
             f"Vary one option at a time from the baseline, {fewer} variants: --design one-at-a-time"
         )
-    return [base, *itertools.product(*(one.choices() for one in varied))]
+    return [base, *itertools.product(*(factor.choices() for factor in varied))]
 
 
 def _single(varied: Sequence[Factor], base: Variant) -> Iterator[Variant]:
-    for one in varied:
-        for choice in one.choices():
-            yield (*(unchanged for unchanged in base if unchanged.key != one.key), choice)
+    for factor in varied:
+        for choice in factor.choices():
+            yield (*(unchanged for unchanged in base if unchanged.key != factor.key), choice)
 
 
 def variant_text(variant: Variant) -> str:

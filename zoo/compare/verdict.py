@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from zoo.compare.factorial import Effect, grid_contrasts
 from zoo.compare.fairness import (
@@ -47,10 +47,26 @@ if TYPE_CHECKING:
     from zoo.compare.scale_result import ScaleResult
 
 Seeds = Mapping[int, RunRecord]
+Outcome = Literal["better", "worse", "as good as", "undecided", "not comparable"]
+EXIT_CODES: dict[Outcome, int] = {  # of `zoo compare --exit-code`
+    "better": 10, "worse": 11, "as good as": 12, "undecided": 13, "not comparable": 14,
+}  # fmt: skip
+
+
+def best_outcome(words: Iterable[str]) -> Outcome:
+    """The best that the words of some verdicts show: better, as good as; else undecided, if any is; else worse.
+
+    "not comparable" if no variant may be compared, or there is none.
+    """
+    comparable = {word for word in words if word != "not comparable"}
+    for word in ("better", "as good as"):
+        if word in comparable:
+            return word
+    return "not comparable" if not comparable else "worse" if comparable == {"worse"} else "undecided"
 
 
 @dataclass(frozen=True)
-class Row:
+class VariantRow:
     """One variant. ``figures`` are the headline by seed, NaN if the run failed; ``others`` mean and sd of other goals.
 
     ``mean`` and ``sd`` are over the seeds that the baseline has too, and NaN where one of them failed: those of the
@@ -117,7 +133,7 @@ class Answer:
     unit: str
     baseline: str
     varied: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[VariantRow, ...]
     flags: tuple[Flag, ...]
     runs: Mapping[str, Seeds]
     tests: int
@@ -133,7 +149,7 @@ class Answer:
     scaling: ScaleResult | None = None  # of --scale; the rows are then those of the largest size
 
     @property
-    def base(self) -> Row:
+    def base(self) -> VariantRow:
         """The baseline's row."""
         return self.rows[0]
 
@@ -141,6 +157,11 @@ class Answer:
     def comparability_errors(self) -> tuple[str, ...]:
         """The sentences of the fatal flags; `zoo compare` exits with 1 if there are any."""
         return tuple(flag.sentence for flag in self.flags if flag.fatal)
+
+    @property
+    def outcome(self) -> Outcome:
+        """What is shown of the variants, in one word."""
+        return best_outcome(row.verdict.word for row in self.rows[1:])
 
     @property
     def seeds(self) -> int:
@@ -171,7 +192,7 @@ def answer(
     everything = list(ledgers)
     groups = group_by_variant(everything)
     if not groups:
-        raise UsageError(next((each.problem for each in everything), "there is no run to compare") + ".")
+        raise UsageError(next((run.problem for run in everything), "there is no run to compare") + ".")
     base = _baseline(groups, baseline)
     headline, direction = _goal(groups, base, goal)
     parse_moment(at)
@@ -210,29 +231,29 @@ def answer(
         contrasts = grid_contrasts(names, cells, tuple(choices[base].values()), shared)
     tested = compare_samples(samples | contrasts, plan, outcome_p)
     judged = judge_all({name: tested[name] for name in samples | contrasts}, lower, plan)
-    tests = sum(not math.isnan(one.adjusted) for one in tested.values())
+    tests = sum(not math.isnan(result.adjusted) for result in tested.values())
     tested |= {name: plan.earlier[name][1] for name in samples if judged[name].earlier}
     labels = _labels(groups, names, base)
     rows = []
     for name, runs in groups.items():
-        one, outcome = tested.get(name, NOT_TESTED), outcomes.get(name)
+        paired, outcome = tested.get(name, NOT_TESTED), outcomes.get(name)
         paired_figures = [figure for seed, figure in figures[name].items() if name == base or seed in figures[base]]
         mean, sd = _mean_unless_failed(paired_figures or [*figures[name].values()])
         verdict = _verdict(name, base, judged, findings)
         if outcome is not None:
-            other = other_failures((failures[name], failures[base]))
+            cause = other_failures((failures[name], failures[base]))
             verdict = (
-                Verdict("no verdict", f"runs {other}: no verdict") if other
-                else judge_outcomes(outcome, one.adjusted, tests, plan.level)
+                Verdict("no verdict", f"runs {cause}: no verdict") if cause
+                else judge_outcomes(outcome, paired.adjusted, tests, plan.level)
             )  # fmt: skip
         ours, theirs = samples.get(name, ((), ()))
         rows.append(
-            Row(
+            VariantRow(
                 variant=name, label=labels[name], choices=choices[name],
-                figures=figures[name], mean=mean, sd=sd, pair=one.pair, adjusted=one.adjusted,
-                equivalent=one.equivalent, verdict=verdict, cost=_cost(runs), kernel=_kernels(runs),
-                differences={seed: mine - other for seed, mine, other in zip(common.get(name, ()), ours, theirs,
-                                                                             strict=False)},
+                figures=figures[name], mean=mean, sd=sd, pair=paired.pair, adjusted=paired.adjusted,
+                equivalent=paired.equivalent, verdict=verdict, cost=_cost(runs), kernel=_kernels(runs),
+                differences={seed: mine - base_figure for seed, mine, base_figure
+                             in zip(common.get(name, ()), ours, theirs, strict=False)},
                 unfinished=tuple(s for s in runs if s not in figures[name]),
                 unpaired=tuple(s for s in figures[name] if name != base and s not in figures[base]),
                 tuned=(tuned or {}).get(name, ""), others=_others(runs, headline, at), failures=failures[name],
@@ -241,10 +262,10 @@ def answer(
         )  # fmt: skip
     rows.sort(key=lambda row: (row.variant != base, _rank(row, direction)))
     recipes = dict.fromkeys(run.recipe for runs in groups.values() for run in runs.values())
-    first = next(iter(groups[base].values()))
+    first_run = next(iter(groups[base].values()))
     notes = [*_failure_flags(rows, groups), *_missing_seed_flags(rows, headline)]
     return Answer(
-        join_words([*recipes]), headline, lower, at, first.unit, base, names, tuple(rows),
+        join_words([*recipes]), headline, lower, at, first_run.unit, base, names, tuple(rows),
         (*findings, *notes), groups, tests, tuple(commands), plan=plan,
         effects=tuple(Effect(name, tested[name], judged[name]) for name in contrasts),
     )  # fmt: skip
@@ -263,12 +284,10 @@ def _mean_unless_failed(figures: Sequence[float]) -> tuple[float, float]:
 
 
 def _with_settings(groups: Mapping[str, Seeds]) -> dict[str, dict[int, RunRecord]]:
-    """The same runs with settings of training among their choices, if all of them record their configuration."""
-    if not all(run.config for runs in groups.values() for run in runs.values() if run.goals):
-        return {name: dict(runs) for name, runs in groups.items()}
+    """The same runs with settings of training among their choices."""
     return {
         name: {seed: replace(run, choices={n: v if n in run.choices else setting_value_text(v)
-                                           for n, v in all_options(run).items()}) if run.config else run
+                                           for n, v in all_options(run).items()})
                for seed, run in runs.items()}
         for name, runs in groups.items()
     }  # fmt: skip
@@ -298,12 +317,12 @@ def _baseline(groups: Mapping[str, Seeds], requested: str | None) -> str:
 
 def _goal(groups: Mapping[str, Seeds], base: str, requested: str | None) -> tuple[str, str]:
     runs = groups[base].values()
-    first = next((run for run in runs if run.goals), next(iter(runs)))  # one that failed may have none
-    comparable = [run for runs in groups.values() for run in runs.values() if shared_goals([first, run])]
-    goals = shared_goals([first, *comparable]) or first.goals
+    first_run = next((run for run in runs if run.goals), next(iter(runs)))  # one that failed may have none
+    comparable = [run for runs in groups.values() for run in runs.values() if shared_goals([first_run, run])]
+    goals = shared_goals([first_run, *comparable]) or first_run.goals
     name = next(iter(goals)) if requested is None else requested.removeprefix("val/")
     if name not in goals:
-        who = "the metrics that all variants have" if name in first.goals else base
+        who = "the metrics that all variants have" if name in first_run.goals else base
         raise UsageError(
             f"--goal {requested!r} is none of {who}.{suggest(name, goals)} There are: {join_words([*goals], 8)}."
         )
@@ -329,7 +348,7 @@ def _varied_choices(
     names = dict.fromkeys(name for runs in groups.values() for run in runs.values() for name in run.choices)
     tuned_options = _tuned_options(tuned)
     values = {name: {_value_or_none(runs, name) for runs in groups.values()} for name in names}
-    values["model"] = values.get("model", set()) - {NONE}  # records of zoo 0.1 do not say
+    values["model"] = values.get("model", set()) - {NONE}  # a run that crashed before its first record does not say
     if len(values["model"]) > 1:  # what one task lacks is part of the choice of the task
         values = {name: of_name - {NONE} for name, of_name in values.items()}
     return tuple(
@@ -339,7 +358,7 @@ def _varied_choices(
 
 
 def _value_or_none(runs: Seeds, name: str) -> str:
-    """An option's value as text; None and an option that an earlier version lacks are the same."""
+    """An option's value as text; None and an option that a run lacks are the same."""
     value = _choice(runs, name)
     return NONE if chosen_alike(value, None) else describe_values(value)
 
@@ -403,28 +422,28 @@ def _others(runs: Seeds, goal: str, at: str) -> dict[str, tuple[float, float]]:
     }
 
 
-def _rank(row: Row, direction: str) -> tuple[int, float]:
+def _rank(row: VariantRow, direction: str) -> tuple[int, float]:
     """Sorting key, small for good: failed runs, then the paired difference, else the mean."""
     figure = row.mean if math.isnan(row.pair.mean) else row.pair.mean
     value = math.inf if math.isnan(figure) else figure if direction == "min" else -figure
     return len(row.failures) if math.isnan(figure) else 0, value
 
 
-def _failure_flags(rows: Sequence[Row], groups: Mapping[str, Seeds]) -> list[Flag]:
+def _failure_flags(rows: Sequence[VariantRow], groups: Mapping[str, Seeds]) -> list[Flag]:
     """Which runs failed, with the step and the cause that the first of a variant recorded."""
     result = []
     for row in rows:
         if not row.failures:
             continue
-        first = next((run.outcome for seed, run in groups[row.variant].items() if seed in row.failures), {})
-        cause = f" ({first['cause']})" if first.get("cause") else ""
+        outcome = next((run.outcome for seed, run in groups[row.variant].items() if seed in row.failures), {})
+        cause = f" ({outcome['cause']})" if outcome.get("cause") else ""
         seeds = " ".join(f"s{seed}" for seed in row.failures)
         sentence = f"{failure_text(row.failures, len(row.figures))}: {row.label} {seeds}{cause}"
         result.append(Flag(sentence, False, "diverged" if row.diverged else "failed", (row.variant,)))
     return result
 
 
-def _missing_seed_flags(rows: Sequence[Row], goal: str) -> list[Flag]:
+def _missing_seed_flags(rows: Sequence[VariantRow], goal: str) -> list[Flag]:
     """The variants that lack seeds of the baseline, with the baseline's mean over those that both have."""
     base, result = rows[0], []
     for row in rows[1:]:

@@ -38,7 +38,7 @@ Status = Literal["trains", "refused", "BROKEN"]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CombinationOutcome:
     """What became of one combination, and the sentence where it does not train."""
 
     status: Status
@@ -48,7 +48,7 @@ class Verdict:
         return f"{self.status}: {self.sentence}" if self.sentence else self.status
 
 
-TRAINS = Verdict("trains")
+TRAINS = CombinationOutcome("trains")
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Cell:
 
     task: str
     parts: tuple[Part | None, ...]
-    verdict: Verdict
+    verdict: CombinationOutcome
 
 
 def import_classes(part: Part) -> Any:
@@ -84,7 +84,7 @@ def tasks() -> dict[str, Any]:
     }
 
 
-def attempt(task: type[Task], parts: Mapping[str, Any]) -> Verdict:
+def attempt(task: type[Task], parts: Mapping[str, Any]) -> CombinationOutcome:
     """Build a task of these classes, one for each kind that is named, and train it for a few steps."""
     options = SIZES | OPTIONS.get(task.__name__, {}) | dict(parts)
     with torch.random.fork_rng([]):
@@ -92,14 +92,14 @@ def attempt(task: type[Task], parts: Mapping[str, Any]) -> Verdict:
         try:
             module: Any = task(**task.small_sizes(options), **options)  # type: ignore[arg-type]
         except UsageError as refusal:
-            return Verdict("refused", str(refusal))
+            return CombinationOutcome("refused", str(refusal))
         except (Exception, SystemExit) as error:  # a part of a plugin may raise anything
-            return Verdict("BROKEN", f"{describe_error(error)}, while it is built")
+            return CombinationOutcome("BROKEN", f"{describe_error(error)}, while it is built")
         try:
             complaint = fault(module)
         except (Exception, SystemExit) as error:
             complaint = f"{describe_error(error)}, in training"
-    return Verdict("BROKEN", complaint) if complaint else TRAINS
+    return CombinationOutcome("BROKEN", complaint) if complaint else TRAINS
 
 
 def fault(task: Task) -> str:
@@ -160,7 +160,7 @@ def partners(kind: str, cls: type) -> list[dict[str, str]]:
     for part in (part for other in registry.STACK_KINDS if other != kind for part in registry.parts(other)):
         loaded = import_classes(part)
         broken = isinstance(loaded, str)
-        verdict = Verdict("BROKEN", loaded) if broken else attempt(CausalLM, {kind: cls, part.kind: loaded})
+        verdict = CombinationOutcome("BROKEN", loaded) if broken else attempt(CausalLM, {kind: cls, part.kind: loaded})
         results.append({"kind": part.kind, "name": part.name, "status": verdict.status, "sentence": verdict.sentence})
     return results
 
@@ -179,7 +179,7 @@ def layer_cells() -> Iterator[Cell]:
             for name, task in everywhere.items():
                 absent = [problem for problem in (task, loaded) if isinstance(problem, str)]
                 if absent:
-                    verdict = Verdict("BROKEN", absent[0])
+                    verdict = CombinationOutcome("BROKEN", absent[0])
                 else:
                     verdict = attempt(task, {"depth": 2, "overrides": [Override(layers="first", **{kind: loaded})]})
                 yield Cell(name, (part,), verdict)
@@ -199,5 +199,5 @@ def cells(kinds: Iterable[str]) -> Iterator[Cell]:
         classes = {kind: loaded[part] for kind, part in zip(kinds, combination, strict=True) if part}
         for name, task in everywhere.items():
             absent = [problem for problem in (task, *classes.values()) if isinstance(problem, str)]
-            verdict = Verdict("BROKEN", absent[0]) if absent else attempt(task, classes)
+            verdict = CombinationOutcome("BROKEN", absent[0]) if absent else attempt(task, classes)
             yield Cell(name, combination, verdict)

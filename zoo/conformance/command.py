@@ -24,7 +24,7 @@ def description_is_light(subject: CommandSubject) -> None:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=env)
     require("Traceback" not in done.stderr, f"its module cannot be imported: {done.stderr[-300:]}")
-    message = f"its module imports {done.stderr.strip()}: name a function with `runs`, or import inside `run`."
+    message = f"its module imports {done.stderr.strip()}: import it inside the method that needs it."
     require(not done.stderr.strip(), message)
     require(not done.stdout, f"importing its module prints {done.stdout[:80]!r}: say nothing on import.")
 

@@ -15,7 +15,7 @@ from zoo.io import atomic_files
 from zoo.registry import Part
 
 if TYPE_CHECKING:
-    from zoo.conformance.combinations import Cell, Verdict
+    from zoo.conformance.combinations import Cell, CombinationOutcome
 
 SIGN = "<!-- written by: "
 INTRODUCTION = """\
@@ -82,7 +82,7 @@ def matrix_page(
     """The table as Markdown: each sentence stands once, at the end, under the number that the cells show."""
     from zoo.conformance.combinations import PATIENCE
 
-    sentences: dict[Verdict, int] = {}
+    sentences: dict[CombinationOutcome, int] = {}
     mixed, computed, layers = list(mixed), list(computed), list(layers)
     tasks = list(dict.fromkeys(cell.task for cell in mixed))
     tables = [_table(mixed, ["attention", "position"], (1, 0, 2), sentences)]
@@ -104,11 +104,13 @@ def matrix_page(
     ) + "\n"  # fmt: skip
 
 
-def _table(cells: list[Cell], headings: list[str], order: tuple[int, int, int], sentences: dict[Verdict, int]) -> str:
+def _table(
+    cells: list[Cell], headings: list[str], order: tuple[int, int, int], sentences: dict[CombinationOutcome, int]
+) -> str:
     """Two kinds in the rows and one in the columns, which stand in the cells' parts at the places ``order``."""
     choices = [list(dict.fromkeys(cell.parts[place] for cell in cells)) for place in order]
     names = [_names(choice) for choice in choices]
-    verdicts: dict[tuple[Part | None, ...], list[Verdict]] = {}
+    verdicts: dict[tuple[Part | None, ...], list[CombinationOutcome]] = {}
     for cell in cells:
         verdicts.setdefault(tuple(cell.parts[place] for place in order), []).append(cell.verdict)
     rows = [headings + [names[2][column] for column in choices[2]]]
@@ -120,9 +122,9 @@ def _table(cells: list[Cell], headings: list[str], order: tuple[int, int, int], 
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def _layer_table(cells: list[Cell], sentences: dict[Verdict, int]) -> str:
+def _layer_table(cells: list[Cell], sentences: dict[CombinationOutcome, int]) -> str:
     """A row for each part of one layer, with its kind."""
-    verdicts: dict[Part, list[Verdict]] = {}
+    verdicts: dict[Part, list[CombinationOutcome]] = {}
     for cell in cells:
         if (part := cell.parts[0]) is not None:
             verdicts.setdefault(part, []).append(cell.verdict)
@@ -140,20 +142,20 @@ def _names(choice: list[Part | None]) -> dict[Part | None, str]:
     }
 
 
-def _marks(verdicts: list[Verdict], sentences: dict[Verdict, int]) -> str:
+def _marks(verdicts: list[CombinationOutcome], sentences: dict[CombinationOutcome, int]) -> str:
     """One mark for each task, or one for all."""
     marks = [_mark(verdict, sentences) for verdict in verdicts]
     return marks[0] if len(set(marks)) == 1 else " ".join(marks)
 
 
-def _mark(verdict: Verdict, sentences: dict[Verdict, int]) -> str:
+def _mark(verdict: CombinationOutcome, sentences: dict[CombinationOutcome, int]) -> str:
     if verdict.status == "trains":
         return "✓"
     number = sentences.setdefault(verdict, len(sentences) + 1)
     return f"**BROKEN {number}**" if verdict.status == "BROKEN" else str(number)
 
 
-def _sentence(verdict: Verdict) -> str:
+def _sentence(verdict: CombinationOutcome) -> str:
     text = " ".join(verdict.sentence.split())
     return f"**BROKEN**: {text}" if verdict.status == "BROKEN" else text
 

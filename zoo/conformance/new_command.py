@@ -35,6 +35,7 @@ FIT = {
     "callback": "zoo fit lm-tiny --trainer.callbacks {Class}",
     "command": "zoo {class} --help",
     "family": "zoo import CHECKPOINT OUT",
+    "executor": "zoo compare lm-tiny --vary model.position=rope,alibi --emit {class}",
 }
 BASES = {"family": '", "zoo-pretrained>=0.1'}  # what a package requires for the base class of a kind, after zoo
 FIT_PART = "zoo fit lm-tiny --model.{kind} {Class}"

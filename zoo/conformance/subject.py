@@ -38,6 +38,7 @@ from zoo.tasks.schedule import Schedule
 if TYPE_CHECKING:  # they import Lightning, which takes longer than the checks of a norm
     from lightning.pytorch import Callback
 
+    from zoo.compare.executor import Executor
     from zoo.data.data import Data
     from zoo.tasks.task import Task
 
@@ -406,6 +407,16 @@ class FamilySubject(Unstacked):
 
     def build(self) -> Any:
         """The family."""
+        return self.factory()
+
+
+class ExecutorSubject(Unstacked):
+    """An executor of comparisons."""
+
+    kind = "executor"
+
+    def build(self) -> Executor:
+        """The executor."""
         return self.factory()
 
 

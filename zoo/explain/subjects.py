@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from zoo import recipe_files, registry
-from zoo.compare.measure_model import CostMeter
+from zoo.compare.measure_model import ConfigMeter
 from zoo.config import data_sizes, run_config, yaml_source
 from zoo.config.fit_options import FitOptions
 from zoo.config.layers import MISSING, Node
@@ -83,7 +83,7 @@ def recipe_subject(name: str, settings: Sequence[Any], allow: Sequence[str] = ()
     plan = run_config.make_plan(command, run_config.read_draft(command), run_config.schema())
     config, cls = plan.config, plan.resolved.classes["model"]
     options, notes = dict(config["model"]["init_args"]), list(plan.resolved.notes)
-    origins, meter = dict(plan.resolved.origins), CostMeter(tuple(allow))
+    origins, meter = dict(plan.resolved.origins), ConfigMeter(tuple(allow))
     missing = data_sizes.missing_sizes(cls, options)
     if missing:
         filled, note = _sizes_of_data(meter, config, cls, options)
@@ -139,7 +139,7 @@ def trained_subject(name: str, runs: str, allow: Sequence[str]) -> Subject:
             f"on the first batch of training, in {dtype}, the part farthest from its float64 formula was {worst.name}, "
             f"{worst.part}: {worst.error:.1e} of the largest value; rounding explains {worst.tolerance:.1e}"
         )
-    data = partial(load_data, CostMeter(tuple(allow)), place.config)
+    data = partial(load_data, ConfigMeter(tuple(allow)), place.config)
     return Subject(f"{kind} {name}", task, values, count, True, open_model, notes, numerics, place.config, data)
 
 
@@ -212,7 +212,7 @@ def with_options(words: Sequence[str]) -> list[tuple[str, str, str]] | None:
 
 
 def _sizes_of_data(
-    meter: CostMeter, config: Mapping[str, Any], cls: type[Task], options: Mapping[str, Any]
+    meter: ConfigMeter, config: Mapping[str, Any], cls: type[Task], options: Mapping[str, Any]
 ) -> tuple[dict[str, int], str]:
     """The sizes that the data sets, or small ones and a sentence that says so where the data cannot be prepared."""
     try:
@@ -227,7 +227,7 @@ def _sizes_of_data(
         return small, f"sizes that the data would set are small ones ({sizes}): {reason}"
 
 
-def load_data(meter: CostMeter, config: Mapping[str, Any]) -> Data:
+def load_data(meter: ConfigMeter, config: Mapping[str, Any]) -> Data:
     """The data of a configuration, ready to be read. Raises UsageError where it has none."""
     if not config.get("data"):
         raise UsageError("no data is chosen")

@@ -36,7 +36,7 @@ def read_state(folder: Path) -> State:
 
 
 def has_no_record(folder: Path) -> bool:
-    """Whether a run was finished by a version of zoo that wrote no ledger.json."""
+    """Whether a run was finished and its ledger.json is gone."""
     from zoo.inference.find_run import FINISHED  # here: it needs yaml, which reading records does not
 
     return (folder / FINISHED).is_file() and not (folder / LEDGER).exists()

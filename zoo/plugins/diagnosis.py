@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import functools
 import platform
+from typing import Protocol, TypeVar
 
 from zoo import __version__, registry
 from zoo.errors import PartError, PluginError
 from zoo.plugins import description, discovery
 from zoo.plugins.safe_import import describe_missing, search_working_folder
 from zoo.registry import Part
+
+
+class Described(Protocol):
+    """A part that says itself what is wrong with its description."""
+
+    def problem(self) -> str:
+        """A part of a sentence; empty where nothing is wrong."""
+
+
+DescribedT = TypeVar("DescribedT", bound=Described)
 
 
 def find_part(kind: str, name: str) -> Part:
@@ -41,6 +52,23 @@ def choose_part(kind: str, name: str) -> Part:
             f"Run: pip install -U {part.distribution}"
         )
     return part
+
+
+def build_part(part: Part, base: type[DescribedT]) -> DescribedT:
+    """An object of a part that takes no options. Raises PluginError where its package is at fault."""
+    cls = part.load()
+    if not issubclass(cls, base):
+        raise PluginError(f"{part}: {cls.__name__} is no subclass of {base.__module__}.{base.__qualname__}")
+    try:
+        described = cls()
+        problem = described.problem()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a plugin may call sys.exit() anywhere
+        raise PluginError(f"{part} cannot be made: {type(error).__name__}: {error}") from error
+    if problem:
+        raise PluginError(f"{part}: {problem}")
+    return described
 
 
 def python_mismatch(part: Part) -> str:

@@ -86,7 +86,7 @@ class PrecisionCheck(Callback):
         )
 
 
-class Comparison(NamedTuple):
+class PrecisionComparison(NamedTuple):
     """Relative error of each module's output by name, in the order of computation; of those ``wrong`` by more than
     rounding what they do to exact inputs; the parameters that nothing uses; and each part's error on its own inputs.
     """
@@ -97,7 +97,7 @@ class Comparison(NamedTuple):
     parts: list[PartError]
 
 
-def report_errors(trainer: Trainer, comparison: Comparison) -> None:
+def report_errors(trainer: Trainer, comparison: PrecisionComparison) -> None:
     """Log and warn. Raises UsageError where DDP would wait for the gradient of an unused parameter."""
     errors, wrong, unused, parts = comparison
     scalars = {f"numerics/{name}": value for name, value in errors.items()}
@@ -128,7 +128,7 @@ def dtype_of(trainer: Trainer) -> torch.dtype:
     return torch.bfloat16 if "bf16" in kind else torch.float16 if "16" in kind else torch.float32
 
 
-def compare_with_float64(trainer: Trainer, task: Task, batch: Any) -> Comparison:
+def compare_with_float64(trainer: Trainer, task: Task, batch: Any) -> PrecisionComparison:
     """Each module's output on a batch, in the precision of training, with that of a copy in float64."""
     state = rng_state.capture(task.device)
     with (
@@ -161,7 +161,7 @@ def compare_with_float64(trainer: Trainer, task: Task, batch: Any) -> Comparison
     wrong = {name: errors[name] for name, error in own.items() if not error <= bound}
     eps = torch.finfo(dtype).eps if dtype != torch.float32 else MATMUL_EPS[torch.get_float32_matmul_precision()]
     parts = part_numerics.measure(task.net, exact, calls, dtype, eps)
-    return Comparison(errors, wrong, [f"net.{name}" for name in unused], parts)
+    return PrecisionComparison(errors, wrong, [f"net.{name}" for name in unused], parts)
 
 
 def relative_error(value: Tensor, exact: Tensor) -> float:

@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from zoo.compare.charts import series_look
+from zoo.compare.charts import series_style
 from zoo.errors import UsageError, ZooError
 from zoo.palette import LIGHT
 from zoo.plotting import new_figure, style, text_width, to_image
@@ -62,8 +62,8 @@ def scatter(title: str, names: Sequence[str], groups: Mapping[str, Sequence[int]
                 placed.append(label(figure, axes, names[member], places[member], placed))
     x = float(EDGE)
     for number, (group, members) in enumerate(groups.items()):
-        look = series_look(number)
-        mark: dict[str, Any] = {"color": look.colour, "marker": look.marker, "linestyle": ""}
+        mark_style = series_style(number)
+        mark: dict[str, Any] = {"color": mark_style.colour, "marker": mark_style.marker, "linestyle": ""}
         mark["markeredgecolor"] = LIGHT["paper"]
         axes.plot(x, 46, markersize=9.5, **mark)
         axes.text(x + 10, 46, group, fontsize=12, va="center_baseline")

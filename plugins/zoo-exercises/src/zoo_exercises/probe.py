@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from zoo.compare.measure_model import CostMeter
+from zoo.compare.measure_model import ConfigMeter
 from zoo.data.data import Data
 from zoo.errors import StorageError, UsageError
 from zoo.explain.subjects import Subject, load_data
@@ -385,7 +385,7 @@ def layer_of(name: str) -> str:
 def first_batch(config: Mapping[str, Any], allow: Sequence[str]) -> tuple[Data | None, Any]:
     """The data of a configuration and its first validation batch; None where these cannot be prepared."""
     try:
-        data = load_data(CostMeter(tuple(allow)), config)
+        data = load_data(ConfigMeter(tuple(allow)), config)
         return data, next(iter(data.val_dataloader()))
     except (UsageError, StorageError, OSError, StopIteration):
         return None, None

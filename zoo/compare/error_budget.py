@@ -1,0 +1,228 @@
+"""The verdict over finished runs within its error budget: what earlier looks, a plan of looks, or a series have left.
+
+Every look at a recorded comparison is written into looks.json and journal.jsonl of its folder. Needs no torch.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+from filelock import FileLock
+
+from zoo.command_line import ParsedOptions
+from zoo.compare import comparison_folder, journal, scale_runs, verdict
+from zoo.compare.fairness import Flag
+from zoo.compare.looks import DECISIONS, Alternatives, Looks, Question, load_looks, parse_planned, save_looks
+from zoo.compare.looks import FILE as LOOKS
+from zoo.compare.paired_tests import T_TEST, PairedTestPlan, PairResult
+from zoo.compare.run_records import DECISIVE, RunRecord
+from zoo.compare.series import check_series_file, load_series, save_series
+from zoo.compare.statistics import ALPHA
+from zoo.compare.verdict import Answer
+from zoo.errors import StorageError, UsageError
+
+
+def look_and_record(record: comparison_folder.Record, options: ParsedOptions, home: Path) -> tuple[Answer, Path]:
+    """The verdict over a comparison's finished runs, after a look that ``home`` records, and the folder of its report.
+
+    Raises UsageError if there is no run.
+    """
+    ledgers = comparison_folder.read_ledgers(record.folders, record.budget)
+    if not ledgers:
+        raise UsageError("all runs of this comparison have been removed.")
+    earlier_looks = (home / LOOKS).exists()
+    answer = look_at_comparison(ledgers, options, record, home)
+    events = journal.read_events(home)
+    seeds = tuple(sorted({seed for row in answer.rows for seed in (*row.figures, *row.unfinished)}))
+    question = journal.RunsQuestion(
+        answer.goal, answer.baseline, answer.at, record.margin, options.get("test"), seeds=seeds,
+        variants=tuple(row.variant for row in answer.rows),
+    )  # fmt: skip
+    figures = journal.run_figures(answer, home)
+    changes = journal.changed_runs(
+        events, question, figures, [os.path.relpath(folder, home) for folder in record.folders]
+    )
+    late = journal.choices_after_looking(events, question)
+    gaps = journal.describe_gaps(home, earlier_looks)
+    flags = (*answer.flags, *([Flag(gaps, about="journal")] if gaps else []))
+    answer = replace(
+        answer, late_choices=None if late is None else late + changes, flags=flags, tuning=record.tuning,
+        scaling=scale_runs.answer_scale(home, record, answer.goal, answer.at),
+    )  # fmt: skip
+    ended_runs = sum(len(row.figures) for row in answer.rows)
+    details = {"verdicts": {row.variant: row.verdict.word for row in answer.rows}, "runs": figures}
+    save_or_warn(home, lambda: journal.append_event(home, journal.Event(journal.LOOK, question, ended_runs, details)))
+    return answer, journal.report_folder(home, events, question, bool(changes))
+
+
+def look_at_comparison(
+    ledgers: Sequence[RunRecord], options: ParsedOptions, record: comparison_folder.Record, home: Path
+) -> Answer:
+    """The verdict over a comparison's finished runs, with what earlier looks have left to spend; records the look."""
+    first_answer = answer_records(ledgers, options, record)
+    seeds = {row.variant: tuple(row.figures) for row in first_answer.rows}
+    variants = [row.variant for row in first_answer.rows[1:]]
+    alpha, path = ALPHA, Path(options.get("series") or "")
+    if options.get("series"):
+        check_series_file(path)
+    with hold_lock(path) if options.get("series") else nullcontext(), hold_lock(home / LOOKS):
+        series = load_series(path, options.get("tries")) if options.get("series") and variants else None
+        if series is not None:
+            entry = series.entry(series_key(options, home), variants)
+            alpha = entry.level
+        looks = load_looks(home, seeds, alpha)
+        check_looks(looks, home, seeds)
+        if series is not None:
+            looks.check_budget(alpha)
+        answer = answer_after_looks(looks, first_answer, ledgers, options, record)
+        assert answer.look is not None
+        words = {row.variant: row.verdict.word for row in answer.rows[1:]}
+        results = {row.variant: PairResult(row.pair, row.adjusted, row.equivalent) for row in answer.rows[1:]}
+        tested_words = {name: word for name, word in words.items() if name in answer.look.seeds}
+        new = looks.with_look(answer.look, tested_words, results)
+        if new != looks:
+            save_or_warn(home, lambda: save_looks(home, new))
+        if series is not None:
+            save_series(path, series.with_entry(entry, [name for name in words if words[name] in DECISIONS[:2]]))
+    return replace(answer, looks=new.looks, look_number=new.number(answer.look))
+
+
+def look_at_runs(ledgers: Sequence[RunRecord], options: ParsedOptions, record: comparison_folder.Record) -> Answer:
+    """The verdict over runs of no recorded comparison, as a comparison of their recipe would give it now.
+
+    Nothing is recorded, but what comparisons have spent on the same runs counts.
+    """
+    first_answer = answer_records(ledgers, options, record)
+    homes = sorted({run.path.parents[2] for seeds in first_answer.runs.values() for run in seeds.values()})
+    beside = [path.parent for home in homes for path in home.glob(f"{comparison_folder.FOLDER}/*/{LOOKS}")]
+    names = [row.variant for row in first_answer.rows]
+    looks = load_looks(homes[0] / comparison_folder.FOLDER, names, beside=beside)
+    return answer_after_looks(looks, first_answer, ledgers, options, record)
+
+
+def answer_after_looks(
+    looks: Looks, first_answer: Answer, ledgers: Sequence[RunRecord], options: ParsedOptions,
+    record: comparison_folder.Record,
+) -> Answer:  # fmt: skip
+    """The verdict that a look after others gives; without one on variants of which seeds are left out.
+
+    ``first_answer`` is that of a first look at the same runs.
+    """
+    seeds = {row.variant: tuple(row.figures) for row in first_answer.rows}
+    question = Question(
+        first_answer.goal, first_answer.baseline, first_answer.at, record.margin, options.get("test")
+    )  # fmt: skip
+    refusals = refuse_missing_seeds(looks.find_missing_seeds(seeds), [*seeds])
+    refused = {name for flag in refusals for name in flag.variants}
+    tested = {name: numbers for name, numbers in seeds.items() if name not in refused}
+    runs = {name: {seed: first_answer.runs[name][seed].digest() for seed in tested[name]} for name in tested}
+    look = looks.next_look(question, tested, record.until == "decided", runs, count_alternatives(first_answer),
+                           parse_planned(record.until))  # fmt: skip
+    answer = answer_records(ledgers, options, record, looks.plan(look), refusals)
+    return replace(answer, look=look, looks_elsewhere=len(looks.elsewhere))
+
+
+def answer_records(
+    ledgers: Sequence[RunRecord], options: ParsedOptions, record: comparison_folder.Record,
+    test_plan: PairedTestPlan | None = None, refusals: Sequence[Flag] = (),
+) -> Answer:  # fmt: skip
+    """The verdict over finished runs, with the goal and the moment of the command line."""
+    at = options.get("at") or record.at or DECISIVE
+    commands = [record.command] if record.command else []
+    goal = record.goal or options.get("goal")
+    return verdict.answer(
+        ledgers, record.baseline, goal, at, record.tuned, commands, record.varied, test_plan or T_TEST, refusals
+    )
+
+
+def check_looks(looks: Looks, home: Path, variants: Collection[str]) -> None:
+    """Raise UsageError where the record of looks at some variants is gone, and the journal shows that there were some.
+
+    To begin again would spend the error probability of all looks twice.
+    """
+    if not looks.looks and journal.has_tested(journal.read_events(home), variants):
+        raise UsageError(
+            f"{home / LOOKS} is gone, and {journal.FILE} beside it has looks at this comparison.\n"
+            "It records what they have tested. Restore it, or begin a comparison with other seeds: --runs DIR"
+        )
+
+
+def refuse_missing_seeds(missing_seeds: Mapping[str, Sequence[int]], variants: Sequence[str]) -> list[Flag]:
+    """Flags that refuse a verdict on variants, the baseline first, of which seeds are left out that were looked at.
+
+    Whoever leaves out seeds after a look chooses the difference.
+    """
+    result = []
+    for name, numbers in missing_seeds.items():
+        seeds = journal.list_seeds(sorted(numbers))
+        sentence = (
+            f"{name}: seeds were left out that a look at this comparison has had, {seeds}; a verdict needs all that "
+            "were looked at, or the first ones of them"
+        )
+        result.append(Flag(sentence, True, "seeds left out", tuple(variants[1:]) if name == variants[0] else (name,)))
+    return result
+
+
+def count_alternatives(answer: Answer) -> Alternatives:
+    """How many figures could decide, and how many moments of runs."""
+    runs = [run for seeds in answer.runs.values() for run in seeds.values() if run.finished]
+    validations = min((len(run.validations) for run in runs), default=1)
+    moments = validations + (validations > 1) + all(run.test for run in runs)  # last, last:2 and so on, best, test
+    others = [mean for mean, _ in (answer.base.others or {}).values() if math.isfinite(mean)]
+    return Alternatives(1 + len(others), max(1, moments))
+
+
+def reserve_tries(options: ParsedOptions, place: Path, variants: Sequence[str], save: bool = True) -> None:
+    """Reserve the tries of a comparison in the file of --series; without ``save`` only check whether that is possible.
+
+    Raises UsageError if there are none left, if the file is damaged, and if the comparison was looked at before.
+    """
+    if options.get("series"):
+        path = Path(options.get("series"))
+        check_series_file(path)
+        with hold_lock(path):
+            series = load_series(path, options.get("tries"))
+            entry = series.entry(series_key(options, place), variants)
+            load_looks(place, variants).check_budget(entry.level)
+            if save:
+                save_series(path, series.with_entry(entry, entry.decided))
+
+
+def series_key(options: ParsedOptions, place: Path) -> str:
+    """The name of a comparison in the file of a series: its folder, relative to that file."""
+    return os.path.relpath(place, Path(options.get("series")).parent)
+
+
+def save_or_warn(home: Path, save: Callable[[], object]) -> None:
+    """Record a look, or warn in a folder that may only be read. Raises StorageError where another folder fails.
+
+    A verdict whose look is not recorded would let later looks spend its share of the error once more.
+    """
+    try:
+        save()
+    except (OSError, StorageError) as error:
+        if os.access(home, os.W_OK):
+            raise StorageError(f"this look cannot be recorded: {error}") from error
+        print(f"warning: this look cannot be recorded: {error}", file=sys.stderr)
+
+
+@contextmanager
+def hold_lock(path: Path) -> Iterator[None]:
+    """Keep other processes from changing a file meanwhile; without a lock where its folder cannot be written."""
+    lock = FileLock(path.with_name(f".{path.name}.lock"))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except OSError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        lock.release()
