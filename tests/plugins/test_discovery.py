@@ -12,7 +12,6 @@ import pytest
 from cli_parts import norm, package
 
 from tests import forks
-from zoo import registry
 from zoo.errors import PluginError, UsageError
 from zoo.inference.part_versions import require_packages
 from zoo.inference.rebuild_task import rebuild_task
