@@ -115,7 +115,7 @@ def test_a_contracts_page_lists_its_checks(kind):
 
 
 def test_every_test_that_the_checklist_names_exists():
-    page = (DOCS / "checklist.md").read_text(encoding="utf-8")
+    page = (DOCS / "lab" / "checklist.md").read_text(encoding="utf-8")
     names = re.findall(r"`(\w+): (\w+)`", page)
     assert len(names) > 150
     for folder, name in names:
@@ -125,11 +125,11 @@ def test_every_test_that_the_checklist_names_exists():
         exists = any(f"def test_{name}(" in path.read_text(encoding="utf-8") for path in files)
         assert exists, f"no test_{name} in {folder}"
     for target in re.findall(r"\]\(([\w./-]+)\)", page):
-        assert (DOCS / target).exists(), target
+        assert (DOCS / "lab" / target).exists(), target
 
 
 def test_every_recipe_and_plugin_that_the_checklist_names_exists():
-    page = (DOCS / "checklist.md").read_text(encoding="utf-8")
+    page = (DOCS / "lab" / "checklist.md").read_text(encoding="utf-8")
     names = {path.stem for path in ROOT.rglob("*.yaml") if path.parent.name == "recipes"}
     for name in re.findall(r"`([a-z0-9]+(?:-[a-z0-9]+)+)`", page):
         assert name in names, name
@@ -154,7 +154,7 @@ def rows(page: str) -> list[list[str]]:
 
 
 def test_every_row_of_the_checklist_names_commands_and_all_of_them_are_valid(tmp_path):
-    page = (DOCS / "checklist.md").read_text(encoding="utf-8")
+    page = (DOCS / "lab" / "checklist.md").read_text(encoding="utf-8")
     table_rows = rows(page)
     topics = re.findall(r"^\| (M\d\d) \|", page, re.M)
     assert len(topics) == len(set(topics)) == 71

@@ -21,7 +21,7 @@ from zoo.parts.norm import LayerNorm, Norm
 from zoo.parts.pattern import Pattern
 from zoo.parts.position import Extent, NoPosition, Sinusoidal
 
-PAGE = Path(__file__).parents[2] / "docs" / "checklist.md"
+PAGE = Path(__file__).parents[2] / "docs" / "lab" / "checklist.md"
 WHOLE = (Attention, Norm, FFN)
 X = {"x": torch.randn(1, 5, 16)}
 

@@ -1,6 +1,6 @@
 """Numbers that course notes on attention print, recomputed by our parts; where the print is wrong, ours is right.
 
-docs/checklist.md shows both side by side.
+docs/lab/checklist.md shows both side by side.
 """
 
 import math
