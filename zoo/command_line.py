@@ -45,7 +45,7 @@ class Option:
     most: float = math.inf
     key: str = ""
     aliases: tuple[str, ...] = ()
-    kind: str = ""  # of parts whose names it takes
+    kind: str = ""  # the kind of part whose names the argument takes
     heading: str = "Options"  # in the help; none: not shown
 
     @property
@@ -95,7 +95,7 @@ COMPARE, TRAIN, USE, LOOK, LEARN, OWN, ABOUT = (
     "Compare", "Train and evaluate", "Use what was trained", "Look around (fast: imports no torch)", "Learn",
     "Your own parts", "Help",
 )  # fmt: skip
-HEADINGS = {  # of commands in `zoo --help`, in their order, with a note
+HEADINGS = {  # groups of commands in `zoo --help`, in their order, each with a note
     COMPARE: "", TRAIN: "", USE: "RUN: a run's folder, a checkpoint, an export, or a recipe: its newest run",
     LOOK: "", LEARN: "", OWN: "",
 }  # fmt: skip
@@ -199,7 +199,7 @@ class ParsedOptions:
 
     command: str
     words: list[str] = field(default_factory=list)
-    values: dict[str, Any] = field(default_factory=dict)  # of the options that were on the command line
+    values: dict[str, Any] = field(default_factory=dict)  # values of the options that were on the command line
     settings: list[tuple[str, str | bool, str]] = field(default_factory=list)  # key, value, text on the command line
     argv: list[str] = field(default_factory=list)
     defaults: dict[str, Any] = field(default_factory=dict)

@@ -36,7 +36,7 @@ BUILTIN = ZOO
 ZOO_MODULE = "zoo"
 DISABLE_VARIABLE = "ZOO_DISABLE_PLUGINS"
 NULL_NAMES = ("none", "nope", "no")  # short names of the part of a kind that does nothing, such as NoPosition
-MOST_BYTES = 2**20  # of a pyproject.toml that is looked into
+MOST_BYTES = 2**20  # largest pyproject.toml that is read
 RECIPES = "recipes"  # the group ``zoo.recipes``: ``name = package.folder`` of YAML files, which is never imported
 
 
@@ -264,7 +264,7 @@ def find(kind: str, name: str, further: Iterable[str] = ()) -> Part:
     """
     matches = [part for part in parts_called(kind, name) if not is_hidden(part) and not is_disabled(part.distribution)]
     exact = [part for part in matches if part.name == name] or matches
-    if len({part.path for part in exact}) == 1:  # of a renamed package both may be installed, with one class
+    if len({part.path for part in exact}) == 1:  # a renamed package may be installed under both names, with one class
         return exact[0]
     if exact:
         owners = " and ".join(part.origin for part in exact)

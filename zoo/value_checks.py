@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from zoo.errors import UsageError
 
-LARGEST = 2**31 - 1  # of a size: beyond it tensors overflow what torch counts with, long after memory has run out
+LARGEST = 2**31 - 1  # largest size: beyond it tensors overflow torch's counters, long after memory has run out
 MOST_MODULES = 10_000  # blocks of a stack, experts of a mixture: building more takes hours before memory runs out
-MOST_SAMPLES = 10_000_000  # of data that draws them all before the first step and holds them in memory
+MOST_SAMPLES = 10_000_000  # limit for data that draws all samples before the first step and holds them in memory
 
 
 def at_least(least: int, **options: int | None) -> None:

@@ -36,9 +36,9 @@ SLOW = 2.0  # seconds of an import that are worth a warning
 class Needs:
     """What zoo and its plugins need: the installed versions, what is wrong with them, and what is worth a note."""
 
-    versions: dict[str, str] = field(default_factory=dict)  # of zoo and what it names itself
+    versions: dict[str, str] = field(default_factory=dict)  # versions of zoo and of the packages that it names
     problems: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)  # of versions that only others, or an extra of zoo, refuse
+    notes: list[str] = field(default_factory=list)  # versions that only other packages, or an extra of zoo, refuse
     names: set[str] = field(default_factory=set)  # normal names of all that is needed
 
 

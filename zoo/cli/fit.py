@@ -67,7 +67,7 @@ class ZooCLI(LightningCLI):
 
     def __init__(self, plan: Plan, schema: Schema) -> None:
         self.plan, self.run_folder, self.command = plan, plan.run.folder, plan.command.subcommand
-        self.facts: dict[str, Any] = {}  # of the run, in the manifest of each checkpoint
+        self.facts: dict[str, Any] = {}  # facts of the run, in the manifest of each checkpoint
         self.dry = bool(plan.config["trainer"].get("fast_dev_run"))  # a trial of a few batches that writes nothing
         sections: dict[str, Any] = {key: plan.config[key] for key in ("model", "data", "trainer") if key in plan.config}
         super().__init__(
@@ -277,7 +277,7 @@ class ZooCLI(LightningCLI):
             "digest": (run_state.read_record(home).get("batches") or {}).get("digest"),
             "untouched": splits.get("test") is not splits.get("val"),
         }
-        with contextlib.suppress(OSError):  # of another owner, perhaps: the metrics are printed
+        with contextlib.suppress(OSError):  # the folder may have another owner; the metrics are printed anyway
             atomic_files.write_json(home / run_state.TEST, content, end="\n")
 
     def after_predict(self) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from zoo.training.model_cost import Cost
 
 WIDTH = 80  # columns
-LABEL = 10  # of them for what a line is about
+LABEL = 10  # columns for what a line is about
 PARTS = ("position", "attention", "backend", "norm", "ffn", "block")
 # what parts and data raise that need real values or files: torch's own errors are RuntimeError or NotImplementedError
 ESTIMATE_ERRORS = (

@@ -22,7 +22,7 @@ from zoo.logging.run_record import own_version
 
 AGREE = "accept-changes"
 PRECISION = "trainer.precision"
-MOST_FILES = 1000  # of data whose digests a manifest holds
+MOST_FILES = 1000  # data files whose digests a manifest holds
 # files of a run's folder that change during the run or after it
 GROWING = (part_versions.FILE, run_folder.FINISHED, run_folder.STARTING, "ledger.json")
 

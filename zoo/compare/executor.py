@@ -56,7 +56,7 @@ class ShardedCommand:
     words: tuple[str, ...]
     title: str
     shards: int
-    resources: Mapping[str, str] = field(default_factory=dict)  # of each job
+    resources: Mapping[str, str] = field(default_factory=dict)  # resources of each job
 
     @property
     def text(self) -> str:

@@ -13,7 +13,7 @@ from zoo.compare.executor import COUNT, NAME, SIZE, Executor, Resource, ShardedC
 from zoo.errors import UsageError
 
 GRACE_SECONDS = int(GRACE) + 60  # for the runs to save their state, and for what is busy until they can
-REQUEUES = 100  # of a job that its time limit has stopped
+REQUEUES = 100  # how often a job that its time limit stopped is queued again
 GPUS, CPUS, MEMORY = (
     Resource("gpus", COUNT, "1"), Resource("cpus", COUNT, "8"), Resource("memory", SIZE, "16G"),
 )  # fmt: skip

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 FILE = "journal.jsonl"
 MOST_NAMES = 4  # runs that a sentence names
 PLAN, LOOK = "plan", "look"
-FIELDS = ("goal", "at", "baseline", "seeds", "variants", "margin", "test")  # of a question, in the order of a line
+# fields of a question, in the order of a line
+FIELDS = ("goal", "at", "baseline", "seeds", "variants", "margin", "test")
 CHOICES = {"goal": "the goal", "at": "--at", "baseline": "the baseline", "margin": "--margin", "test": "--test"}
 TESTED = ("better", "worse", "as good as", "not distinguishable")
 
@@ -125,7 +126,8 @@ def _parse_event(content: dict[str, Any]) -> Event | None:
         fields = {name: content.pop(name) for name in FIELDS}
         words = {name: str(fields[name]) for name in ("goal", "at", "baseline", "test")}
         seeds, variants = tuple(map(int, fields["seeds"])), tuple(map(str, fields["variants"]))
-        question = RunsQuestion(**words, margin=fields["margin"], seeds=seeds, variants=variants)  # type: ignore[arg-type]
+        # type: ignore[arg-type]
+        question = RunsQuestion(**words, margin=fields["margin"], seeds=seeds, variants=variants)
         event = Event(str(content.pop("event")), question, int(content.pop("ended_runs")), content)
         return event if _has_valid_details(event) else None
     return None

@@ -47,7 +47,7 @@ class Comparison:
     at: str = run_records.DECISIVE
     margin: float | None = None
     until: str | None = None
-    name: str = ""  # of its folder; by default the names of the varied options
+    name: str = ""  # name of the folder; by default the names of the varied options
 
     def __post_init__(self) -> None:
         if not self.vary and not self.attribute:

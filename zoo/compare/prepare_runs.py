@@ -35,7 +35,7 @@ class PreparedRuns:
     tuned: Mapping[str, str] = field(default_factory=dict)
     goal: str | None = None  # the metric that decides, where it is not the first of each run
     tuning: Mapping[str, Any] = field(default_factory=dict)  # `tuning_runs.Tuning` as data
-    differences: tuple[OptionDifference, ...] = ()  # of two recipes, of which the variants are hybrids
+    differences: tuple[OptionDifference, ...] = ()  # differences of the two recipes whose hybrids the variants are
 
     @property
     def notes(self) -> list[str]:

@@ -18,7 +18,7 @@ from zoo.io import atomic_files, limits
 from zoo.io.content_digests import KEY, content_digest
 from zoo.logging.run_state import CONFIG, LEDGER, TEST, path_beside
 
-LARGEST_SEED = 2**32 - 1  # of numpy
+LARGEST_SEED = 2**32 - 1  # the largest that numpy takes
 FORMAT = 1
 BETTER = {"min": min, "max": max}
 UNMEASURED = "without a figure"  # a run that went through, and whose metric has no finite value
@@ -276,7 +276,7 @@ KINDS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("choices", "goals", "data", "start", "batches", "setting", "cost", "best", "last"), dict),
     **dict.fromkeys(("outcome", "config", "code", "test"), dict),
 }  # fmt: skip
-OPTIONAL = ("resumed", "test")  # of a run that was not resumed with other options; from a file beside the record
+OPTIONAL = ("resumed", "test")  # absent where a run was not resumed with other options, or not tested
 assert set(KINDS) <= {field.name for field in fields(RunRecord)}
 
 

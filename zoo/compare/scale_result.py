@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 LEAST_SIZES = 3  # two to fit, one to predict
-LEAST_RATIO = 1.001  # of the compute of a size to that of the one below it: equal ones determine no law
+LEAST_RATIO = 1.001  # least ratio of a size's compute to the next smaller one's: equal compute determines no law
 LATE = 0.5  # share of training from which on validations tell how the difference goes on
 
 

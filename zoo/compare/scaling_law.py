@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-SAMPLES = 2000  # of the bootstrap
-SEED = 20221  # of the bootstrap: the same runs have the same intervals
+SAMPLES = 2000  # samples of the bootstrap
+SEED = 20221  # seed of the bootstrap: the same runs have the same intervals
 LEAST_SIZES_FOR_IRREDUCIBLE = 3  # with two sizes A and α of each variant already fit exactly
 # E is sought from 0 to just below the lowest loss, at distances in proportion to the losses' range
 GAPS = np.geomspace(0.2, 60.0, 32)
 BEYOND = 10.0  # how far a crossing point is sought: times the largest compute, or below the smallest
-POINTS = 241  # of compute at which a crossing point is sought
+POINTS = 241  # grid points of compute at which a crossing is sought
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def _best_laws(x: Floats, losses: Floats, floors: Floats) -> Laws:
     """The laws with the least squares among some irreducible terms ``floors`` (..., G), for log computes ``x``."""
     middle = x.mean()
     reducible = losses[..., None, :, :] - floors[..., None, None]  # (..., G, V, K)
-    z, weights = np.log(reducible), reducible**2  # of log(L - E), where L has equal noise everywhere
+    z, weights = np.log(reducible), reducible**2  # weights of log(L - E) where L has equal noise everywhere
     weights = weights / weights.sum(-1, keepdims=True)
     centred = x - middle
     mean_x, mean_z = (weights * centred).sum(-1), (weights * z).sum(-1)

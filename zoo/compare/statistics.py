@@ -22,7 +22,7 @@ BISECTIONS = 30  # for the ends of an interval
 MIN_VARIANCES = 3  # from which a common prior is estimated
 MAX_SEEDS = 1000  # above it, the number of seeds needed is reported as "more than"
 EQUAL_SUMS = 1e-12  # relative: sums of differences in another order
-ROUNDING = 2.0**-23  # of a difference of two figures, relative to them: runs record float32
+ROUNDING = 2.0**-23  # rounding of a difference of two figures, relative to them: runs record float32
 STEPS = 4096  # most steps between the smallest and the largest figure that are searched; finer ones change no verdict
 
 
@@ -94,7 +94,8 @@ def find_step(differences: Floats, rounding: float) -> float:
     width = values[-1] - values[0]
     if width <= 2 * rounding:
         return rounding
-    counts = np.arange(1.0, 1 + min(STEPS, width / rounding / 20))  # of steps between the ends, told from chance
+    # numbers of steps between the ends that differ from chance
+    counts = np.arange(1.0, 1 + min(STEPS, width / rounding / 20))
     for place in (values[1:-1] - values[0]) / width:
         multiples = place * counts
         counts = counts[np.abs(multiples - np.round(multiples)) <= 2 * rounding / width * counts]

@@ -28,7 +28,7 @@ NAME = "tensorboard"
 PINNED = ("val/loss", "train/loss", "val_by_tokens/loss")  # where no run says what it measures
 MOST = 6  # pinned charts
 TAG = "scoreboard"
-SCOREBOARD_TAGS = ("scoreboard/all tasks", "scoreboard/P(improvement)")  # of comparisons over several recipes
+SCOREBOARD_TAGS = ("scoreboard/all tasks", "scoreboard/P(improvement)")  # tags of comparisons over several recipes
 COLUMNS = 110  # characters of a line: TensorBoard's Text does not wrap
 
 
@@ -166,7 +166,7 @@ def tensorboard_folder(folder: Path) -> Iterator[tuple[Path, tuple[str, ...]]]:
     with tempfile.TemporaryDirectory(prefix="zoo-tensorboard-") as place:
         for run in record.folders:
             link = Path(place, re.sub(r"[/\\:]", "_", labels[run.parent.name]), run.name)
-            if os.path.lexists(link):  # of another variant, by that replacement
+            if os.path.lexists(link):  # the replacement gave the name of another variant
                 link = Path(place, run.parent.name, run.name)
             link.parent.mkdir(exist_ok=True)
             link.symlink_to(run.absolute(), target_is_directory=True)

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 Seeds = Mapping[int, RunRecord]
 Outcome = Literal["better", "worse", "as good as", "undecided", "not comparable"]
-EXIT_CODES: dict[Outcome, int] = {  # of `zoo compare --exit-code`
+EXIT_CODES: dict[Outcome, int] = {  # exit codes of `zoo compare --exit-code`
     "better": 10, "worse": 11, "as good as": 12, "undecided": 13, "not comparable": 14,
 }  # fmt: skip
 
@@ -145,8 +145,9 @@ class Answer:
     look: Look | None = None  # this one; None where nothing records looks
     looks_elsewhere: int = 0  # looks at the same runs by other comparisons of the recipe, which spend too
     tuning: Mapping[str, Any] = field(default_factory=dict)  # `tuning_runs.Tuning.as_data`, empty without --tune
-    effects: tuple[Effect, ...] = ()  # of a grid in which every combination was run, corrected with the variants
-    scaling: ScaleResult | None = None  # of --scale; the rows are then those of the largest size
+    # effects in a grid in which every combination was run, corrected with the variants
+    effects: tuple[Effect, ...] = ()
+    scaling: ScaleResult | None = None  # result of --scale; the rows are then those of the largest size
 
     @property
     def base(self) -> VariantRow:

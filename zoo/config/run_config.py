@@ -119,7 +119,7 @@ class Plan:
     run: run_folder.Run
     source: Path | None = None
     claimed: bool = False  # this process made the run's folder
-    manifest: dict[str, Any] = field(default_factory=dict)  # of the checkpoint to resume from
+    manifest: dict[str, Any] = field(default_factory=dict)  # manifest of the checkpoint to resume from
     other_recipe: bool = False  # the checkpoint's run had another one, and its differences are accepted
     other_callbacks: bool = False  # and other callbacks
     hold: RunLock | None = None  # the lock of the run folder

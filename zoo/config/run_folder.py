@@ -23,7 +23,8 @@ from zoo.system import stop_signals
 LONGEST, LONGEST_VALUE = 100, 40  # bytes of a variant's name, and of one value in it
 LONGEST_NAME = 120  # bytes of a name that the user gives
 DEFAULT = "default"
-SECTIONS = ("model", "data", "tune", "trainer")  # of a configuration, in the order in which a variant's name has them
+# sections of a configuration, in the order in which a variant's name has them
+SECTIONS = ("model", "data", "tune", "trainer")
 HEADER = "# zoo run: "
 
 

@@ -174,7 +174,7 @@ def dropout(subject: BlockSubject) -> None:
     require(len(set(ran)) == len(drops), "a dropout is made and never used.")
     initialize(net)
     silenced(silenced(net, Attention), FFN)
-    net.dropout.p = 0.0  # of the embedding
+    net.dropout.p = 0.0  # dropout of the embedding
     gap = difference(net.train()(x), net.eval()(x))
     require(gap <= 1e-6, "without branches dropout changes tokens: it falls on the stream itself, not on branches.")
 

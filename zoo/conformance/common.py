@@ -249,7 +249,7 @@ def inputs_are_left_alone(subject: Subject) -> None:
         require(same, "x was changed in place: other branches still read it. Use out-of-place operations.")
 
 
-METHODS = ("forward", "attend", "embed", "rotate", "rotate_keys")  # of parts, which take tensors
+METHODS = ("forward", "attend", "embed", "rotate", "rotate_keys")  # methods of parts that take tensors
 
 
 def own_modules(subject: Subject, layer: nn.Module) -> list[nn.Module]:

@@ -33,10 +33,11 @@ from zoo.errors import UsageError
 
 FEW = 6
 MOST = 2000  # samples of a split that are looked at, evenly
-LEAST_TOKENS = 12  # of a text: shorter ones are alike by chance
+LEAST_TOKENS = 12  # least length of a text: shorter ones are alike by chance
 ASIDE = 300  # samples that are looked for in the training data
 WORDS = 16  # tokens in a run that no two texts have in common by chance
-FACTORS = np.random.default_rng(0).integers(1, 2**63, WORDS, dtype=np.uint64) | np.uint64(1)  # of the tokens of a run
+# hash factors of the tokens of a run
+FACTORS = np.random.default_rng(0).integers(1, 2**63, WORDS, dtype=np.uint64) | np.uint64(1)
 PICKED = 24  # samples of a split that stand for its content
 
 
@@ -96,7 +97,7 @@ def hash_seed_changes_nothing(subject: DataSubject) -> None:
     program = f"""import sys; sys.path[:] = {sys.path!r}
 import pickle, torch
 from zoo.conformance.data import summary
-torch.manual_seed(0)  # of the run, which a new process would draw
+torch.manual_seed(0)  # the seed of the run, which a new process would draw
 part, options = pickle.loads(bytes.fromhex({sizes!r}))
 data = part(**options | {{"seed": 1}})
 data.ready()
@@ -201,7 +202,7 @@ def splits_are_apart(subject: DataSubject) -> None:
         train, allowed = first_samples(data, MOST), data.twins
     else:
         train = samples(data.datasets["train"], MOST)
-        searched_share = min(1.0, MOST / len(data.datasets["train"]))  # of fewer samples fewer are found
+        searched_share = min(1.0, MOST / len(data.datasets["train"]))  # among fewer samples fewer are found
         allowed = data.twins * searched_share if data.twins < 1 else 1.0
     for split in ("val", "test"):
         if split not in data.datasets or (split == "test" and data.datasets["test"] is data.datasets["val"]):

@@ -48,7 +48,7 @@ def features(words: frozenset[str], keys: int, heads: int, table: Tensor | None 
     if "bias" in words:
         slopes = torch.linspace(0.1, 0.4, heads, dtype=torch.float64) if table is None else table
         fields["bias"] = lambda head, query, key: slopes[head] * (query - 2 * key)
-    if "content" in words:  # of two rows
+    if "content" in words:  # a mask by content has two rows
         shares = torch.linspace(0.1, 0.4, 2 * heads, dtype=torch.float64).view(2, heads, 1, 1)
         fields["content"] = lambda query, key: (shares * (key[None] - 2 * query[:, None])).sin()
     if "sparse" in words:

@@ -21,8 +21,8 @@ from zoo.parts.packing import Packing
 from zoo.parts.position import Extent
 
 CAUSAL = Extent((LENGTH,), causal=True)
-TOLERANCE = 1e-5  # of float32
-ROUNDING = 1e-10  # of float64, with scores that enlarge it; a part that computes in float32 is further away
+TOLERANCE = 1e-5  # tolerance in float32
+ROUNDING = 1e-10  # rounding in float64, enlarged by scores; a part that computes in float32 is further away
 
 
 def build_stack(subject: Subject, **options: object) -> Stack:

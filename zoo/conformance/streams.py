@@ -18,8 +18,8 @@ from zoo.console import format_bytes
 from zoo.data.data import Data
 from zoo.data.streams import Sample, Stream
 
-SAMPLES = 500  # of a shard that are looked at
-BATCHES = 40  # of a loader that are looked at
+SAMPLES = 500  # samples of a shard that are looked at
+BATCHES = 40  # batches of a loader that are looked at
 GROWN = 2**25  # bytes of the files with which memory is measured
 REPEATABLE = (".txt", ".md", ".jsonl", ".tsv", ".csv", ".py")  # files that may hold their content many times over
 

@@ -44,12 +44,12 @@ if TYPE_CHECKING:  # they import Lightning, which takes longer than the checks o
 
 DIM, HEADS = 48, 4  # heads of 12: no power of two, and enough for a scheme that splits them over two axes
 HIDDEN = 40
-LENGTH = 96  # of the longest sequence
+LENGTH = 96  # tokens of the longest sequence
 SHORT_AND_LONG = (7, 72)  # tokens: mistakes of tiles, tables and windows begin behind 32 or 64
 TEXT, GRID = Extent((LENGTH,)), Extent((8, 8))
 
 
-MOST_VALUES = 2  # of one option that are tried
+MOST_VALUES = 2  # values of one option that are tried
 
 
 class Refused(Exception):  # noqa: N818

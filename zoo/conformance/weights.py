@@ -85,7 +85,7 @@ def moves_with_the_module(subject: Subject) -> None:
         x, valid = subject.tokens().to("meta"), torch.ones(2, 7, dtype=torch.bool, device="meta")
         try:
             outs = [layer(x), layer(x, valid)] if takes_padding(layer) else [layer(x)]
-        except UsageError:  # of an option: the sentence is its own
+        except UsageError:  # an option is refused: the sentence is the part's own
             raise
         except Exception as error:
             kind = "it needs numbers to go on (.item(), .tolist(), an if on a tensor, nonzero)"
@@ -142,7 +142,7 @@ def gradients_are_right(subject: Subject) -> None:
         )
 
 
-MOST_OFF = 1e-4  # of a derivative, as a share of it where it is larger than 1
+MOST_OFF = 1e-4  # tolerance of a derivative, relative where it is larger than 1
 STEPS = (1e-5, 1e-7)  # a kink, as of relu, lies within the longer one by chance; what is wrong is wrong at both
 
 

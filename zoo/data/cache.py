@@ -30,7 +30,8 @@ HASHED_BYTES = 64 * 2**20  # above this a file's length alone is compared, so th
 def digest(value: object) -> str:
     """sha256 of a JSON value, whatever the order of its keys."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False)
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()  # of names of files that are not UTF-8
+    # surrogatepass: names of files may not be UTF-8
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def cached_entry(name: str, key: object, build: Callable[[Path], None]) -> Path:
@@ -134,7 +135,7 @@ def _uncached(title: str, build: Callable[[Path], None], error: Exception) -> Pa
     except OSError as again:
         about = Path(os.fsdecode(again.filename or folder))
         if atomic_files.storage_fault(again) is None or not about.is_relative_to(folder):
-            raise  # of the files that `build` reads
+            raise  # an error of the files that `build` reads
         raise neither from again
     _warn_cache(why)
     return entry

@@ -28,7 +28,7 @@ LONGEST_RECORD = 2**26  # bytes of a JSON line, which is parsed as a whole
 SPAN = 2**22  # bytes of a plain file that are one unit
 BLOCK = 2**18  # bytes that are read at a time
 PIECE = 2**20  # bytes at three places that stand for a large file
-HASHED_BYTES = 2**30  # of all files together; of more than that three pieces of each are
+HASHED_BYTES = 2**30  # up to this sum files are hashed whole, beyond it three pieces of each
 Place: TypeAlias = tuple[int, int]  # a byte of the decompressed file or a row, and the piece of a record
 
 

@@ -96,7 +96,7 @@ def distort(canvas: Image.Image, side: int, draw: np.random.Generator) -> np.nda
     """(side, side) uint8: the canvas seen through a random affine map."""
     angle, shear = draw.uniform(-20, 20) * np.pi / 180, draw.uniform(-0.25, 0.25)
     turn = np.array([[np.cos(angle), -np.sin(angle) + shear], [np.sin(angle), np.cos(angle)]])
-    matrix = 2 * turn / draw.uniform(0.85, 1.2, 2)  # of an image's point to the canvas's
+    matrix = 2 * turn / draw.uniform(0.85, 1.2, 2)  # maps a point of the image to one of the canvas
     moved = (draw.uniform(-0.1, 0.1, 2) + 0.5) * side
     start = side - matrix @ moved
     rows = (*matrix[0], start[0], *matrix[1], start[1])

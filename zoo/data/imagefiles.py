@@ -69,7 +69,7 @@ def middle_square(image: Image.Image, size: int) -> Tensor:
     short = min(width, height)
     if short != size:
         wide, high = int(size * width / short), int(size * height / short)
-        if wide * high > MOST_PIXELS:  # of a thin image, which would have to be enlarged as a whole
+        if wide * high > MOST_PIXELS:  # a thin image would have to be enlarged as a whole
             x, y = max(0, width - width * size / wide) / 2, max(0, height - height * size / high) / 2
             image = image.resize((size, size), Image.Resampling.BILINEAR, (x, y, width - x, height - y))
         else:

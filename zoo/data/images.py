@@ -31,7 +31,8 @@ from zoo.registry import suggest
 
 RECIPES = "vit-tiny, vit-glyphs"
 SPLIT = (20170612,)
-DECODED_BYTES = 256 * 2**20  # of files that are decoded once before training; of more, the headers alone are read
+# files up to this sum are decoded once before training; of more, the headers alone are read
+DECODED_BYTES = 256 * 2**20
 # also .gif and .pnm, which torchvision passes over without a word
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm")
 UNSETTLED = 2 * 10**9  # nanoseconds after a change in which another one may carry the same time

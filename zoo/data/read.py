@@ -19,10 +19,10 @@ from zoo.errors import UsageError
 from zoo.io import limits
 
 BOM = b"\xef\xbb\xbf"
-LITTER = ("thumbs.db", "desktop.ini", "icon\r")  # of file managers
+LITTER = ("thumbs.db", "desktop.ini", "icon\r")  # what file managers leave
 EMPTY = "empty"
-VAL_NAMES = ("val", "valid", "validation", "dev")  # of files and folders that validate
-SHOWN_KINDS = 40  # of files that are left out
+VAL_NAMES = ("val", "valid", "validation", "dev")  # names of files and folders with validation data
+SHOWN_KINDS = 40  # kinds of left-out files that a message lists
 LONGEST_LINE = 1_000_000  # characters; no sentence has as many
 
 

@@ -24,8 +24,8 @@ from zoo.errors import UsageError
 from zoo.io import atomic_files
 
 STDLIB = "stdlib"
-SAMPLE_BYTES = 2**23  # of text that BPE is learned from
-HELD_OUT = 1 << 64  # of the hashes that choose documents
+SAMPLE_BYTES = 2**23  # bytes of text that BPE is learned from
+HELD_OUT = 1 << 64  # range of the hashes that choose documents
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ class Packer:
     def _rows(self) -> Iterator[np.ndarray]:
         length, tokens = self.stream.length, self.carry
         end = np.array([self.stream.eos], np.int32)
-        place, done = self.place, self.first_row  # of the state: rows of its document that were cut before
+        place, done = self.place, self.first_row  # place, and rows of the document that were cut before
         for unit in range(self.unit, len(self.units)):
             for document in self.stream.files.read(self.units[unit], place):
                 if held_out(document.text, self.stream.held_out):

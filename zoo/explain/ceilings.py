@@ -24,8 +24,8 @@ from zoo.system import torch_internals
 from zoo.system.kernel_choice import CPUINFO, processor_name
 
 SIZES = (512, 1024, 1536)
-VERSION = 3  # of the file in the cache
-ROWS, WIDTH = 64, 256  # of a tensor that stays in a core's cache, and whose memory malloc uses again
+VERSION = 3  # version of the file in the cache
+ROWS, WIDTH = 64, 256  # size of a tensor that stays in a core's cache, and whose memory malloc uses again
 # operations that compute much for each number, without multiply-adds; any other without them is bound by memory
 RATES: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,

@@ -32,7 +32,7 @@ class Row:
 
     part: str  # its path in the model; a range of alike layers as 0–3
     name: str  # its class
-    shape: tuple[int, ...]  # of what it returns
+    shape: tuple[int, ...]  # shape of the result
     parameters: int
     flops: int
     traffic: int  # bytes

@@ -22,8 +22,8 @@ NAMES = {
     "addmm": "linear", "mm": "linear", "linear_pointwise": "linear", "bmm": "product", "baddbmm": "product",
     "native_layer_norm": "layer norm", "safe_softmax": "softmax",
 }  # fmt: skip
-MOST_NODES = 48  # of a chart; a longer one would not be read
-STEP, WIDTH, BOX = 44, 420, 190  # of a chart in CSS pixels
+MOST_NODES = 48  # nodes of a chart; nobody would read a longer one
+STEP, WIDTH, BOX = 44, 420, 190  # lengths in CSS pixels
 
 
 @dataclass

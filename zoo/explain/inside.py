@@ -20,7 +20,7 @@ from zoo.models.attention_weights import attention_layers, record_weights
 from zoo.models.stack import Stack
 from zoo.plugins.safe_import import import_target
 
-TOKENS = 64  # of a text that are explained; the others are left out, and a note says so
+TOKENS = 64  # tokens of a text that are explained; a note says that the others are left out
 TOP = 3  # guesses of a prediction
 
 
@@ -59,7 +59,7 @@ class Inputs:
     arguments: tuple[Tensor, ...]
     stack: nn.Module | None
     tokens: list[str]
-    targets: list[str]  # of the decoder of a translation, else none
+    targets: list[str]  # target tokens of a translation, else empty
     positions: list[str]
     names: Any  # a list of classes, or a tokenizer
     picture: Any = None

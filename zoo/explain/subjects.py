@@ -55,7 +55,7 @@ class Subject:
     trained: bool
     open: Callable[[ExitStack, str], Trained] | None = None
     notes: list[str] = field(default_factory=list)
-    numerics: list[PartError] = field(default_factory=list)  # of the first batch of training
+    numerics: list[PartError] = field(default_factory=list)  # deviations at the first training batch
     config: Mapping[str, Any] = field(default_factory=dict)  # sections model, data, trainer; none of a part
     data: Callable[[], Data] | None = None  # ready to be read; raises a ZooError where it cannot be prepared
 

@@ -99,7 +99,7 @@ class Recorder(TorchDispatchMode):
     def __init__(self, inputs: Sequence[Any] = ()) -> None:
         super().__init__()
         self.operations: list[Operation] = []
-        self.path = [""]  # of modules that run
+        self.path = [""]  # names of the modules that are running, the innermost last
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.references: list[Tensor] = []  # an id is only a tensor's while the tensor lives
         self.sources: dict[int, tuple[int, ...]] = {}

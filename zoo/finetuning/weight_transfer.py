@@ -22,7 +22,8 @@ class Transfer:
     copied: dict[str, Shape] = field(default_factory=dict)
     extended: dict[str, tuple[Shape, Shape]] = field(default_factory=dict)  # copied, with rows for new tokens
     moved: dict[str, tuple[Shape, Shape]] = field(default_factory=dict)  # each row to the place that it stood for
-    reshaped: dict[str, tuple[Shape, Shape]] = field(default_factory=dict)  # of another shape: newly initialised
+    # tensors of another shape, newly initialised
+    reshaped: dict[str, tuple[Shape, Shape]] = field(default_factory=dict)
     new: dict[str, Shape] = field(default_factory=dict)
     unused: dict[str, Shape] = field(default_factory=dict)
 

@@ -33,7 +33,7 @@ def export(trained: Trained, folder: Path, force: bool = False) -> Path:
             beside = {
                 NAMES,
                 *(name.replace("tokenizer.json", NAMES) for name in trained.files),
-            }  # of published tokenizers
+            }  # settings of published tokenizers
             for name in [*trained.files, *sorted(beside - {*trained.files})]:
                 if name in trained.files or (place.folder / name).is_file():
                     atomic_files.copy(place.file(name), draft / name)

@@ -40,7 +40,7 @@ class TrainedLanguageModel(Trained):
     files = ("tokenizer.json",)
     explained_inputs = "zoo.explain.inside:language_inputs"
     warned_of_length = False  # a warning is said once
-    draft: TrainedLanguageModel | str | None = None  # of speculative decoding
+    draft: TrainedLanguageModel | str | None = None  # what guesses tokens in speculative decoding
 
     def __init__(self, task: Task | TaskNetwork, place: ModelLocation) -> None:
         super().__init__(task, place)

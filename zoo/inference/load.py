@@ -95,7 +95,7 @@ def check_files(place: ModelLocation) -> None:
     names = checkpoint_manifest.changed_files(manifest, place.folder)
     checkpoints = place.weights.parent
     if CONFIG in names and checkpoint_manifest.is_recorded(CONFIG, place.folder, checkpoints):
-        names.remove(CONFIG)  # of training that continued with accepted changes, which leave the architecture as it is
+        names.remove(CONFIG)  # training continued with accepted changes, which leave the architecture as it is
     if names:
         raise CheckpointError(f"{place.folder / names[0]} is not the file that {place.weights.name} was trained with.")
 

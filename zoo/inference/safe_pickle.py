@@ -23,7 +23,7 @@ from zoo.system import torch_internals
 PICKLE_BYTES, MOST_VALUES, DEPTH = 256 * 2**20, 20_000_000, 200
 # a checkpoint of 1,000 layers with both moments of AdamW has 1.5 million instructions; each takes at most 216 bytes
 MOST_INSTRUCTIONS = 3_000_000
-MOST_DIMENSIONS = 64  # of a tensor, as in torch
+MOST_DIMENSIONS = 64  # dimensions of a tensor, as in torch
 LARGEST_KEY = 2**53  # whole numbers below it hash to themselves: no two of them to one value
 PICKLE, MAGIC = "data.pkl", b"PK\x03\x04"
 OTHER_RECORDS = {PICKLE, ".format_version", ".storage_alignment", ".data/serialization_id", "byteorder", "version"}

@@ -136,7 +136,7 @@ class Trained:
     def quantise(self) -> None:
         """Use 8-bit matrix products from now on, on a CPU. Raises UsageError if that is not possible."""
         linears = [module.weight for module in self.net.modules() if isinstance(module, (Linear, KeylessBias))]
-        output = getattr(self.net, "output", None)  # of a language model
+        output = getattr(self.net, "output", None)  # language models have one
         self.rounded = quantize([*linears, *([output] if linears and isinstance(output, Tensor) else [])])
 
     def check_entries(self, option: str, size: int, file: str) -> None:

@@ -24,7 +24,7 @@ PARTIAL = ".partial"
 DRAFT = re.compile(r"\.?(.+)\.\d+\.partial")
 BLOCK = 1 << 20
 WAITING = 32 * BLOCK  # bytes that a log holds in memory while its disk does not take them
-NO_FSYNC = {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS}  # of a file system without fsync
+NO_FSYNC = {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS}  # errors of a file system without fsync
 # errors of a disk, whatever the operation
 STORAGE = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EROFS, errno.EFBIG, errno.ENXIO, errno.ENODEV),

@@ -28,7 +28,7 @@ from zoo.tasks.translation import TranslationTask
 
 SENTENCES, IMAGES, TOKENS = 3, 4, 48
 LABELLED = 32  # columns of all heads together that get labels: those of more would not be legible
-LAYERS, HEADS, QUERIES = 6, 8, 256  # of a large model some, evenly spaced
+LAYERS, HEADS, QUERIES = 6, 8, 256  # at most so many are drawn, evenly spaced
 LAST = "Cross-attention, last layer, mean of heads"
 
 

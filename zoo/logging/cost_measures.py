@@ -12,10 +12,10 @@ class RunFacts:
     """Measurements of a run in progress; None where nothing measures them."""
 
     parameters: int | None  # trainable ones
-    flops: float | None  # of a forward, per token or image
+    flops: float | None  # FLOPs of a forward pass, per token or image
     rates: Sequence[float]  # tokens per second of each steady window
     peak_bytes: int
-    seconds: float  # of training, without validation
+    seconds: float  # seconds of training, without validation
     tokens: int
 
     @property
@@ -30,12 +30,12 @@ class CostMeasure:
     """One thing that training costs: how it is measured, written, shown and drawn."""
 
     name: str  # in ledger.json, and in `zoo compare --json` and --csv
-    heading: str  # of its column; {unit} is token or image
+    heading: str  # heading of the column; {unit} is token or image
     measure: Callable[[RunFacts], float | None]
     over_seeds: Callable[[Sequence[float]], float]  # a variant's figure, from those of its runs
     form: str  # how it is shown: count, bytes or seconds
     chart: str = ""  # the name of its chart against quality, where there is one
-    axis: str = ""  # of that chart
+    axis: str = ""  # label of the chart's axis
     word: str = ""  # in that chart's title
     low_is_good: bool = True
     tag: str = ""  # cost/TAG in TensorBoard, where it is a curve

@@ -46,7 +46,7 @@ class StepProgress(ProgressBar):
         self._origin: tuple[float, int] | None = None  # time and number of the first step of this process
         self._speeds: deque[tuple[float, int]] = deque(maxlen=WINDOW)  # times, and predictions until then
         self._rate = 0.0  # predictions per second
-        self._loss: Any = None  # of the newest batch, a tensor
+        self._loss: Any = None  # loss of the newest batch, a tensor
         self._evaluation = ""  # the present evaluation: "validating 3/12"
         self._evaluated = 0.0  # share of it
 

@@ -53,7 +53,7 @@ class Ledger(Callback):
         self.start: dict[str, str] = {}
         self.batches: dict[str, Any] = {"digest": "", "count": 0, "first": []}
         self.validations: list[dict[str, float]] = []
-        self.seconds, self.finished = 0.0, False  # of training, without validation
+        self.seconds, self.finished = 0.0, False  # seconds of training, without validation
         self.validation_seconds = 0.0
         self.outcome: dict[str, Any] = {"state": "running"}
         self.code: dict[str, Any] = dict(about.get("code", {}))
@@ -231,7 +231,8 @@ class Ledger(Callback):
 
     def _cost(self, trainer: Trainer, task: Any) -> dict[str, float | None]:
         """Every measure of what the run costs, the relative spread of its speed, and the seconds of validation."""
-        meter = next((item for item in trainer.callbacks if isinstance(item, CostMeter)), None)  # type: ignore[attr-defined]
+        # type: ignore[attr-defined]
+        meter = next((item for item in trainer.callbacks if isinstance(item, CostMeter)), None)
         seconds, tokens = self._elapsed(), tokens_seen(task)
         facts = meter.facts(seconds, tokens) if meter else RunFacts(None, None, [], peak_memory(), seconds, tokens)
         spread = statistics.stdev(facts.rates) / statistics.mean(facts.rates) if len(facts.rates) > 1 else None

@@ -46,7 +46,7 @@ class PromptLookup:
     """Guesses that a text goes on as it did where its last tokens stood before (prompt look-up)."""
 
     def __init__(self) -> None:
-        self.places: dict[tuple[int, ...], int] = {}  # of the token behind the last occurrence of an n-gram
+        self.places: dict[tuple[int, ...], int] = {}  # index of the token behind the last occurrence of an n-gram
         self.indexed = 0  # tokens in front of which every n-gram is in ``places``
 
     def guess(self, tokens: list[int], count: int) -> Guess:

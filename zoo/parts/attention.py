@@ -88,7 +88,7 @@ class Attention(nn.Module):
         self.head_dim = head_dim or dim // heads
         self.qkv = Linear(dim, (heads * self.query_matrix + 2 * kv_heads) * self.head_dim, bias=bias)
         self.out = Linear(heads * self.head_dim, dim, bias=bias if out_bias is None else out_bias)
-        self.query_norm, self.key_norm = nn.Identity(), nn.Identity()  # of each head, in front of what turns it
+        self.query_norm, self.key_norm = nn.Identity(), nn.Identity()  # norms of each head, before the rotation
 
     def unsupported(self, needs: frozenset[str]) -> frozenset[str]:
         """Which of these needs neither this attention nor its backend can serve."""

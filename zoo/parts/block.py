@@ -96,7 +96,7 @@ class Block(nn.Module):
     """
 
     kind = "block"
-    slots: frozenset[str] = SLOTS  # of attention, cross (which looks at a memory) and ffn those that it uses
+    slots: frozenset[str] = SLOTS  # which of attention, cross (which looks at a memory) and ffn the block uses
     packs = False  # x may be packed: between parts each token is computed alone; a subclass with own code declares it
     closes = True  # the stack normalises what its last block gives
     computes_all = True  # every token; one that selects some says so, and attention then sees these alone

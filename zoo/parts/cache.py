@@ -192,9 +192,9 @@ SHARED = (bool, int, float, str, torch.dtype, torch.device, torch.Size, type(Non
 class LayerCache(NamedTuple):
     """What one block remembers between the steps of decoding."""
 
-    own: PartState  # of its self-attention
-    memory: MemoryCache  # of its cross-attention
-    block: PartState | None = None  # of the block itself
+    own: PartState  # state of the self-attention
+    memory: MemoryCache  # memory of the cross-attention
+    block: PartState | None = None  # state of the block itself
 
     def select(self, rows: Tensor) -> None:
         """Keep these rows of the batch, (rows,), in this order."""
@@ -215,7 +215,7 @@ class Caches(list[LayerCache]):
 
     def __init__(self, layers: Iterable[LayerCache] = ()) -> None:
         super().__init__(layers)
-        self.steps: dict[Any, Callable[[Tensor, Caches], Tensor] | None] = {}  # of zoo.models.decoding_step
+        self.steps: dict[Any, Callable[[Tensor, Caches], Tensor] | None] = {}  # filled by zoo.models.decoding_step
 
     def select(self, rows: Tensor) -> None:
         """Keep these rows of the batch, (rows,), in this order."""

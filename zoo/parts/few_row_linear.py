@@ -28,7 +28,7 @@ COLUMNS = 2  # rows up to which W x^T may be the fastest
 # those of a larger one do not, and another kernel is the fastest
 SIZES = (4, 16, 64)
 EXAMPLE = 2**23  # bytes of the matrices that are timed together
-MATRICES = 512  # of a measurement, at most
+MATRICES = 512  # largest number of matrices of a measurement
 COMMON_ROWS, COMMON_MATRICES = (1, 2, 4, 8, 32), ((384, 1152), (384, 8192))
 SAMPLE = 200  # numbers of a matrix that are compared to notice changes that torch does not count
 LARGEST = 2**30  # bytes of matrices up to which a reordered copy is made

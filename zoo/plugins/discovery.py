@@ -80,7 +80,7 @@ class _Candidate:
     package: Package
     lines: tuple[tuple[int, str, str, str | None], ...]
     points_damage: str
-    fault: str  # of its metadata, which do not count with one
+    fault: str  # fault of the metadata; damaged metadata do not count
     remark: str  # what is odd in them, and harmless
 
     @property

@@ -6,7 +6,7 @@ from zoo import registry
 from zoo.plugins.discovery import Package, discover, normalize_name
 from zoo.registry import Part
 
-PREFIX = "zoo-"  # of a package's name
+PREFIX = "zoo-"  # prefix of a package's name
 KEYWORD = "zoo-plugin"  # in its keywords
 
 

@@ -42,9 +42,9 @@ TRAINING_PRODUCTS = ("training products", 512, 384, 1152)  # a class of `zoo.par
 
 Prepare = Callable[[], Mapping[str, Callable[[], object]]]
 
-_kernels: dict[tuple[Hashable, ...], str] = {}  # of the classes that this process met
+_kernels: dict[tuple[Hashable, ...], str] = {}  # chosen kernel by call class, in this process
 _times: dict[str, dict[str, float]] = {}  # seconds of each kernel, by the class in words
-_recorded: dict[str, str] = {}  # of the run that is resumed
+_recorded: dict[str, str] = {}  # choices of the run that is resumed
 _recorded_mode = ""
 _resumed = False  # whether a record was adopted
 
@@ -156,7 +156,7 @@ def processor_name() -> str:
     fields: dict[str, str] = {}
     for line in lines:
         field, _, value = line.partition(":")
-        fields.setdefault(field.strip(), value.strip())  # of the first core
+        fields.setdefault(field.strip(), value.strip())  # keep the field of the first core
     name = fields.get("model name") or platform.processor() or platform.machine()
     numbers = [f"{label} {fields[field]}" for field, label in GENERATION.items() if fields.get(field)]
     return f"{name} ({', '.join(numbers)})" if numbers else name

@@ -55,7 +55,7 @@ class ImageTask(Task):
         metrics: dict[str, Metric | MetricCollection] = {
             "top1": MulticlassAccuracy(num_classes, average="micro"),
             "top5": MulticlassAccuracy(num_classes, average="micro", top_k=min(5, num_classes)),
-        }  # of logits (B, num_classes) and labels (B,)
+        }  # each takes logits (B, num_classes) and labels (B,)
         self.metrics = MetricCollection(metrics, compute_groups=False)
 
     def forward(self, images: Tensor) -> Tensor:

@@ -40,7 +40,7 @@ class Task(LightningModule):
     learns_from = "something else"  # the kind of data in words, for messages
     example_data: ClassVar[tuple[str, ...]] = ()  # names of data modules of that kind, for messages
     data_sizes: ClassVar[dict[str, int]] = {}  # options that the data sets where they are None, and a small value each
-    monitored_metrics: ClassVar[Directions] = {"loss": "min"}  # of a validation; the first one decides
+    monitored_metrics: ClassVar[Directions] = {"loss": "min"}  # metrics of a validation; the first one decides
     in_matrix: ClassVar[bool] = True  # `zoo matrix` builds it; False where another task needs the same of a stack
     sample_length: int = 16  # most tokens of a text of ``sample``
     fixed_length: ClassVar[bool] = False  # whether all its texts have one length, of which padding is a part
@@ -67,7 +67,7 @@ class Task(LightningModule):
         self.net, self.lr, self.optimizer_factory, self.schedule_factory = net, lr, optimizer, schedule
         self.register_buffer("tokens_seen", torch.zeros((), dtype=torch.long))
         self.eval_loss = MeanMetric()
-        self.metrics: Any = nn.ModuleDict()  # of torchmetrics, by the name that each is reported under
+        self.metrics: Any = nn.ModuleDict()  # torchmetrics by the name that each is reported under
         self.best: dict[str, float] = {}
         self.measured: dict[str, float] = {}  # by the newest validation, nan where nothing was or where it diverged
         self.rates: dict[str, float] = {}  # factors on the learning rate by the name of a parameter of the net

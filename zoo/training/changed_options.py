@@ -64,7 +64,7 @@ def state_fits(optimizer: Optimizer, saved: dict[str, Any]) -> bool:
     if any(a.get("param_names", b.get("param_names")) != b.get("param_names", a.get("param_names"))
            for a, b in zip(groups, old_groups, strict=True)):  # fmt: skip
         return False
-    selected: dict[int, Any] = {}  # of a parameter's id: the number under which its state was saved
+    selected: dict[int, Any] = {}  # by a parameter's id: the number under which its state was saved
     for group, old in zip(groups, old_groups, strict=True):
         pairs = [(p, number) for p, number in zip(group["params"], old["params"], strict=True)
                  if number in saved["state"]]  # fmt: skip

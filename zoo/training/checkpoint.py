@@ -49,19 +49,20 @@ class SaverState:
     best: float | None = None  # the best value of the first monitored metric
     improved: bool = False  # `best` belongs to a state that no checkpoint holds yet
     validated: bool = False  # since the newest checkpoint
-    step: int = -1  # of the newest checkpoint
+    step: int = -1  # step of the newest checkpoint
     count: int = 0  # checkpoints of the run, before a resume too: their order, independent of clocks
     failures: int = 0  # checkpoints in a row that could not be written
-    time: float = field(default_factory=time.monotonic)  # of the newest checkpoint, or attempt
+    time: float = field(default_factory=time.monotonic)  # when the newest checkpoint was saved or attempted
     other_data: bool = False  # the resumed checkpoint was trained with other data, whose best values count no more
     other_recipe: bool = False  # the resumed checkpoint was trained with other options, which hold no more
     other_callbacks: bool = False  # and with other callbacks: whether they would stop the run is decided anew
     loaded: dict[str, Any] | None = None  # then: the checkpoint, until the optimiser has taken its state
     unwritten_best: bytes | None = None  # the best state, where the disk refused it
     before_validation: dict[str, Any] | None = None  # the random state when the present validation began
-    processes: list[dict[str, Any]] | None = None  # of the checkpoint that is resumed: random state, unreported losses
+    # per process of the resumed checkpoint: random state, unreported losses
+    processes: list[dict[str, Any]] | None = None
     metrics: dict[str, Tensor] = field(default_factory=dict)  # Lightning's, of the checkpoint that is resumed
-    digests: dict[tuple[int, int], str] = field(default_factory=dict)  # of files, by inode and time of change
+    digests: dict[tuple[int, int], str] = field(default_factory=dict)  # digests of files, by inode and time of change
 
 
 class CheckpointSaver(Checkpoint):
@@ -318,7 +319,8 @@ class CheckpointSaver(Checkpoint):
         else:
             self.io.save_checkpoint(content, last)
         self.state.unwritten_best = None
-        if self.state.other_data and self.state.best is None:  # of the other data: the newest is the only candidate
+        # the best belongs to other data: the newest is the only candidate
+        if self.state.other_data and self.state.best is None:
             (self.folder / BEST).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # the checkpoint is complete; the next one removes leftover files
             for name in (STARTING, FINISHED):  # what was finished goes on

@@ -20,8 +20,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     """Lightning's own writes beside TMPDIR and moves: across file systems that is a copy, which a kill cuts short."""
 
     def __init__(self, facts: Mapping[str, Any]) -> None:
-        self.facts = facts  # of the run, in every manifest
-        self.digests: dict[str, str] = {}  # of the files that this process has written
+        self.facts = facts  # facts of the run, in every manifest
+        self.digests: dict[str, str] = {}  # digests of the files that this process has written
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         """Write a checkpoint and its manifest. Raises OSError where the disk refuses one of them."""

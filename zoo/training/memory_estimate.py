@@ -23,7 +23,7 @@ from zoo.tasks.task import Task
 
 CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 STAND_IN = 128  # the most rows or columns of a weight for which an optimiser's state is made
-BATCHES = 9  # of training, whose largest is taken
+BATCHES = 9  # training batches, of which the largest is taken
 LARGE = 2**22  # integers: more are not computed, only their shape
 
 

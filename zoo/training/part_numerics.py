@@ -27,7 +27,7 @@ from zoo.parts.pattern import Pattern
 from zoo.parts.position import Position
 
 FILE = "numerics.json"
-TOKENS, QUERIES, PLACES = 256, 16, 4096  # of each part that are compared, the first ones
+TOKENS, QUERIES, PLACES = 256, 16, 4096  # how many of each part's outputs are compared, from the first on
 SLACK = 4  # times what rounding changes; right parts were measured at up to 1.1
 ANGLE = 2**-24  # relative rounding of an angle, which parts compute in float32
 SUM = 2**-23  # relative rounding of a sum, which every precision computes in float32, times the root of its terms
@@ -153,7 +153,7 @@ def compare_call(exact: nn.Module, call: Call, eps: float) -> tuple[float, float
         return None
     largest = float(truth.abs().max()) or 1.0
     explained = float((moved - truth).abs().max()) / largest
-    # of equal terms, as of a flat image, a sum of n was measured at up to 1.4 * sqrt(n) * SUM from float64
+    # a sum of n equal terms, as of a flat image, was measured at up to 1.4 * sqrt(n) * SUM from float64
     terms = inputs[1].size(-2) if isinstance(exact, Attention) else inputs[0].size(-1)
     return float((result - truth).abs().max()) / largest, SLACK * (explained + eps + SUM * terms**0.5)
 

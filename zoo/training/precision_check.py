@@ -24,7 +24,7 @@ from zoo.training.part_numerics import PartError
 LARGEST = 100_000_000  # parameters: above this a copy in float64 is a burden
 BOUNDS = {torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 0.05}  # relative errors that are no rounding
 COARSE = 5e-3  # the first of these where matrix products may round to TF32
-MATMUL_EPS = {"highest": 2.0**-23, "high": 2.0**-10, "medium": 2.0**-8}  # of float32 products, by torch's setting
+MATMUL_EPS = {"highest": 2.0**-23, "high": 2.0**-10, "medium": 2.0**-8}  # error of float32 products, by torch's setting
 
 
 class PrecisionCheck(Callback):

@@ -52,7 +52,7 @@ class CheckpointOptions:
 
     every: int = 0  # steps between checkpoints, besides those after validations and every ten minutes
     policy: str = "stop"  # about a step that is not finite
-    facts: Mapping[str, Any] = field(default_factory=dict)  # of the run, for the manifests
+    facts: Mapping[str, Any] = field(default_factory=dict)  # facts of the run, for the manifests
     logged: dict[str, int] | None = None  # bytes of each event file at the checkpoint that is resumed
     on_imprecise: str = "stop"  # about a part that differs from its formula on the first batch
 
