@@ -506,7 +506,7 @@ MUTANTS = [
             "torch.tanh(q.unsqueeze(3) - k.unsqueeze(2))",
             "parts/test_attention.py",
         ),
-        ("parts/backend.py", "first - pattern.window + 1)", "first - pattern.window + 2)", "parts/test_backend.py"),
+        ("parts/backend.py", "start - pattern.window + 1)", "start - pattern.window + 2)", "parts/test_backend.py"),
         ("parts/backend.py", 'torch.where(mask, bias, float("-inf"))', "bias", "parts/test_backend.py"),
         (
             "parts/cpu_attention.py",

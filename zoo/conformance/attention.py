@@ -134,10 +134,10 @@ def backends_agree(subject: AttentionSubject) -> None:
         spread(part)
         outs[repr(backend)] = part(x, pattern=free(part))
     require(bool(outs), "it takes neither Naive nor SDPA nor Tiled.")
-    first = next(iter(outs))
+    baseline = next(iter(outs))
     for name, out in outs.items():
-        gap = difference(out, outs[first])
-        require(gap <= 1e-5, f"on {name} it is {gap:.1e} away from what it computes on {first}.")
+        gap = difference(out, outs[baseline])
+        require(gap <= 1e-5, f"on {name} it is {gap:.1e} away from what it computes on {baseline}.")
     if len(outs) > 1:
         require(part.dot_product, "it takes several backends, so dot_product should be True.")
 
@@ -221,18 +221,18 @@ def dropout(subject: AttentionSubject) -> None:
 def memory_is_looked_at_alike(subject: AttentionSubject) -> None:
     """Looking at a memory is the same function as looking at oneself: own tokens as a memory give the same result."""
     part = subject.build()
-    other = part.across()
-    other = (part if other is part else spread(other)).double()
-    if "cross" not in other.supports:
+    across = part.across()
+    across = (part if across is part else spread(across)).double()
+    if "cross" not in across.supports:
         raise Inapplicable("it does not lower cross")
-    if other.requires - RARE or getattr(other, "ordered", False):
+    if across.requires - RARE or getattr(across, "ordered", False):
         raise Inapplicable("it looks at itself in a way of its own")
     for length in SHORT_AND_LONG:
         x = subject.tokens(2, length, torch.float64)
         for real in (None, torch.arange(length) < torch.tensor([[length], [5]])):
-            if real is not None and "valid" not in other.supports & other.backend.supports:
+            if real is not None and "valid" not in across.supports & across.backend.supports:
                 continue
-            gap = difference(other(x, x, pattern=Pattern(valid=real)), other(x, pattern=Pattern(valid=real)))
+            gap = difference(across(x, x, pattern=Pattern(valid=real)), across(x, pattern=Pattern(valid=real)))
             require(
                 gap <= 1e-8,
                 f"of {length} tokens that look at themselves as at a memory the result differs by {gap:.1e}: scale, "

@@ -92,8 +92,8 @@ def gradients(subject: BackendSubject) -> None:
             out = kernel(leaves[0], leaves[1], leaves[2], Pattern(**fields))
             probe = torch.arange(out.numel(), dtype=out.dtype).sin().view(out.shape) * compared_queries(backend, call)
             faults.append(torch.autograd.grad((out * probe).sum(), leaves, allow_unused=True, materialize_grads=True))
-        for name, one, other in zip(("queries", "keys", "values", "the bias"), *faults, strict=False):
-            gap = difference(one, other)
+        for name, gradient, expected in zip(("queries", "keys", "values", "the bias"), *faults, strict=False):
+            gap = difference(gradient, expected)
             require(gap <= 3e-5, f"{call.description}: the gradient of {name} is {gap:.1e} away from Naive's.")
 
 
@@ -140,10 +140,10 @@ def log_sum_exp_gradients(subject: BackendSubject) -> None:
             heads = out * (lse - sinks).sigmoid().unsqueeze(-1).to(out.dtype)
             probe = torch.arange(out.numel(), dtype=out.dtype).sin().view(out.shape)
             grads.append(torch.autograd.grad((heads * probe).sum(), (q, k, v)))
-        for name, one, other in zip(("queries", "keys", "values"), *grads, strict=True):
+        for name, gradient, expected in zip(("queries", "keys", "values"), *grads, strict=True):
             message = f"{call.description}: the gradient of {name} through the log-sum-exp is not finite."
-            require(bool(one.isfinite().all()), message)
-            gap = difference(one, other)
+            require(bool(gradient.isfinite().all()), message)
+            gap = difference(gradient, expected)
             message = f"{call.description}: through the log-sum-exp the gradient of {name} is {gap:.1e} off."
             require(gap <= 3e-5, message)
 

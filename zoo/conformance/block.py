@@ -99,11 +99,11 @@ def the_stream_is_kept(subject: BlockSubject) -> None:
 def context_is_passed_on(subject: BlockSubject) -> None:
     """Attention gets the position scheme and its bias; a feed-forward that wants real tokens gets no padding."""
     x = subject.tokens(16, 6)  # a block that selects tokens computes the last one of some rows
-    other = x[:, [1, 0, 2, 3, 4, 5]]
+    swap = x[:, [1, 0, 2, 3, 4, 5]]
     schemes = (("the position scheme", RoPE), ("the bias of a position scheme", ALiBi))
     for sentence, position in schemes if uses(subject, "attention") else ():
         net = build_stack(subject, position=position)
-        change = difference(net(other)[:, -1], net(x)[:, -1])
+        change = difference(net(swap)[:, -1], net(x)[:, -1])
         require(change > 1e-6, f"{sentence} does not reach attention: call it by context.attend(part, x).")
     shapes: list[tuple[int, ...]] = []
 
@@ -189,8 +189,8 @@ def dropout_on_average(subject: BlockSubject) -> None:
         extent = CAUSAL if getattr(subject.part, "computes_all", True) else Extent(CAUSAL.sizes)
         net = subject.stack(extent, cross=looks, dropout=0.5).double()
         net.norm, net.dropout.p = nn.Identity(), 0.0
-        for other, place in ((other, place) for _, other, place in BRANCHES if (other, place) != (kind, cross)):
-            silenced(net, other, place)
+        for branch, place in ((branch, place) for _, branch, place in BRANCHES if (branch, place) != (kind, cross)):
+            silenced(net, branch, place)
         silent = silenced(copy.deepcopy(net), kind, cross)(x, memory=memory)
         silenced(net, kind, cross, 1e-3)  # so small that what is behind the branch is linear in it
         whole = net(x, memory=memory) - silent

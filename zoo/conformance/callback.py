@@ -65,8 +65,8 @@ def fit(folder: Path, callbacks: list[Callback], steps: int = STEPS, resume: boo
     with quiet():
         train, val = (DataLoader(batches, batch_size=None) for _ in range(2))
         trainer.fit(task, train, val, ckpt_path=start, weights_only=True)
-        for one in callbacks:
-            require(one in trainer.callbacks, "it takes itself out of the trainer.")  # type: ignore[attr-defined]
+        for callback in callbacks:
+            require(callback in trainer.callbacks, "it takes itself out of the trainer.")  # type: ignore[attr-defined]
     return torch.load(folder / "checkpoints" / LAST, weights_only=True)
 
 
@@ -127,9 +127,9 @@ def plain_state(subject: CallbackSubject) -> None:
         except Exception as error:
             require("weights_only" not in str(error), "its state holds more than tensors and plain values.")
             raise
-    state, other = callback.state_dict(), subject.build()
-    other.load_state_dict(state)
-    require(str(other.state_dict()) == str(state), f"loaded, its state is {other.state_dict()} instead of {state}.")
+    state, twin = callback.state_dict(), subject.build()
+    twin.load_state_dict(state)
+    require(str(twin.state_dict()) == str(state), f"loaded, its state is {twin.state_dict()} instead of {state}.")
 
 
 PROMISES = [documentation, unknown_options_are_refused, clean_import, training_is_unchanged, results_are_declared,

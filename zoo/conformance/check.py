@@ -154,8 +154,8 @@ class Check:
         yield "", self.subject
         situations = getattr(self.promise, "situations", SITUATIONS)
         if "options" in situations:
-            for option, other in self.subject.other_options():
-                yield f"with {option}", other
+            for option, subject in self.subject.other_options():
+                yield f"with {option}", subject
         if "memory" in situations and (looking := self.subject.with_memory()):
             yield "in a stack that looks at a memory", looking
 

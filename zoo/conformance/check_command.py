@@ -55,7 +55,7 @@ class Report:
     def skips(self) -> str:
         """The commonest reasons for skipped checks, with their counts; empty where none was skipped."""
         reasons = Counter(
-            one["sentence"].strip().splitlines()[0] for one in self.outcomes if one["status"] == "skipped"
+            outcome["sentence"].strip().splitlines()[0] for outcome in self.outcomes if outcome["status"] == "skipped"
         )
         common = reasons.most_common(MOST_REASONS)
         phrases = [f"{reason} ({count})" if count > 1 else reason for reason, count in common]
@@ -88,9 +88,9 @@ class Report:
 
 def run(options: ParsedOptions) -> int:
     """`zoo check`."""
-    first = options.words[0]
-    package = _package(first) if len(options.words) == 1 else None
-    if not package and is_recipe(first):
+    word = options.words[0]
+    package = _package(word) if len(options.words) == 1 else None
+    if not package and is_recipe(word):
         return check_recipe(options)
     from zoo.cli import doctor
 
@@ -102,17 +102,17 @@ def run(options: ParsedOptions) -> int:
     if len(options.words) == 2:
         from zoo.cli.show import check_kind
 
-        kind, name = check_kind(first), options.words[1]
+        kind, name = check_kind(word), options.words[1]
         if "." not in name:
             registry.find(kind, name)  # a wrong name is refused before torch is imported
         doctor.check_torch()
         return _one(kind, name, options)
-    kind = _kind(first)
-    if "." in first and not kind:
+    kind = _kind(word)
+    if "." in word and not kind:
         doctor.check_torch()
-        return _one("", first, options)
+        return _one("", word, options)
     if not kind:
-        raise _unknown(first)
+        raise _unknown(word)
     doctor.check_torch()
     return _all(kind, registry.parts(kind), options)
 
@@ -210,14 +210,14 @@ def _all(group: str, parts: Sequence[Part], options: ParsedOptions) -> int:
     failures, unchecked, documents, strict = 0, 0, [], options.get("strict")
     kinds, lacking = {part.kind for part in parts}, dict[str, ZooError]()  # kinds that lack a check of --only
     for part in parts:
-        same = [other for other in registry.parts(part.kind) if registry.has_name(part, other.name)]
+        same = [candidate for candidate in registry.parts(part.kind) if registry.has_name(part, candidate.name)]
         clash = registry.is_hidden(part) or len(same) > 1
         job = Job(part.kind, part.path if clash else part.name, [], _only(options), options.get("debug"))
         try:
             if part.kind in lacking:
                 raise lacking[part.kind]
             *_, report = examine(job, options.get("timeout"))
-            failed_lines = [_line(report, one) for one in report.outcomes if one["status"] in BAD]
+            failed_lines = [_line(report, outcome) for outcome in report.outcomes if outcome["status"] in BAD]
             line = "\n".join([report.summary(strict), *failed_lines])
             document, bad = _as_dict(report), report.failed(strict)
         except ZooError as error:
@@ -267,8 +267,8 @@ def _write_badge(options: ParsedOptions, message: str, failed: bool) -> None:
 def _package(word: str) -> Package | None:
     """The installed plugin package of that name that has parts."""
     name = discovery.normalize_name(word)
-    packages = (one for one in publishing.plugin_packages() if discovery.normalize_name(one.name) == name)
-    return next((one for one in packages if publishing.parts_of(one)), None)
+    packages = (package for package in publishing.plugin_packages() if discovery.normalize_name(package.name) == name)
+    return next((package for package in packages if publishing.parts_of(package)), None)
 
 
 def _only(options: ParsedOptions) -> list[str]:

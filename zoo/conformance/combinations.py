@@ -147,7 +147,7 @@ def cost_in_stack(kind: str, cls: type) -> dict[str, list[float]] | None:
 
     sizes: dict[str, Any] = {"vocab_size": 64, "max_length": 64, **COST_SIZES}
     costs = [cost(CausalLM(**sizes, **parts)) for parts in ({kind: cls}, {})]  # type: ignore[arg-type]
-    return {"parameters": [one.parameters for one in costs], "flops": [one.flops for one in costs]}
+    return {"parameters": [estimate.parameters for estimate in costs], "flops": [estimate.flops for estimate in costs]}
 
 
 def partners(kind: str, cls: type) -> list[dict[str, str]]:
@@ -157,7 +157,7 @@ def partners(kind: str, cls: type) -> list[dict[str, str]]:
     from zoo.tasks.lm import CausalLM
 
     results = []
-    for part in (part for other in registry.STACK_KINDS if other != kind for part in registry.parts(other)):
+    for part in (part for name in registry.STACK_KINDS if name != kind for part in registry.parts(name)):
         loaded = import_classes(part)
         broken = isinstance(loaded, str)
         verdict = CombinationOutcome("BROKEN", loaded) if broken else attempt(CausalLM, {kind: cls, part.kind: loaded})

@@ -156,13 +156,13 @@ def rounding_sensitivity(layer: nn.Module, x: Tensor, dtype: torch.dtype) -> flo
     """By how much a float64 layer's output on x (B, T, dim) changes at most when its parameters and x are changed at
     random by as much as ``dtype`` rounds: the scale of errors that a right part of this steepness has in ``dtype``.
     """
-    other, unit, worst = copy.deepcopy(layer), torch.finfo(dtype).eps / 2, 0.0
+    twin, unit, worst = copy.deepcopy(layer), torch.finfo(dtype).eps / 2, 0.0
     with torch.random.fork_rng([]), torch.no_grad():
         expected = layer(x)
         for _ in range(TRIALS):
-            for parameter, exact in zip(other.parameters(), layer.parameters(), strict=True):
+            for parameter, exact in zip(twin.parameters(), layer.parameters(), strict=True):
                 parameter.copy_(exact * (1 + unit * (2 * torch.rand_like(exact) - 1)))
-            worst = max(worst, difference(other(x * (1 + unit * (2 * torch.rand_like(x) - 1))), expected))
+            worst = max(worst, difference(twin(x * (1 + unit * (2 * torch.rand_like(x) - 1))), expected))
     return worst
 
 
@@ -311,9 +311,9 @@ def evaluation_is_deterministic(subject: Subject) -> None:
     for length in SHORT_AND_LONG:
         x = subject.tokens(2, length)
         torch.manual_seed(1)
-        first = layer(x)
+        output = layer(x)
         torch.manual_seed(2)
-        require(torch.equal(layer(x), first), "two evaluations differ: dropout or noise is on in eval().")
+        require(torch.equal(layer(x), output), "two evaluations differ: dropout or noise is on in eval().")
         torch.manual_seed(1)
         state = torch.get_rng_state()
         layer(x)
@@ -361,8 +361,8 @@ class Interrupted(TorchFunctionMode):
 def dropping_options(subject: Subject) -> None:
     """An option that drops (its name holds "drop") does so in training alone, repeatably, and is right on average."""
     for name in rates_of_dropping(subject):
-        other = subject.changed(**{name: 0.3})
-        layer, x = any_layer(other), other.tokens(16, 5)
+        variant = subject.changed(**{name: 0.3})
+        layer, x = any_layer(variant), variant.tokens(16, 5)
         if hasattr(layer, "norm"):
             layer.norm = nn.Identity()  # the mean of normalised tokens is shorter than the normalised mean
         whole = layer(x)
@@ -396,16 +396,16 @@ def no_state_between_calls(subject: Subject) -> None:
 
     for mode in (True, False):
         layer, used = any_layer(subject).train(mode), any_layer(subject).train(mode)
-        first = call(layer, a)
+        expected = call(layer, a)
         call(used, b)
         call(used, c)
         require(
-            torch.equal(call(used, a), first),
+            torch.equal(call(used, a), expected),
             "a call changes what the next one gives: keep nothing between calls on self, and draw random numbers from "
             "torch's generator.",
         )
     layer = any_layer(subject)
-    first = layer(a)
+    expected = layer(a)
     try:
         with Interrupted(lambda: layer(c)):
             out = layer(a)
@@ -414,7 +414,7 @@ def no_state_between_calls(subject: Subject) -> None:
             raise
         return  # torch's compilers do not run within a mode
     require(
-        torch.equal(out, first),
+        torch.equal(out, expected),
         "a call in the middle of another changes what that one gives, as calls at the same time would: keep nothing on "
         "self in forward.",
     )
@@ -431,18 +431,18 @@ def reference(subject: Subject) -> None:
     if not calls or not callable(getattr(calls[0][0], "reference", None)):
         raise Inapplicable("it gives no reference")
     for module, (x, *others), keywords in list(calls):
-        one, other = x.detach().requires_grad_(), x.detach().clone().requires_grad_()
+        leaf, reference_leaf = x.detach().requires_grad_(), x.detach().clone().requires_grad_()
         try:
-            expected = cast(Any, module).reference(other, *others, **keywords)
+            expected = cast(Any, module).reference(reference_leaf, *others, **keywords)
         except NotImplementedError:
             raise Inapplicable("it gives no reference") from None
-        out = module(one, *others, **keywords)
+        out = module(leaf, *others, **keywords)
         gap = difference(out, expected)
         advice = "or, where it is another formula, override reference too"
         require(gap <= 1e-10, f"it is {gap:.1e} away from its own formula: change forward, {advice}.")
         probe = torch.randn_like(out)
-        (slope,) = torch.autograd.grad((out * probe).sum(), one)
-        (truth,) = torch.autograd.grad((expected * probe).sum(), other)
+        (slope,) = torch.autograd.grad((out * probe).sum(), leaf)
+        (truth,) = torch.autograd.grad((expected * probe).sum(), reference_leaf)
         gap = difference(slope, truth)
         require(gap <= 1e-8, f"its gradient is {gap:.1e} away from its own formula's.")
 

@@ -76,14 +76,15 @@ def splits_and_sizes(subject: DataSubject) -> None:
 @once
 def order_is_repeatable(subject: DataSubject) -> None:
     """The same seed gives the same batches in the same order; another epoch and another seed another order."""
-    first, again, other = subject.build(seed=1), subject.build(seed=1), subject.build(seed=2)
-    one, two = batches_of(epoch(first.train_dataloader(), 0)), batches_of(epoch(again.train_dataloader(), 0))
-    require(one == two, "the same seed gives other batches: draw from generators keyed by seed and epoch alone.")
-    later = batches_of(epoch(first.train_dataloader(), 1))
-    require(one != later, "the second epoch has the order of the first.")
-    require(one != batches_of(epoch(other.train_dataloader(), 0)), "another seed gives the same order.")
+    data, again, other_data = subject.build(seed=1), subject.build(seed=1), subject.build(seed=2)
+    batches = batches_of(epoch(data.train_dataloader(), 0))
+    same = batches == batches_of(epoch(again.train_dataloader(), 0))
+    require(same, "the same seed gives other batches: draw from generators keyed by seed and epoch alone.")
+    later = batches_of(epoch(data.train_dataloader(), 1))
+    require(batches != later, "the second epoch has the order of the first.")
+    require(batches != batches_of(epoch(other_data.train_dataloader(), 0)), "another seed gives the same order.")
     require(later == batches_of(epoch(again.train_dataloader(), 1)), "the same seed gives another second epoch.")
-    orders = [batches_of(first.val_dataloader()) for _ in range(2)]
+    orders = [batches_of(data.val_dataloader()) for _ in range(2)]
     require(orders[0] == orders[1], "validation batches differ from one time to the next.")
 
 
@@ -114,7 +115,7 @@ print("summary", *summary(data))"""
         require(bool(lines), f"it does not load in another process: {error}")
         summaries.append(lines[0])
     names = zip(("fingerprint", "sizes", "batches"), *summaries, strict=True)
-    wrong = ", ".join(name for name, mine, other in names if mine != other)
+    wrong = ", ".join(name for name, value, other_value in names if value != other_value)
     require(not wrong, f"with another PYTHONHASHSEED its {wrong} differ: sort what comes from sets, use no hash().")
 
 
@@ -133,9 +134,9 @@ def global_randomness_is_left_alone(subject: DataSubject) -> None:
     batches_of(epoch(data.train_dataloader(), 0), 2)
     require(torch.equal(torch.get_rng_state(), state), "loading draws from torch's global generator.")
     torch.manual_seed(123)
-    one = batches_of(epoch(data.train_dataloader(), 0), 2)
+    batches = batches_of(epoch(data.train_dataloader(), 0), 2)
     torch.manual_seed(321)
-    require(one == batches_of(epoch(data.train_dataloader(), 0), 2), "batches depend on torch's global generator.")
+    require(batches == batches_of(epoch(data.train_dataloader(), 0), 2), "batches depend on torch's global generator.")
 
 
 @once
@@ -282,17 +283,17 @@ def twins_of(some: list[np.ndarray], train: list[np.ndarray]) -> list[bool] | No
     An image does where another is the same; a text where nine tenths of its runs of WORDS tokens stand somewhere.
     """
     if some[0].dtype.kind == "f" or some[0].ndim > 1:
-        train_bytes = {one.tobytes() for one in train}
-        return [one.tobytes() in train_bytes for one in some if len(np.unique(one[..., :64])) >= 4] or None
-    pieces = [runs(trimmed(one)) for one in some]
-    long_pieces = [one for one in pieces if len(one) >= 8]
+        train_bytes = {sample.tobytes() for sample in train}
+        return [sample.tobytes() in train_bytes for sample in some if len(np.unique(sample[..., :64])) >= 4] or None
+    pieces = [runs(trimmed(sample)) for sample in some]
+    long_pieces = [piece for piece in pieces if len(piece) >= 8]
     if len(long_pieces) < len(some) / 10:
         return None
-    everywhere = runs(np.concatenate([trimmed(one) for one in train]))  # rows may follow each other in one text
+    everywhere = runs(np.concatenate([trimmed(sample) for sample in train]))  # rows may follow each other in one text
     if not len(everywhere):
         return [False for _ in long_pieces]
-    places = [np.searchsorted(everywhere, one).clip(max=len(everywhere) - 1) for one in long_pieces]
-    return [bool((everywhere[place] == one).mean() >= 0.9) for place, one in zip(places, long_pieces, strict=True)]
+    places = [np.searchsorted(everywhere, piece).clip(max=len(everywhere) - 1) for piece in long_pieces]
+    return [bool((everywhere[place] == piece).mean() >= 0.9) for place, piece in zip(places, long_pieces, strict=True)]
 
 
 def trimmed(tokens: np.ndarray) -> np.ndarray:
@@ -338,8 +339,8 @@ def content_digests(data: Any) -> dict[str, Content]:
     for split, dataset in data.datasets.items():
         picked = np.unique(np.linspace(0, len(dataset) - 1, PICKED).astype(np.int64))
         batches = [tensors_of(dataset.batch(np.array([index]), epoch)) for index in picked for epoch in (0, 1)]
-        if all(digest(one) == digest(other) for one, other in zip(batches[::2], batches[1::2], strict=True)):
-            shapes = [len(dataset), [{name: value.dim() for name, value in one.items()} for one in batches]]
+        if all(digest(batch) == digest(later) for batch, later in zip(batches[::2], batches[1::2], strict=True)):
+            shapes = [len(dataset), [{name: value.dim() for name, value in batch.items()} for batch in batches]]
             digests[split] = Content(shapes, "".join(map(digest, batches)))
     return digests
 
@@ -356,13 +357,13 @@ def fingerprint_follows_content(subject: DataSubject) -> None:
     fingerprint, digests = data.fingerprint(), content_digests(data)
     if subject.file_options:
         follows_files(subject, fingerprint)
-    for option, other in subject.other_options():
+    for option, variant in subject.other_options():
         try:
-            changed = cast(DataSubject, other).build(seed=1)
+            changed = cast(DataSubject, variant).build(seed=1)
         except (UsageError, ValueError):
             continue
-        for split, one in content_digests(changed).items():
-            if split in digests and one.shapes == digests[split].shapes and one.digest != digests[split].digest:
+        for split, content in content_digests(changed).items():
+            if split in digests and content.shapes == digests[split].shapes and content.digest != digests[split].digest:
                 message = f"with {option} the {split} split holds other samples under the same fingerprint"
                 message = f"{message}: it covers everything that samples are made from."
                 require(changed.fingerprint() != fingerprint, message)
@@ -397,11 +398,11 @@ def relocated(value: Any, folder: Path) -> Any:
     return value.replace(str(folder / "files"), str(folder / "elsewhere")) if isinstance(value, str) else value
 
 
-def variants(whole: bytes, other: Path, suffix: str) -> Iterator[tuple[str, bytes]]:
-    """The content of a file, changed in one way each; ``other`` is the file that another seed gives."""
-    if not other.is_file():
+def variants(whole: bytes, other_file: Path, suffix: str) -> Iterator[tuple[str, bytes]]:
+    """The content of a file, changed in one way each; ``other_file`` is the file that another seed gives."""
+    if not other_file.is_file():
         return
-    new = other.read_bytes()
+    new = other_file.read_bytes()
     yield "all of it", new
     if suffix == ".npz":
         arrays, others = dict(np.load(io.BytesIO(whole))), dict(np.load(io.BytesIO(new)))
@@ -427,9 +428,10 @@ def variants(whole: bytes, other: Path, suffix: str) -> Iterator[tuple[str, byte
 @once
 def what_it_says_of_itself(subject: DataSubject) -> None:
     """``fingerprint`` is the same sha256 each time, and ``save`` leaves what a trained model needs."""
-    one, two = subject.build(seed=1).fingerprint(), subject.build(seed=2).fingerprint()
-    require(bool(re.fullmatch(r"[0-9a-f]{64}", one)), f"fingerprint is {one!r}, not a sha256 in hexadecimal.")
-    require(one == two, "the fingerprint depends on the seed of the order: it is about content.")
+    fingerprint, other_fingerprint = (subject.build(seed=seed).fingerprint() for seed in (1, 2))
+    is_digest = bool(re.fullmatch(r"[0-9a-f]{64}", fingerprint))
+    require(is_digest, f"fingerprint is {fingerprint!r}, not a sha256 in hexadecimal.")
+    require(fingerprint == other_fingerprint, "the fingerprint depends on the seed of the order: it is about content.")
     with tempfile.TemporaryDirectory() as folder:
         subject.build().save(Path(folder))
 

@@ -58,7 +58,7 @@ def run(options: ParsedOptions) -> int:
     except OSError as error:
         raise UsageError(f"cannot write into {folder}: {error.strerror or error}") from error
     print(f"{len(parts)} pages → {folder / INDEX}")
-    return 1 if any(isinstance(one, str) or one.failed(False) for one in reports.values()) else 0
+    return 1 if any(isinstance(report, str) or report.failed(False) for report in reports.values()) else 0
 
 
 def selected_parts(packages: list[str]) -> list[Part]:
@@ -115,13 +115,13 @@ def page(part: Part, report: Report | str | None) -> str:
     about = describe(part)
     module, _, name = part.target.partition(":")
     members = describe_members(module, name)
-    methods = [one for one in members if one.method and one.text and one.name not in BUILDING]
-    values = [one for one in members if not one.method and one.name != "kind"]
+    methods = [member for member in members if member.method and member.text and member.name not in BUILDING]
+    values = [member for member in members if not member.method and member.name != "kind"]
     sections = {
         "Use": _use(part, about),
         "Options": _options(part, about),
-        "Shapes": [f"- `{one.name}{one.code}`: {one.text}" for one in methods],
-        "What it declares": _table(["attribute", "value"], [[f"`{one.name}`", _code(one)] for one in values]),
+        "Shapes": [f"- `{method.name}{method.code}`: {method.text}" for method in methods],
+        "What it declares": _table(["attribute", "value"], [[f"`{value.name}`", _code(value)] for value in values]),
         "Cost": _cost(report),
         "Combines with": _partners(report),
         "Contract": _contract(part, report),
@@ -155,8 +155,9 @@ def signature(part: Part) -> str:
     module, _, name = part.target.partition(":")
     options = description.describe_class(module, name).options
     parameters = [
-        f"{one.name}{f': {one.type}' if one.type else ''}{f' = {one.default}' if one.default is not None else ''}"
-        for one in options
+        f"{option.name}{f': {option.type}' if option.type else ''}"
+        f"{f' = {option.default}' if option.default is not None else ''}"
+        for option in options
     ]
     line = f"({', '.join(parameters)})"
     return line if len(line) <= 100 else "(\n    " + ",\n    ".join(parameters) + ",\n)"
@@ -165,8 +166,9 @@ def signature(part: Part) -> str:
 def example(part: Part) -> str:
     """A command that trains with the part: the shortest packaged recipe that names it, or else its option."""
     if part.kind in ("task", "data"):
-        naming = (one for one in recipe_files.recipes() if re.search(rf"\b{part.name}\b", one.path.read_text("utf-8")))
-        if recipe := min(naming, key=lambda one: len(one.name), default=None):
+        name = rf"\b{part.name}\b"
+        naming = (file for file in recipe_files.recipes() if re.search(name, file.path.read_text("utf-8")))
+        if recipe := min(naming, key=lambda file: len(file.name), default=None):
             return f"zoo fit {recipe.name}"
     return recipes_of_kind(part.kind, part.name)
 
@@ -174,9 +176,9 @@ def example(part: Part) -> str:
 def _options(part: Part, about: Description) -> list[str]:
     section = option_section(part.kind)
     rows = [
-        [f"`--{section}.{one.name}`", f"`{_cell(one.type)}`" if one.type else "",
-         "required" if one.default is None else f"`{_cell(one.default)}`", _cell(one.about)]
-        for one in about.options
+        [f"`--{section}.{option.name}`", f"`{_cell(option.type)}`" if option.type else "",
+         "required" if option.default is None else f"`{_cell(option.default)}`", _cell(option.about)]
+        for option in about.options
     ]  # fmt: skip
     return _table(["option", "type", "default", "what it is"], rows)
 
@@ -197,11 +199,11 @@ def _partners(report: Report | str | None) -> list[str]:
     """One line for each kind: the parts that train with it, and each sentence that refuses others."""
     results: list[dict[str, Any]] = report.facts.get("combinations", []) if isinstance(report, Report) else []
     lines = []
-    for kind in dict.fromkeys(one["kind"] for one in results):
+    for kind in dict.fromkeys(result["kind"] for result in results):
         reasons: dict[tuple[str, str], list[str]] = {}
-        for one in results:
-            if one["kind"] == kind:
-                reasons.setdefault((one["status"], " ".join(one["sentence"].split())), []).append(one["name"])
+        for result in results:
+            if result["kind"] == kind:
+                reasons.setdefault((result["status"], " ".join(result["sentence"].split())), []).append(result["name"])
         for (status, sentence), names in reasons.items():
             lines.append(f"- {kind}: {STATUS[status]} with {', '.join(names)}{f': {sentence}' if sentence else ''}")
     return ["In a language model, two steps each:", "", *lines] if lines else []
@@ -213,7 +215,10 @@ def _contract(part: Part, report: Report | str | None) -> list[str]:
         return [f"Not run for this page: {command}."]
     if isinstance(report, str):
         return [f"{command} cannot check it: {' '.join(report.split())}"]
-    rows = [[one["name"], one["status"], _cell(" ".join(one["sentence"].split()))] for one in report.outcomes]
+    rows = [
+        [outcome["name"], outcome["status"], _cell(" ".join(outcome["sentence"].split()))]
+        for outcome in report.outcomes
+    ]
     return [f"{command}: {report.verdict(False)}.", "", *_table(["check", "outcome", "why"], rows)]
 
 

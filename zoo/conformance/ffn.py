@@ -49,14 +49,14 @@ def aux_loss(subject: FFNSubject) -> None:
     """A loss of its own is one finite number with a gradient, left in training only, and new with each call."""
     part = spread(subject.build()).train()
     part(subject.tokens(2, 8))
-    first = part.aux_loss
-    if first is None:
+    earlier = part.aux_loss
+    if earlier is None:
         return
-    require(isinstance(first, torch.Tensor) and first.dim() == 0, "aux_loss must be a tensor without dimensions.")
-    require(bool(first.isfinite()), "aux_loss is not finite.")
-    require(first.requires_grad, "aux_loss has no gradient: it is detached, and teaches nothing.")
+    require(isinstance(earlier, torch.Tensor) and earlier.dim() == 0, "aux_loss must be a tensor without dimensions.")
+    require(bool(earlier.isfinite()), "aux_loss is not finite.")
+    require(earlier.requires_grad, "aux_loss has no gradient: it is detached, and teaches nothing.")
     part(subject.tokens(2, 8))
-    require(part.aux_loss is not first, "aux_loss stays from the call before.")
+    require(part.aux_loss is not earlier, "aux_loss stays from the call before.")
     loss = part.aux_loss
     part.eval()(subject.tokens(2, 8))
     require(part.aux_loss is loss or part.aux_loss is None, "aux_loss is computed in evaluation.")

@@ -20,18 +20,18 @@ STEEP = 0.3  # slope of log change over log width; without muP it is above 0.5
 
 def differing(a: nn.Module, b: nn.Module) -> list[str]:
     """The names of the parameters and buffers that are not equal bit for bit."""
-    other = b.state_dict()
-    return [name for name, value in a.state_dict().items() if not torch.equal(value, other[name])]
+    tensors = b.state_dict()
+    return [name for name, value in a.state_dict().items() if not torch.equal(value, tensors[name])]
 
 
 def follows_the_seed(subject: InitSubject) -> None:
     """The same seed gives the same weights, whatever was drawn before; another seed gives other matrices."""
-    first = subject.build(1)
+    model = subject.build(1)
     torch.rand(7)
-    wrong = differing(subject.build(1), first)
+    wrong = differing(subject.build(1), model)
     require(not wrong, f"two models of one seed differ in {', '.join(wrong[:3])}: draw from torch's generator alone.")
-    other = set(differing(subject.build(2), first))
-    same = [name for name, p in first.named_parameters() if p.dim() > 1 and name not in other]
+    changes = set(differing(subject.build(2), model))
+    same = [name for name, p in model.named_parameters() if p.dim() > 1 and name not in changes]
     require(not same, f"another seed gives the same {', '.join(same[:3])}.")
 
 

@@ -115,10 +115,10 @@ def _table(
         verdicts.setdefault(tuple(cell.parts[place] for place in order), []).append(cell.verdict)
     rows = [headings + [names[2][column] for column in choices[2]]]
     rows.append(["-"] * len(rows[0]))
-    for first in choices[0]:
-        for second in choices[1]:
-            marks = [_marks(verdicts[first, second, column], sentences) for column in choices[2]]
-            rows.append([names[0][first], names[1][second], *marks])
+    for part in choices[0]:
+        for partner in choices[1]:
+            marks = [_marks(verdicts[part, partner, column], sentences) for column in choices[2]]
+            rows.append([names[0][part], names[1][partner], *marks])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 

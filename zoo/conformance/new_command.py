@@ -49,14 +49,14 @@ STACK_ARGUMENTS = {
 def run(options: ParsedOptions) -> int:
     """`zoo new`."""
     what, name = options.words
-    for other in ("dest", "in", "package") if what == "recipe" else ("from",):
-        if options.get(other) is not None:
+    for option in ("dest", "in", "package") if what == "recipe" else ("from",):
+        if options.get(option) is not None:
             belongs = "a package: a recipe is written here" if what == "recipe" else "zoo new recipe"
-            raise UsageError(f"'--{other}' belongs to {belongs}. See: zoo new --help")
+            raise UsageError(f"'--{option}' belongs to {belongs}. See: zoo new --help")
     if what == "recipe":
         return recipe(name, options.get("from"))
     if options.get("in") is not None:
-        if other_name := next((one for one in ("dest", "package") if options.get(one) is not None), None):
+        if other_name := next((option for option in ("dest", "package") if options.get(option) is not None), None):
             raise UsageError(f"'--in' adds to a package, '--{other_name}' makes one. See: zoo new --help")
         return add_part(check_kind(what), name, Path(options.get("in")))
     return package(check_kind(what), name, options.get("dest"), options.get("package"))
@@ -127,7 +127,7 @@ def add_part(kind: str, name: str, folder: Path) -> int:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"{file} is not the pyproject.toml of a package: {error}") from error
     for group, names in own.items():
-        if existing := next((one for one in names if one.lower() == name.lower()), None):
+        if existing := next((entry for entry in names if entry.lower() == name.lower()), None):
             raise UsageError(f"{folder} has {existing!r} already, in [{group}]. Choose another name.")
     check_class(kind, name)
     source = package_source(folder, str(project.get("name", "")), own)
@@ -202,7 +202,7 @@ def with_entry_points(text: str, groups: dict[str, tuple[str, str]], file: Path)
         same = False
     if not same:
         by_hand = "; ".join(
-            f'[project.entry-points."{group}"] {one} = "{value}"' for group, (one, value) in groups.items()
+            f'[project.entry-points."{group}"] {key} = "{value}"' for group, (key, value) in groups.items()
         )
         raise UsageError(f"{file} cannot be extended as it is written. Add these lines yourself, then again: {by_hand}")
     return new_text
@@ -312,8 +312,8 @@ def variant(source: str, values: dict[str, str]) -> str:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read {path}: {error}") from error
-    first = next((number for number, line in enumerate(lines) if not line.startswith("#")), len(lines))
-    data = [line for line in lines[:first] if line.startswith("# data: ")] or ["# data: ?"]
+    start = next((number for number, line in enumerate(lines) if not line.startswith("#")), len(lines))
+    data = [line for line in lines[:start] if line.startswith("# data: ")] or ["# data: ?"]
     header = fill_template("recipe.yaml", values).splitlines()[:2]
     origin = f"# from: {source}; `zoo show {values['file']}` says which line sets what"
-    return "\n".join([*header, *data, origin, *lines[first:]]) + "\n"
+    return "\n".join([*header, *data, origin, *lines[start:]]) + "\n"

@@ -68,7 +68,7 @@ def groups_hold_each_parameter(subject: OptimizerSubject) -> None:
     expected = sorted(name for name, p in net.named_parameters() if p.requires_grad)
     ids = [id(p) for group in optimizer.param_groups for p in group["params"]]
     names = {id(p): name for name, p in net.named_parameters()}
-    got = sorted(names.get(one, "a stranger") for one in ids)
+    got = sorted(names.get(number, "a stranger") for number in ids)
     missing, extra = sorted(set(expected) - set(got)), sorted(set(got) - set(expected))
     require(not missing, f"no group has {', '.join(missing)}: pass every group on.")
     require(not extra, f"a group has {', '.join(extra)}, which it was not given.")
@@ -131,7 +131,7 @@ def first_step(subject: OptimizerSubject, options: dict[str, Any]) -> Tensor:
 
 def first_step_is_corrected(subject: OptimizerSubject) -> None:
     """The first step does not depend on how slowly averages forget: their bias towards zero is corrected."""
-    defaults = {name: one.default for name, one in inspect.signature(subject.part).parameters.items()}
+    defaults = {name: parameter.default for name, parameter in inspect.signature(subject.part).parameters.items()}
     slower: dict[str, Any] = {}
     for name, value in (defaults | subject.options).items():
         rates = value if isinstance(value, (tuple, list)) else (value,)
@@ -204,12 +204,12 @@ def resumes(subject: OptimizerSubject) -> None:
     try:
         saved = torch.load(file, weights_only=True)
     except Exception as error:
-        first = str(error).strip().splitlines()[0]
-        require(False, f"state_dict holds more than tensors and plain values: {first}")
-    other = subject.build(twin, 1e-2)
-    other.load_state_dict(saved)
+        reason = str(error).strip().splitlines()[0]
+        require(False, f"state_dict holds more than tensors and plain values: {reason}")
+    twin_optimizer = subject.build(twin, 1e-2)
+    twin_optimizer.load_state_dict(saved)
     make_steps(net, optimizer, target, 3)
-    make_steps(twin, other, target, 3)
+    make_steps(twin, twin_optimizer, target, 3)
     wrong = moved(twin, values(net))
     message = f"after a resume {', '.join(wrong[:3])} differs: keep all that steps need in self.state and param_groups."
     require(not wrong, message)

@@ -85,5 +85,5 @@ def made_by(annotation: Any) -> Any:
 def option_text(name: str, value: Any) -> str:
     """How an option and its value are written on the command line."""
     if isinstance(value, dict):
-        return " ".join(option_text(each, item) for each, item in value.items())
+        return " ".join(option_text(key, item) for key, item in value.items())
     return f"--{name} {getattr(value, '__name__', value)}"

@@ -60,12 +60,12 @@ def positions_are_given(subject: PositionSubject) -> None:
     pos, order = torch.arange(9), torch.randperm(9)
     whole, turned = scheme.embed(x, pos), scheme.rotate(y, pos)
     for t in (0, 5, 8):
-        one = scheme.embed(x[:, t : t + 1], torch.tensor([t]))
+        single = scheme.embed(x[:, t : t + 1], torch.tensor([t]))
         message = f"embed of one token at {t} is not that of a sequence: use pos."
-        require(difference(one, whole[:, t : t + 1]) <= 1e-6, message)
-        one = scheme.rotate(y[:, :, t : t + 1], torch.tensor([t]))
+        require(difference(single, whole[:, t : t + 1]) <= 1e-6, message)
+        single = scheme.rotate(y[:, :, t : t + 1], torch.tensor([t]))
         message = f"rotate of one token at {t} is not that of a sequence: use pos."
-        require(difference(one, turned[:, :, t : t + 1]) <= 1e-6, message)
+        require(difference(single, turned[:, :, t : t + 1]) <= 1e-6, message)
     gap = difference(scheme.embed(x[:, order], pos[order]), whole[:, order])
     require(gap <= 1e-6, "embed of shuffled tokens at their positions differs: use pos, count nothing.")
     both = torch.stack([pos, pos.flip(0)])
@@ -84,9 +84,9 @@ def bias_is_elementwise(subject: PositionSubject) -> None:
         raise Inapplicable("it has no bias")
     whole = scheme.bias(torch.arange(HEADS)[:, None, None], torch.arange(20)[:, None], torch.arange(25)[None])
     for h, q, k in ((0, 0, 0), (1, 3, 2), (2, 19, 0), (3, 7, 24), (1, 12, 12)):
-        one = scheme.bias(torch.tensor(h), torch.tensor(q), torch.tensor(k))
+        single = scheme.bias(torch.tensor(h), torch.tensor(q), torch.tensor(k))
         message = f"bias of head {h}, query {q}, key {k} alone is not that of a table."
-        require(difference(one, whole[h, q, k]) <= 1e-6, message)
+        require(difference(single, whole[h, q, k]) <= 1e-6, message)
 
 
 def heads_have_their_own(subject: PositionSubject) -> None:
@@ -127,9 +127,9 @@ def order_matters(subject: PositionSubject) -> None:
     x = subject.tokens(1, 12)
     whole = net(x)
     for a, b in ((0, 1), (3, 4), (2, 9)):
-        other = x.clone()
-        other[:, [a, b]] = x[:, [b, a]]
-        change = difference(net(other)[:, -1], whole[:, -1])
+        swap = x.clone()
+        swap[:, [a, b]] = x[:, [b, a]]
+        change = difference(net(swap)[:, -1], whole[:, -1])
         if getattr(subject.part, "orders", True):
             require(change > 1e-6, f"tokens {a} and {b} can change places, and a later token does not notice.")
         else:
@@ -160,13 +160,13 @@ def turning_keeps_lengths(subject: PositionSubject) -> None:
     if not scheme.rotates:
         raise Inapplicable("it does not turn queries and keys")
     y = torch.randn(2, HEADS, 4, HEAD, dtype=torch.float64)
-    for first in (0, 7, 5000):
-        pos = torch.arange(first, first + 4)
+    for start in (0, 7, 5000):
+        pos = torch.arange(start, start + 4)
         out = scheme.rotate(y, pos)
         if getattr(subject.part, "keeps_lengths", True):
             gap = difference(out.norm(dim=-1), y.norm(dim=-1))
             advice = "or declare keeps_lengths = False, as a factor on the scores is"
-            require(gap <= 1e-6, f"at position {first} rotate changes lengths by {gap:.1e}: turn them, {advice}.")
+            require(gap <= 1e-6, f"at position {start} rotate changes lengths by {gap:.1e}: turn them, {advice}.")
         require(difference(scheme.rotate(3 * y, pos), 3 * out) <= 1e-6, "rotate is not linear.")
         alike = y[:, :1].expand_as(y)
         out = scheme.rotate(alike, pos)
@@ -180,25 +180,25 @@ def low_precision(subject: PositionSubject) -> None:
     scheme, wide = subject.build(Extent((8192,))), subject.build(Extent((8192,))).double()
     scheme = scheme.to(torch.bfloat16)
     wide.load_state_dict({name: tensor.double() for name, tensor in scheme.state_dict().items()}, strict=False)
-    for first in (1, 4097, 8188):
-        pos = torch.arange(first, first + 4)
+    for start in (1, 4097, 8188):
+        pos = torch.arange(start, start + 4)
         x, y = (torch.randn(1, 4, DIM).bfloat16(), torch.randn(1, HEADS, 4, HEAD).bfloat16())
         for name, value in (("embed", x), ("rotate", y)):
             out, expected = getattr(scheme, name)(value, pos), getattr(wide, name)(value.double(), pos)
             require(out.dtype == torch.bfloat16, f"{name} gives {out.dtype} for bfloat16.")
             gap = difference(out, expected)
-            require(gap <= 2e-2, f"{name} at position {first} is {gap:.1e} off in bfloat16: compute angles in float32.")
+            require(gap <= 2e-2, f"{name} at position {start} is {gap:.1e} off in bfloat16: compute angles in float32.")
         with torch.autocast("cpu", torch.bfloat16):
             out = scheme.rotate(y, pos)
         gap = difference(out, wide.rotate(y.double(), pos))
-        require(gap <= 2e-2, f"rotate at position {first} is {gap:.1e} off under autocast.")
+        require(gap <= 2e-2, f"rotate at position {start} is {gap:.1e} off under autocast.")
         if scheme.biases:
-            far = torch.cat([pos, torch.arange(0, first, 1 + first // 1000)])
+            far = torch.cat([pos, torch.arange(0, start, 1 + start // 1000)])
             head, query, key = torch.arange(HEADS)[:, None, None], pos[:, None], far[None]
             gap = difference(scheme.bias(head, query, key), wide.bias(head, query, key))
             require(
                 gap <= 2e-2,
-                f"the bias at position {first} is {gap:.1e} off in bfloat16: compute distances in integers or float32.",
+                f"the bias at position {start} is {gap:.1e} off in bfloat16: compute distances in integers or float32.",
             )
 
 
@@ -218,8 +218,8 @@ def every_place_is_its_own(subject: PositionSubject) -> None:
         marked = scheme.embed(x.expand(1, len(pos), -1), pos)[0], scheme.rotate(y.expand(1, 1, len(pos), -1), pos)[0, 0]
         marks = torch.cat(marked, -1).double()
         apart = torch.cdist(marks, marks, compute_mode="donot_use_mm_for_euclid_dist") + torch.eye(len(pos))
-        one, other = divmod(int(apart.argmin()), len(pos))
-        sentence = f"positions {pos[one]} and {pos[other]} of {' by '.join(map(str, extent.sizes))} are one place to it"
+        i, j = divmod(int(apart.argmin()), len(pos))
+        sentence = f"positions {pos[i]} and {pos[j]} of {' by '.join(map(str, extent.sizes))} are one place to it"
         require(apart.min().item() > 1e-6, f"{sentence}: count in int64, angles in float32, and use every axis.")
 
 
@@ -253,9 +253,9 @@ def grids(subject: PositionSubject) -> None:
     require(whole.shape == x.shape and bool(whole.isfinite().all()), "a grid of 8 by 8 gives no finite result.")
     if not getattr(subject.part, "orders", True):
         return
-    for line, one, other in (("column", 2 * 8 + 3, 5 * 8 + 3), ("row", 3 * 8 + 2, 3 * 8 + 5)):
+    for line, patch, partner in (("column", 2 * 8 + 3, 5 * 8 + 3), ("row", 3 * 8 + 2, 3 * 8 + 5)):
         moved = x.clone()
-        moved[:, [one, other]] = x[:, [other, one]]
+        moved[:, [patch, partner]] = x[:, [partner, patch]]
         change = difference(net(moved)[:, :1], whole[:, :1])
         require(
             change > 1e-6,

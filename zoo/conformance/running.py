@@ -37,9 +37,9 @@ def activation_checkpointing(subject: Subject) -> None:
                 (out**2).sum(), [x, *(p for p in layer.parameters() if p.requires_grad)], allow_unused=True
             )
             results.append((out, [g for g in grads if g is not None]))
-        (one, ones), (other, others) = results
-        require(difference(other, one) <= 1e-6, "with activation checkpointing the output differs.")
-        fine = all(difference(b, a) <= 1e-5 for a, b in zip(ones, others, strict=True))
+        (output, gradients), (output_again, gradients_again) = results
+        require(difference(output_again, output) <= 1e-6, "with activation checkpointing the output differs.")
+        fine = all(difference(b, a) <= 1e-5 for a, b in zip(gradients, gradients_again, strict=True))
         require(fine, "with activation checkpointing gradients differ: random numbers from a generator of its own?")
 
 

@@ -75,14 +75,14 @@ def falls_without_jumps(subject: ScheduleSubject) -> None:
     """After its peak the factor neither rises nor jumps, unless an option or ``restarts = True`` says that it does."""
     if getattr(subject.part, "restarts", False):
         raise Inapplicable("it declares restarts = True")
-    defaults = {name: one.default for name, one in inspect.signature(subject.part).parameters.items()}
+    defaults = {name: parameter.default for name, parameter in inspect.signature(subject.part).parameters.items()}
     free = {"warmup": 50} if "warmup" in defaults and "warmup" not in subject.options else {}
     turns = breaks(subject.changed(**free).build(1000))
     for name, value in (defaults | subject.options).items():
         if name not in ("warmup", "total") and type(value) in (int, tuple, list):
-            for other in (value[:-1],) if isinstance(value, (tuple, list)) else (value + 1, value + 40):
+            for alternative in (value[:-1],) if isinstance(value, (tuple, list)) else (value + 1, value + 40):
                 with contextlib.suppress(UsageError, ValueError):
-                    if breaks(subject.changed(**free, **{name: other}).build(1000)) != turns:
+                    if breaks(subject.changed(**free, **{name: alternative}).build(1000)) != turns:
                         return
     step, what = next(iter(turns.items()), (0, ""))
     advice = "say by an option where or how often, or declare restarts = True"
@@ -109,11 +109,11 @@ def plain_state(subject: ScheduleSubject) -> None:
     try:
         saved = torch.load(file, weights_only=True)
     except Exception as error:
-        first = str(error).strip().splitlines()[0]
-        require(False, f"a checkpoint cannot hold its attributes: {first}")
-    other = subject.build(70)
-    vars(other).update(saved)
-    for twin, way in ((copy.deepcopy(schedule), "a copy"), (other, "one with the attributes of a checkpoint")):
+        reason = str(error).strip().splitlines()[0]
+        require(False, f"a checkpoint cannot hold its attributes: {reason}")
+    fresh = subject.build(70)
+    vars(fresh).update(saved)
+    for twin, way in ((copy.deepcopy(schedule), "a copy"), (fresh, "one with the attributes of a checkpoint")):
         same = [twin(step) for step in range(50)] == [schedule(step) for step in range(50)]
         require(same, f"{way} gives other factors.")
 

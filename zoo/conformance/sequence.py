@@ -40,9 +40,9 @@ def causality_by_perturbation(subject: Subject) -> None:
         x = subject.tokens(1, length)
         whole = layer(x)
         for t in range(9) if length == 9 else (0, 15, 31, 32, 40, 63, 64, length - 2):
-            other = x.clone()
-            other[:, t + 1 :] = 1e3 * torch.randn_like(other[:, t + 1 :])
-            gap = difference(layer(other)[:, : t + 1], whole[:, : t + 1])
+            variant = x.clone()
+            variant[:, t + 1 :] = 1e3 * torch.randn_like(variant[:, t + 1 :])
+            gap = difference(layer(variant)[:, : t + 1], whole[:, : t + 1])
             message = f"of {length} tokens those up to {t} change by {gap:.1e} when later ones do: they see the future."
             require(gap <= 1e-5 * length / 9 if length > 9 else gap <= 1e-6, message)
 
@@ -89,8 +89,8 @@ def padding(subject: Subject) -> None:
             for on_left, rubbish in ((True, 0.0), (True, 1e3), (False, 0.0), (False, 1e3)):
                 x, valid = pad(rows, on_left, rubbish, width)
                 out = layer(x, valid)
-                for number, one in enumerate(alone):
-                    gap = difference(out[number][valid[number]], one)
+                for number, expected in enumerate(alone):
+                    gap = difference(out[number][valid[number]], expected)
                     side = "left" if on_left else "right"
                     description = f"padding on the {side}{', causal' if causal else ''}"
                     require(
@@ -188,7 +188,7 @@ def check_decoding(net: Stack, lengths: tuple[int, int, int] = (18, 11, 5)) -> d
         (number, net(rows[number][:, t : t + 1], caches=caches[number])) for t in range(4) for number in range(3)
     ]
     for number in range(3):
-        gap = difference(torch.cat([out for other, out in turns if other == number], 1), whole[number][:, :4])
+        gap = difference(torch.cat([out for row, out in turns if row == number], 1), whole[number][:, :4])
         gaps["by turns"] = max(gap, gaps.get("by turns", 0.0))
         sentence = f"three sequences decoded by turns differ by {gap:.1e} from one pass"
         require(gap <= exact, f"{sentence}: keep what a step needs in its cache, not on self.")
@@ -296,17 +296,17 @@ def looks_at(subject: Subject, net: Stack, tokens: int, sizes: tuple[int, int]) 
         # a sharp softmax gives a state of low scores a weight below rounding; one that is turned round has high scores
         for state in (wide[:, s] + 0.1, -8 * wide[:, s], 8 * wide[:, s]):
             if not bool((change > 0).all()):
-                other = wide.clone()
-                other[:, s] = state
-                change += (exact(x.double(), memory=Memory(other)) - everything).abs().amax((0, 2))
+                variant = wide.clone()
+                variant[:, s] = state
+                change += (exact(x.double(), memory=Memory(variant)) - everything).abs().amax((0, 2))
         require(
             bool((change > 0).all()),
             f"token {change.argmin().item()} does not see state {s} of a memory of {most}: a memory has no order in "
             "time, so that no causality and no offset apply to it.",
         )
-    caches, first = net.caches(tokens), max(1, tokens - 5)
-    steps = [net(x[:, :first], memory=Memory(rubbish, valid), caches=caches)]
-    for t in range(first, tokens):
+    caches, start = net.caches(tokens), max(1, tokens - 5)
+    steps = [net(x[:, :start], memory=Memory(rubbish, valid), caches=caches)]
+    for t in range(start, tokens):
         steps.append(net(x[:, t : t + 1], memory=Memory(rubbish, valid), caches=caches))
     gap = difference(torch.cat(steps, 1), whole)
     require(gap <= 1e-5, f"with a memory, decoding step by step differs by {gap:.1e} from one pass.")
@@ -344,8 +344,8 @@ def offsets(subject: Subject) -> None:
     """Positions are taken as given: a window's cache, which forgets old keys, gives what one pass gives."""
     for window, length in ((3, 12), (40, 90)):
         net, x = build_stack(subject, window=window), subject.tokens(2, length)
-        whole, first = net(x), 1 if length == 12 else 60  # a prompt
-        gap = difference(decode(net, x, [first] + [1] * (length - first)), whole)
+        whole, prompt = net(x), 1 if length == 12 else 60
+        gap = difference(decode(net, x, [prompt] + [1] * (length - prompt)), whole)
         situation = f"with a window of {window}"
         require(gap <= 1e-5, f"{situation} decoding differs by {gap:.1e}: keys start at pattern.start, not at 0.")
         near = x.clone()
@@ -409,9 +409,9 @@ def learns_two_samples(subject: Subject) -> None:
         losses.append(loss.item())
         if losses[-1] <= 0.04 * losses[0]:
             break
-    first, last = losses[0], losses[-1]
-    sentence = f"after 150 steps of its weights alone on two samples the loss fell from {first:.3g} to {last:.3g} only"
-    require(last <= 0.4 * first, f"{sentence}: is its gradient right, of a useful size, and free of noise?")
+    start, end = losses[0], losses[-1]
+    sentence = f"after 150 steps of its weights alone on two samples the loss fell from {start:.3g} to {end:.3g} only"
+    require(end <= 0.4 * start, f"{sentence}: is its gradient right, of a useful size, and free of noise?")
 
 
 SEQUENCE = [causality_by_perturbation, causality_by_gradient, padding, packed_rows, decoding, decoding_is_exact,

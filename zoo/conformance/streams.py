@@ -51,7 +51,7 @@ def check_shards(subject: DataSubject) -> None:
     repeated = total = 0
     for shard in range(stream.shards):
         keys = {key(sample) for sample in islice(stream.open(shard, 0), SAMPLES)}
-        repeated += sum(one in owners for one in keys)
+        repeated += sum(sample_key in owners for sample_key in keys)
         total += len(keys)
         owners |= dict.fromkeys(keys, shard)
     message = f"{repeated} of {total} samples stand in two shards: a shard holds what no other one does."
@@ -118,7 +118,7 @@ def a_blank_sample_weighs_nothing(subject: DataSubject) -> None:
     """Of a stream, ``blank`` looks as a sample does, and holds nothing to learn from."""
     stream = stream_of(subject.build(seed=1))
     sample, blank = next(iter(stream)), stream.blank()
-    forms = [{name: (tuple(v.shape), v.dtype) for name, v in one.items()} for one in (sample, blank)]
+    forms = [{name: (tuple(v.shape), v.dtype) for name, v in values.items()} for values in (sample, blank)]
     require(forms[0] == forms[1], f"blank() has {forms[1]}, a sample {forms[0]}.")
     if stream.content:
         require(not content_of(blank, stream.content), f"{stream.content} of blank() must be negative throughout.")

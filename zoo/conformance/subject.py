@@ -82,15 +82,15 @@ class Subject:
 
     def changed(self, **options: Any) -> Self:
         """The part with other options."""
-        other = copy.copy(self)
-        other.options = self.options | options
-        return other
+        subject = copy.copy(self)
+        subject.options = self.options | options
+        return subject
 
     def missing_options(self) -> list[str]:
         """The options without a default that it is not given."""
-        parameters = list(inspect.signature(self.part).parameters.values())[CLASS_PARAMETERS.get(self.kind, 0) :]
+        options = list(inspect.signature(self.part).parameters.values())[CLASS_PARAMETERS.get(self.kind, 0) :]
         loose = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-        needed = [one.name for one in parameters if one.default is one.empty and one.kind not in loose]
+        needed = [option.name for option in options if option.default is option.empty and option.kind not in loose]
         return [name for name in needed if name not in self.options]
 
     def other_options(self) -> Iterator[tuple[str, Subject]]:
@@ -98,10 +98,10 @@ class Subject:
         for name, values in candidates(self.part, self.options).items():
             count = 0
             for value in values:
-                other = self.changed(**(value if isinstance(value, dict) else {name: value}))
-                if count < MOST_VALUES and other.places() >= self.places() - {"grid"}:
+                subject = self.changed(**(value if isinstance(value, dict) else {name: value}))
+                if count < MOST_VALUES and subject.places() >= self.places() - {"grid"}:
                     count += 1
-                    yield option_text(name, value), other
+                    yield option_text(name, value), subject
 
     def places(self) -> set[str]:
         """Where it can be used with its options: in a causal stack or not, and on a grid.
@@ -119,9 +119,9 @@ class Subject:
         """The part in stacks that look at a memory; None where it makes no sense there."""
         if not self.crosses or self.looks:
             return None
-        other = copy.copy(self)
-        other.looks = True
-        return other if other.places() else None
+        subject = copy.copy(self)
+        subject.looks = True
+        return subject if subject.places() else None
 
     def stack(self, extent: Extent = TEXT, **options: Any) -> Stack:
         """A stack with this part, its weights moved off zeros and ones, which hide mistakes. Raises Refused."""
@@ -243,7 +243,7 @@ class TaskSubject(Unstacked):
     def other_options(self) -> Iterator[tuple[str, Subject]]:
         """The task with one option changed at a time, without the sizes that data fills in."""
         sizes = cast("type[Task]", self.part).data_sizes
-        return (one for one in super().other_options() if not set(one[1].options) & set(sizes) - set(self.options))
+        return (pair for pair in super().other_options() if not set(pair[1].options) & set(sizes) - set(self.options))
 
     def build(self) -> Task:
         """The task with small sizes, in evaluation."""
@@ -300,8 +300,8 @@ class DataSubject(Subject):
         """The subject with one option changed at a time, to the first candidate, and the option as text."""
         for name, values in candidates(self.part, self.file_options | self.options).items():
             for value in values[:1]:
-                other = self.changed(**(value if isinstance(value, dict) else {name: value}))
-                yield option_text(name, value), other
+                subject = self.changed(**(value if isinstance(value, dict) else {name: value}))
+                yield option_text(name, value), subject
 
     def build(self, **options: Any) -> Data:
         """The data, loaded."""
@@ -322,7 +322,7 @@ class OptimizerSubject(Unstacked):
     def other_options(self) -> Iterator[tuple[str, Subject]]:
         """The optimizer with one option changed at a time, without those that choose how torch runs its loops."""
         loops = {"maximize", "capturable", "differentiable", "foreach", "fused"}
-        return (one for one in super().other_options() if not set(one[1].options) & loops - set(self.options))
+        return (pair for pair in super().other_options() if not set(pair[1].options) & loops - set(self.options))
 
     def trial(self) -> object:
         """Build it for a small case."""

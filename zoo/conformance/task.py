@@ -88,7 +88,7 @@ def figures_of_any_batching(subject: TaskSubject) -> None:
             raise Inapplicable("its loss is not a sum over samples")
         results = []
         for batches in ([batch], parts):
-            losses = [task.evaluate(one) for one in batches]
+            losses = [task.evaluate(portion) for portion in batches]
             total, size = (sum(float(value[place]) for value in losses) for place in (0, 1))
             results.append({"loss": total / size, **task.compute_metrics(total / size)})
     for name, value in results[0].items():
@@ -133,11 +133,11 @@ def evaluation_is_repeatable(subject: TaskSubject) -> None:
     batch = {name: torch.zeros_like(value) if name == "decode" else value for name, value in batch.items()}
     with torch.no_grad():
         state = torch.get_rng_state()
-        first = task.evaluate(batch)
-        figures = task.compute_metrics(float(first.total / first.size))
-        second = task.evaluate(batch)
-        again = task.compute_metrics(float(second.total / second.size))
-    require(torch.equal(first.total, second.total), "two evaluations of one batch differ: is dropout on?")
+        loss = task.evaluate(batch)
+        figures = task.compute_metrics(float(loss.total / loss.size))
+        loss_again = task.evaluate(batch)
+        again = task.compute_metrics(float(loss_again.total / loss_again.size))
+    require(torch.equal(loss.total, loss_again.total), "two evaluations of one batch differ: is dropout on?")
     require(torch.equal(torch.get_rng_state(), state), "evaluation draws random numbers.")
     same = all(again[name] == value or value != value for name, value in figures.items())
     require(same, f"figures remember the evaluation before: {figures} and then {again}. Reset metrics.")

@@ -28,10 +28,10 @@ def initialisation(subject: Subject) -> None:
             for tensor in (*module.parameters(), *module.buffers()):
                 tensor.fill_(float("nan") if module is layer and tensor.is_floating_point() else 7)
         initialize(module, 3)
-    for (name, one), (_, other) in zip(state(layer), state(twin), strict=True):
+    for (name, value), (_, twin_value) in zip(state(layer), state(twin), strict=True):
         message = f"{name} is not set again by reset_parameters(): draw it there, from torch's own generator."
-        require(torch.equal(one, other), message)
-        require(bool(one.isfinite().all()), f"{name} starts with numbers that are not finite.")
+        require(torch.equal(value, twin_value), message)
+        require(bool(value.isfinite().all()), f"{name} starts with numbers that are not finite.")
     initialize(twin, 4)
     drawn_again, declared = dict(twin.named_parameters()), fixed_starts(layer)
     unknown = sorted(declared - set(drawn_again))
@@ -71,8 +71,8 @@ def meta_construction(subject: Subject) -> None:
     require(not strays, message)
     ghost = ghost.to_empty(device="cpu")
     initialize(ghost, 5)
-    for (name, one), (_, other) in zip(state(reference), state(ghost), strict=True):
-        require(torch.equal(one, other), f"{name} is lost on the meta device: write it in reset_parameters().")
+    for (name, value), (_, ghost_value) in zip(state(reference), state(ghost), strict=True):
+        require(torch.equal(value, ghost_value), f"{name} is lost on the meta device: write it in reset_parameters().")
     x = subject.tokens()
     gap = difference(ghost.eval()(x), reference.eval()(x))
     require(gap == 0, "a tensor that is neither parameter nor buffer is lost on the meta device: register_buffer it.")

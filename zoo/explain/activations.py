@@ -114,16 +114,16 @@ def _change_first(name: str, function: Change, value: Any) -> Any:
     """A value whose first floating-point tensor is that of the function; None where it changes nothing."""
     several = isinstance(value, (tuple, list))
     values = list(value) if several else [value]
-    for number, one in enumerate(values):
-        if isinstance(one, Tensor) and one.is_floating_point():
-            result = function(name, one)
+    for number, item in enumerate(values):
+        if isinstance(item, Tensor) and item.is_floating_point():
+            result = function(name, item)
             if result is None:
                 return None
-            if result.shape != one.shape:
+            if result.shape != item.shape:
                 raise UsageError(
-                    f"{name}: the activation is {tuple(one.shape)}, and its change is {tuple(result.shape)}."
+                    f"{name}: the activation is {tuple(item.shape)}, and its change is {tuple(result.shape)}."
                 )
-            values[number] = result.to(one.dtype)
+            values[number] = result.to(item.dtype)
             if not several:
                 return values[0]
             return type(value)(*values) if hasattr(value, "_fields") else type(value)(values)

@@ -129,10 +129,12 @@ def measure() -> Ceilings:
         return Ceilings(matrix(torch.float32), bandwidth(), {name: rate(function) for name, function in RATES.items()})
 
 
-def highest(one: Ceilings, other: Ceilings) -> Ceilings:
+def highest(earlier: Ceilings, later: Ceilings) -> Ceilings:
     """The higher of two measurements of each ceiling: what else the machine does can only lower one."""
-    rates = {name: max(each.rates.get(name, 0.0) for each in (one, other)) for name in {**one.rates, **other.rates}}
-    return Ceilings(max(one.flops, other.flops), max(one.bandwidth, other.bandwidth), rates)
+    rates = {
+        name: max(earlier.rates.get(name, 0.0), later.rates.get(name, 0.0)) for name in earlier.rates | later.rates
+    }
+    return Ceilings(max(earlier.flops, later.flops), max(earlier.bandwidth, later.bandwidth), rates)
 
 
 def this_machine(again: bool = False) -> Ceilings:

@@ -31,7 +31,7 @@ class Explain(Command):
         Option("measure", "measure the ceilings of this machine again", bool),
         json_option(),
         *WHERE,
-        *(replace(one, heading="") for one in SETTINGS),
+        *(replace(option, heading="") for option in SETTINGS),
     )
     open_options = OPEN_OPTIONS
     usages = ("RECIPE|RUN [OTHER | OPTION=VALUE ...] [options]", "KIND PART [OTHER] [options]")

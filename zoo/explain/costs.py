@@ -79,8 +79,8 @@ class Explanation:
         """The costs of the whole model."""
         parameters = sum(p.numel() for p in self.net.parameters())
         shape = next((tuple(tensor.shape) for _, tensor in tensors(self.traced.output)), ())
-        traffic = sum(one.traffic for one in self.traced.operations)
-        products = sum(one.products for one in self.traced.operations)
+        traffic = sum(operation.traffic for operation in self.traced.operations)
+        products = sum(operation.products for operation in self.traced.operations)
         bound = bound_of(self.traced.operations, self.ceilings)
         return Row("total", "", shape, parameters, self.traced.flops, traffic, self.total_seconds, bound, products)
 
@@ -120,8 +120,8 @@ def bound_of(operations: Sequence[Operation], ceilings: Ceilings) -> str:
     if not operations:
         return "–"
     times = {"compute": 0.0, "memory": 0.0}
-    for one in operations:
-        times[ceilings.bound(one)] += ceilings.seconds(one)
+    for operation in operations:
+        times[ceilings.bound(operation)] += ceilings.seconds(operation)
     return max(times, key=lambda name: times[name])
 
 
@@ -139,8 +139,8 @@ class _Counter:
         self.traced, self.ceilings = traced, ceilings
         self.parameter_ids: set[int] = set()
         self.inside: dict[str, list[int]] = {}  # numbers of the operations below a path
-        for number, one in enumerate(traced.operations):
-            path = one.module
+        for number, operation in enumerate(traced.operations):
+            path = operation.module
             self.inside.setdefault(path, []).append(number)
             while path:
                 path = path.rpartition(".")[0]
@@ -172,29 +172,29 @@ class _Counter:
                 end += 1
             group = layers[start:end]
             place = _range(group[0][0], group[-1][0], len(group))
-            each = [list(self.walk(_join(path, name), _join(label, place), layer)) for name, layer in group]
-            if any(len(rows) != len(each[0]) for rows in each):  # shared modules are counted in the first layer alone
-                yield from (pair for rows in each for pair in rows)
+            layer_rows = [list(self.walk(_join(path, name), _join(label, place), layer)) for name, layer in group]
+            if any(len(rows) != len(layer_rows[0]) for rows in layer_rows):  # shared modules count in the first layer
+                yield from (pair for rows in layer_rows for pair in rows)
             else:
-                for same in zip(*each, strict=True):
+                for same in zip(*layer_rows, strict=True):
                     yield same[0][0], _sum([row for _, row in same])
             start = end
 
     def _counts(self, module: nn.Module, path: str) -> bool:
         """Whether a module computes something or has parameters that are not counted yet."""
-        return path in self.inside or any(id(one) not in self.parameter_ids for one in module.parameters())
+        return path in self.inside or any(id(parameter) not in self.parameter_ids for parameter in module.parameters())
 
     def _row(
         self, path: str, label: str, module: nn.Module, numbers: list[int], parameters: list[nn.Parameter]
     ) -> tuple[int, Row]:
         operations = [self.traced.operations[number] for number in numbers]
-        new = {id(one): one.numel() for one in parameters if id(one) not in self.parameter_ids}
+        new = {id(parameter): parameter.numel() for parameter in parameters if id(parameter) not in self.parameter_ids}
         self.parameter_ids |= new.keys()
         shape = self.traced.shapes.get(path) or (operations[-1].shape if operations else ())
         row = Row(
-            label, class_name(module), shape, sum(new.values()), sum(one.flops for one in operations),
-            sum(one.traffic for one in operations), sum(map(self.ceilings.seconds, operations)),
-            bound_of(operations, self.ceilings), sum(one.products for one in operations),
+            label, class_name(module), shape, sum(new.values()), sum(operation.flops for operation in operations),
+            sum(operation.traffic for operation in operations), sum(map(self.ceilings.seconds, operations)),
+            bound_of(operations, self.ceilings), sum(operation.products for operation in operations),
         )  # fmt: skip
         return (numbers[0] if numbers else len(self.traced.operations)), row
 
@@ -212,17 +212,16 @@ def _join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def _range(first: str, last: str, count: int) -> str:
-    return first if count == 1 else f"{first}–{last}"
+def _range(start: str, end: str, count: int) -> str:
+    return start if count == 1 else f"{start}–{end}"
 
 
 def _sum(rows: Sequence[Row]) -> Row:
-    first = rows[0]
     if len(rows) == 1:
-        return first
+        return rows[0]
     return replace(
-        first, parameters=sum(one.parameters for one in rows), flops=sum(one.flops for one in rows),
-        traffic=sum(one.traffic for one in rows), seconds=sum(one.seconds for one in rows), count=len(rows),
+        rows[0], parameters=sum(row.parameters for row in rows), flops=sum(row.flops for row in rows),
+        traffic=sum(row.traffic for row in rows), seconds=sum(row.seconds for row in rows), count=len(rows),
     )  # fmt: skip
 
 
@@ -232,7 +231,7 @@ def block_operations(net: nn.Module, traced: Trace) -> Iterator[tuple[str, list[
     for name, module in net.named_modules():
         if not isinstance(module, Block):
             continue
-        inside = [one for one in traced.operations if one.module == name or one.module.startswith(f"{name}.")]
+        inside = [operation for operation in traced.operations if f"{operation.module}.".startswith(f"{name}.")]
         signature = traced.signature(name)
         if inside and signature not in signatures:
             signatures.add(signature)
@@ -241,9 +240,9 @@ def block_operations(net: nn.Module, traced: Trace) -> Iterator[tuple[str, list[
 
 def differences(before: Explanation, after: Explanation) -> list[Difference]:
     """The parts whose costs or classes differ, in the order of the second model, then those that it lacks."""
-    first, second = (_by_place(one.parts) for one in (before, after))
-    names = [*second, *(name for name in first if name not in second)]
-    pairs = [Difference(name, first.get(name), second.get(name)) for name in names]
+    rows_before, rows_after = (_by_place(explanation.parts) for explanation in (before, after))
+    names = [*rows_after, *(name for name in rows_before if name not in rows_after)]
+    pairs = [Difference(name, rows_before.get(name), rows_after.get(name)) for name in names]
     return [pair for pair in pairs if pair.before != pair.after]
 
 
@@ -262,11 +261,11 @@ def _by_place(rows: Sequence[Row]) -> dict[str, Row]:
 
 def option_differences(before: Subject, after: Subject) -> list[tuple[str, str, str, str, str]]:
     """Options that differ: key, both values, both origins; – where a model has no such option."""
-    first, second = ({one.key: one for one in subject.options} for subject in (before, after))
+    options_before, options_after = ({option.key: option for option in subject.options} for subject in (before, after))
     rows = []
-    for key in [*first, *(key for key in second if key not in first)]:
-        one, other = first.get(key), second.get(key)
-        values = [option.value if option else "–" for option in (one, other)]
+    for key in [*options_before, *(key for key in options_after if key not in options_before)]:
+        pair = options_before.get(key), options_after.get(key)
+        values = [option.value if option else "–" for option in pair]
         if values[0] != values[1]:
-            rows.append((key, *values, *(option.origin if option else "" for option in (one, other))))
+            rows.append((key, *values, *(option.origin if option else "" for option in pair)))
     return rows  # type: ignore[return-value]

@@ -17,9 +17,9 @@ from zoo.io import atomic_files
 
 def run(options: ParsedOptions) -> int:
     """Explain one model or part, or the difference of two."""
-    first, second = split_words(options.words)
-    _check_inputs(options, first)
-    _refuse_unknown([first, second])
+    words, other_words = split_words(options.words)
+    _check_inputs(options, words)
+    _refuse_unknown([words, other_words])
     doctor.check_torch()
     warning_filters.filter_warnings(options.get("debug"))
     from zoo.explain import ceilings, costs, report
@@ -28,10 +28,10 @@ def run(options: ParsedOptions) -> int:
     allow = (*options.get("allow_import"), *(["*"] if options.get("trust") else []))
     where = {"runs": options.get("runs"), "allow": allow}
     settings = list(options.settings)
-    subjects = [find_subject(first, settings, where)]
-    if second:
-        changes = with_options(second)
-        subjects.append(find_subject(first if changes else second, [*settings, *(changes or [])], where))
+    subjects = [find_subject(words, settings, where)]
+    if other_words:
+        changes = with_options(other_words)
+        subjects.append(find_subject(words if changes else other_words, [*settings, *(changes or [])], where))
     machine = ceilings.this_machine(options.get("measure"))
     explained = [costs.explain(subject, machine) for subject in subjects]
     inside = _look_inside(options, subjects[-1])
@@ -65,11 +65,11 @@ def split_words(words: list[str] | tuple[str, ...]) -> tuple[list[str], list[str
     return [words[0]], others
 
 
-def _check_inputs(options: ParsedOptions, first: list[str]) -> None:
+def _check_inputs(options: ParsedOptions, words: list[str]) -> None:
     if options.get("text") is not None and options.get("image") is not None:
         raise UsageError("--text and --image exclude each other: a model reads one of them.")
     option = "--text" if options.get("text") is not None else "--image" if options.get("image") is not None else ""
-    if option and len(first) == 2:
+    if option and len(words) == 2:
         raise UsageError(f"{option}: a part by itself reads nothing. Name a recipe or a run.")
 
 
@@ -111,11 +111,11 @@ def _write(name: str, text: str) -> None:
 def _print(explained: list[Any], inside: Any) -> None:
     from zoo.explain import report
 
-    for one in explained:
-        print(printable(one.subject.title))
-        if not one.subject.trained and len(one.subject.options) > 1:
+    for explanation in explained:
+        print(printable(explanation.subject.title))
+        if not explanation.subject.trained and len(explanation.subject.options) > 1:
             print(report.RANDOM)
-        for note in one.subject.notes:
+        for note in explanation.subject.notes:
             print(f"note: {printable(note)}")
     print(report.ceilings_line(explained[0]))
     print(report.COUNTING)
@@ -135,5 +135,5 @@ def _print(explained: list[Any], inside: Any) -> None:
             print("nothing")
         for note in table.notes:
             print(printable(note))
-    lines = [line for one in explained for line in report.memory_lines(one)] if len(explained) == 1 else []
+    lines = report.memory_lines(explained[0]) if len(explained) == 1 else []
     print("\n".join(["", *lines]) if lines else "", end="\n" if lines else "")

@@ -88,8 +88,8 @@ def module_tree(explanation: Explanation) -> Module:
     """The modules of the call with their operations; of neighbours that are alike the first stands for all."""
     ceilings, traced = explanation.ceilings, explanation.traced
     inside: dict[str, list[int]] = {}
-    for number, one in enumerate(traced.operations):
-        path = one.module
+    for number, operation in enumerate(traced.operations):
+        path = operation.module
         while True:
             inside.setdefault(path, []).append(number)
             if not path:
@@ -100,7 +100,7 @@ def module_tree(explanation: Explanation) -> Module:
         numbers = inside.get(path, [])
         operations = [traced.operations[number] for number in numbers]
         node = Module(
-            path, class_name(module), traced.shapes.get(path, ()), sum(one.flops for one in operations),
+            path, class_name(module), traced.shapes.get(path, ()), sum(operation.flops for operation in operations),
             sum(map(ceilings.seconds, operations)),
         )  # fmt: skip
         items: list[tuple[int, Module | tuple[int, Operation]]] = []
@@ -108,9 +108,7 @@ def module_tree(explanation: Explanation) -> Module:
             below = f"{path}.{name}" if path else name
             if below in inside:
                 items.append((inside[below][0], build(below, child)))
-        items += [
-            (number, (number, one)) for number, one in zip(numbers, operations, strict=True) if one.module == path
-        ]
+        items += [(pair[0], pair) for pair in zip(numbers, operations, strict=True) if pair[1].module == path]
         for _, item in sorted(items, key=lambda pair: pair[0]):
             before = node.children[-1] if node.children else None
             if isinstance(item, Module) and isinstance(before, Module) and _alike(before, item, traced):
@@ -122,9 +120,9 @@ def module_tree(explanation: Explanation) -> Module:
     return build("", explanation.net)
 
 
-def _alike(first: Module, second: Module, traced: Trace) -> bool:
+def _alike(before: Module, after: Module, traced: Trace) -> bool:
     """Whether two layers of a list compute the same."""
-    return second.path.rpartition(".")[2].isdigit() and traced.signature(first.path) == traced.signature(second.path)
+    return after.path.rpartition(".")[2].isdigit() and traced.signature(before.path) == traced.signature(after.path)
 
 
 def operation_numbers(module: Module) -> Iterator[int]:
@@ -184,11 +182,11 @@ def flow_chart(title: str, net: nn.Module, traced: Trace, path: str, whole: tupl
             chart.nodes.append(label)
         return node_of[key]
 
-    for number, one in enumerate(traced.operations):
-        if path and one.module != path and not one.module.startswith(f"{path}."):
+    for number, operation in enumerate(traced.operations):
+        if path and operation.module != path and not operation.module.startswith(f"{path}."):
             continue
         before: list[int] = []
-        for source in one.inputs:
+        for source in operation.inputs:
             if source in where:
                 before += where[source]
             elif source < 0:
@@ -199,11 +197,11 @@ def flow_chart(title: str, net: nn.Module, traced: Trace, path: str, whole: tupl
                 before.append(node(source, _source_name(traced.operations[source], path)))
         if not before:
             continue
-        group = _group(one.module, collapsed)
-        if group is None and one.name in COPIES:
+        group = _group(operation.module, collapsed)
+        if group is None and operation.name in COPIES:
             where[number] = tuple(dict.fromkeys(before))
             continue
-        at = node(group or ("operation", number), collapsed[group] if group else _label(one, path))
+        at = node(group or ("operation", number), collapsed[group] if group else _label(operation, path))
         where[number] = (at,)
         chart.edges += [(a, at) for a in dict.fromkeys(before) if a != at and (a, at) not in chart.edges]
     return _merge_runs(chart)

@@ -154,7 +154,7 @@ def look_inside(model: Trained, text: str | None = None, image: str | None = Non
     result = Inside(inputs.tokens, heads, inputs.positions, picture=inputs.picture, notes=list(inputs.notes))
     if isinstance(inputs.stack, Stack):
         earlier = logit_lens(net, inputs.stack, *inputs.arguments)[:-1]
-        result.layers += [_guesses(one, inputs) for one in earlier]
+        result.layers += [_guesses(logits, inputs) for logits in earlier]
     else:
         result.notes.append("this model is no stack of layers: only its last prediction is shown")
     result.layers.append(_guesses(logits, inputs))
@@ -194,9 +194,9 @@ def _guesses(logits: Tensor, inputs: Inputs) -> list[list[Guess]]:
     result = []
     for chance, place in zip(chances.tolist(), places.tolist(), strict=True):
         words = (
-            [inputs.names[one] for one in place]
+            [inputs.names[index] for index in place]
             if isinstance(inputs.names, list)
-            else labels(inputs.names, torch.tensor([min(one, inputs.names.vocab_size - 1) for one in place]))
+            else labels(inputs.names, torch.tensor([min(index, inputs.names.vocab_size - 1) for index in place]))
         )
         result.append([Guess(word, value) for word, value in zip(words, chance, strict=True)])
     return result

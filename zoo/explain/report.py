@@ -79,8 +79,8 @@ def block_tables(explanation: Explanation) -> list[Text]:
     """The operations of a block of each kind, in order."""
     tables = []
     for title, operations in explanation.blocks:
-        rows = [operation_cells(explanation, one, title.partition(" ")[0]) for one in operations]
-        products = sum(one.products for one in operations)
+        rows = [operation_cells(explanation, operation, title.partition(" ")[0]) for operation in operations]
+        products = sum(operation.products for operation in operations)
         notes = [f"{products} matrix products"]
         if len(rows) > MOST_OPERATIONS:
             notes.append(f"and {len(rows) - MOST_OPERATIONS} operations more: --json and --html have all of them")
@@ -90,14 +90,14 @@ def block_tables(explanation: Explanation) -> list[Text]:
     return tables
 
 
-def operation_cells(explanation: Explanation, one: Operation, path: str = "") -> list[str]:
+def operation_cells(explanation: Explanation, operation: Operation, path: str = "") -> list[str]:
     """An operation as cells of a table; its module is named without ``path``."""
     ceilings, seconds = explanation.ceilings, explanation.total_seconds
-    module = one.module.removeprefix(path).lstrip(".") if path else one.module
+    module = operation.module.removeprefix(path).lstrip(".") if path else operation.module
     return [
-        module, one.name, shape_of(one.shape), quantity(one.flops), quantity(one.traffic, "B"),
-        f"{one.intensity:.3g}", f"{100 * ceilings.seconds(one) / seconds:.2f} %" if seconds else "–",
-        ceilings.bound(one),
+        module, operation.name, shape_of(operation.shape), quantity(operation.flops), quantity(operation.traffic, "B"),
+        f"{operation.intensity:.3g}", f"{100 * ceilings.seconds(operation) / seconds:.2f} %" if seconds else "–",
+        ceilings.bound(operation),
     ]  # fmt: skip
 
 
@@ -131,17 +131,17 @@ RANDOM = "The weights are random: this is an untrained recipe. Name a run to see
 
 def option_table(explanation: Explanation, every: bool = False) -> Text:
     """Options with their origins; those that something sets, or with ``every`` all of them."""
-    options = [one for one in explanation.subject.options if every or one.origin != DEFAULT]
+    options = [option for option in explanation.subject.options if every or option.origin != DEFAULT]
     hidden = len(explanation.subject.options) - len(options)
     notes = [f"{hidden} further options have their defaults: --json and --html list them"] if hidden else []
-    return Text("Options and where they are set", ["option", "value", "origin"], [list(one) for one in options], notes)
+    return Text("Options and where they are set", ["option", "value", "origin"], list(map(list, options)), notes)
 
 
 def difference_tables(before: Explanation, after: Explanation) -> list[Text]:
     """What differs between two models: options, parts with their costs, and the totals."""
     options = [list(row) for row in option_differences(before.subject, after.subject)]
     pairs = [*differences(before, after), Difference("total", before.total, after.total)]
-    memory = [one.memory.total if one.memory else None for one in (before, after)]
+    memory = [explanation.memory.total if explanation.memory else None for explanation in (before, after)]
     notes = []
     if None not in memory:
         notes.append(f"Memory of a step: {quantity(memory[0] or 0, 'B')} → {quantity(memory[1] or 0, 'B')}")
@@ -211,18 +211,19 @@ def as_values(explanation: Explanation, inside: Inside | None = None) -> dict[st
         "parts": [_row_values(row) for row in explanation.parts],
         "operations": [
             {
-                "module": one.module, "operation": one.name, "shape": list(one.shape), "flops": one.flops,
-                "read": one.read, "written": one.write, "products": one.products, "inputs": list(one.inputs),
-                "seconds": ceilings.seconds(one), "bound": ceilings.bound(one),
+                "module": operation.module, "operation": operation.name, "shape": list(operation.shape),
+                "flops": operation.flops, "read": operation.read, "written": operation.write,
+                "products": operation.products, "inputs": list(operation.inputs),
+                "seconds": ceilings.seconds(operation), "bound": ceilings.bound(operation),
             }
-            for one in explanation.traced.operations
+            for operation in explanation.traced.operations
         ],
         "memory": None
         if memory is None
         else {**memory._asdict(), "total": memory.total, "rows": subject.rows, "of": explanation.batch},
-        "options": [one._asdict() for one in subject.options],
+        "options": [option._asdict() for option in subject.options],
         "notes": subject.notes,
-        "numerics": [one._asdict() for one in subject.numerics],
+        "numerics": [error._asdict() for error in subject.numerics],
     }  # fmt: skip
     if inside is not None:
         value["inside"] = {
@@ -277,23 +278,24 @@ def page(explanations: Sequence[Explanation], inside: Inside | None = None) -> s
         lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
     environment.filters |= {"quantity": quantity, "shape": shape_of}
-    trees = [module_tree(one) for one in explanations]
+    trees = [module_tree(explanation) for explanation in explanations]
     models = [
         {
-            "title": one.subject.title, "trained": one.subject.trained, "notes": one.subject.notes,
-            "parts": part_table(one), "bars": bars(one), "memory": memory_lines(one), "machine": ceilings_line(one),
-            "tree": tree, "numbers": set(operation_numbers(tree)), "charts": charts(one),
-            "options": option_table(one, every=True),
-            "explanation": one, "total": one.total, "sample": sample_of(one),
+            "title": explanation.subject.title, "trained": explanation.subject.trained,
+            "notes": explanation.subject.notes, "parts": part_table(explanation), "bars": bars(explanation),
+            "memory": memory_lines(explanation), "machine": ceilings_line(explanation),
+            "tree": tree, "numbers": set(operation_numbers(tree)), "charts": charts(explanation),
+            "options": option_table(explanation, every=True),
+            "explanation": explanation, "total": explanation.total, "sample": sample_of(explanation),
         }
-        for one, tree in zip(explanations, trees, strict=True)
+        for explanation, tree in zip(explanations, trees, strict=True)
     ]  # fmt: skip
     several = len(explanations) == 2
     text = environment.get_template("explain.html").render(
         models=models,
         tables=difference_tables(*explanations) if several else [],
         inside=inside,
-        heads=[] if inside is None else [_head_picture(number, one) for number, one in enumerate(inside.heads)],
+        heads=[] if inside is None else [_head_picture(number, head) for number, head in enumerate(inside.heads)],
         picture=None if inside is None or inside.picture is None else data_address(inside.picture),
         random=RANDOM,
         counting=COUNTING,
@@ -316,7 +318,7 @@ def bars(explanation: Explanation) -> list[tuple[str, str, list[tuple[str, float
             for row in explanation.parts
             if getattr(row, field)
         ]
-        charts.append((title, quantity(getattr(total, field), unit), sorted(values, key=lambda one: -one[1])[:12]))
+        charts.append((title, quantity(getattr(total, field), unit), sorted(values, key=lambda bar: -bar[1])[:12]))
     return charts
 
 

@@ -134,7 +134,7 @@ def trained_subject(name: str, runs: str, allow: Sequence[str]) -> Subject:
     kind = "export" if place.source.name == EXPORT else "run"
     dtype, numerics = read_parts(place.source.parent / NUMERICS)
     if numerics:
-        worst = max(numerics, key=lambda one: one.share)
+        worst = max(numerics, key=lambda error: error.share)
         notes.append(
             f"on the first batch of training, in {dtype}, the part farthest from its float64 formula was {worst.name}, "
             f"{worst.part}: {worst.error:.1e} of the largest value; rounding explains {worst.tolerance:.1e}"
@@ -173,7 +173,7 @@ def part_subject(kind: str, name: str) -> Subject:
         raise UsageError(f"{kind} {part.name} cannot be built in a language model: {reason}") from error
     own = parameters(cls, CLASS_PARAMETERS.get(kind, 0)).values()
     values = [OptionValue(f"{kind}", part.name, part.origin)]
-    values += [OptionValue(f"{kind}.{one.name}", _text(one.default), DEFAULT) for one in own]
+    values += [OptionValue(f"{kind}.{parameter.name}", _text(parameter.default), DEFAULT) for parameter in own]
     sizes = ", ".join(f"{key} {value}" for key, value in PART_SIZES.items())
     notes = [f"in a language model of {sizes}"]
     notes += [f"{note}: {kind} {part.name} does not combine with the default"] if note else []
@@ -192,15 +192,15 @@ def _model_with(kind: str, cls: type) -> tuple[Task, str]:
         (CausalLM, PART_SIZES, ""), (CausalLM, PART_SIZES | {"position": NoPosition}, "position none"),
         (Classification, IMAGE_SIZES, "a classifier of images, whose attention is not causal"),
     ]  # fmt: skip
-    first: UsageError | None = None
+    refusal: UsageError | None = None
     for task, options, note in attempts:
         try:
             with torch.device("meta"):
                 return task(**(options | {kind: cls})), note
         except UsageError as error:
-            first = first or error
-    assert first is not None
-    raise first
+            refusal = refusal or error
+    assert refusal is not None
+    raise refusal
 
 
 def with_options(words: Sequence[str]) -> list[tuple[str, str, str]] | None:

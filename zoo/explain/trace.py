@@ -75,20 +75,20 @@ class Trace:
     def reached(self) -> list[bool]:
         """For each operation whether an input of the model reaches it, as none reaches masks and angles."""
         result: list[bool] = []
-        for one in self.operations:
-            result.append(any(number < 0 or result[number] for number in one.inputs))
+        for operation in self.operations:
+            result.append(any(number < 0 or result[number] for number in operation.inputs))
         return result
 
     def signature(self, path: str) -> tuple[Any, ...]:
         """What a module computes of its inputs: equal for layers that are alike."""
-        operations = (one for one, reached in zip(self.operations, self.reached, strict=True) if reached)
-        inside = (one for one in operations if one.module == path or one.module.startswith(f"{path}."))
-        return tuple((one.module.removeprefix(path), one.name, one.shape) for one in inside)
+        operations = (operation for operation, reached in zip(self.operations, self.reached, strict=True) if reached)
+        inside = (operation for operation in operations if f"{operation.module}.".startswith(f"{path}."))
+        return tuple((operation.module.removeprefix(path), operation.name, operation.shape) for operation in inside)
 
     @property
     def flops(self) -> int:
         """FLOPs of all operations."""
-        return sum(one.flops for one in self.operations)
+        return sum(operation.flops for operation in self.operations)
 
 
 class Recorder(TorchDispatchMode):
@@ -119,22 +119,22 @@ class Recorder(TorchDispatchMode):
             if out is not NotImplemented:
                 return out
         out = func(*args, **kwargs)
-        results = [one for _, one in tensors(out)]
-        results = results or [one for _, one in tensors(written_arguments(func, args, kwargs))]  # optimizers in place
-        operands = [one for _, one in tensors((args, kwargs))]
-        source = tuple(dict.fromkeys(number for one in operands for number in self.sources.get(id(one), ())))
+        results = [tensor for _, tensor in tensors(out)]
+        results = results or [tensor for _, tensor in tensors(written_arguments(func, args, kwargs))]  # optimizer steps
+        operands = [tensor for _, tensor in tensors((args, kwargs))]
+        source = tuple(dict.fromkeys(number for operand in operands for number in self.sources.get(id(operand), ())))
         if results and (packet is func or not is_view(func)) and packet.__name__ not in FREE:
             flops = int(count(*args, **kwargs, out_val=out)) if count else 0
             self._add(packet.__name__, results, operands, flops, source)
             source = (len(self.operations) - 1,)
-        for one in results:
-            self._remember(one, source)
+        for result in results:
+            self._remember(result, source)
         return out
 
     def _add(self, name: str, results: list[Tensor], operands: list[Tensor], flops: int, inputs: Any) -> None:
         name, write = name.strip("_"), sum(map(_bytes, results))
         read = write + sum(map(_bytes, operands[1:])) if name in GATHERS else sum(map(_bytes, operands))
-        elements = max(one.numel() for one in (*operands, *results))
+        elements = max(tensor.numel() for tensor in (*operands, *results))
         operation = Operation(self.path[-1], name, tuple(results[0].shape), flops, read, write, elements, inputs)
         self.operations.append(operation)
 

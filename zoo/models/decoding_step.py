@@ -58,7 +58,7 @@ def _make_step(stack: Stack, x: Tensor, caches: Caches) -> Step | None:
     """A step for x (B, T, dim) through blocks of common parts alone, otherwise None."""
     if any(module.training or is_altered(module) for module in stack.modules()):
         return None
-    if any(one.dtype != x.dtype or one.device != x.device for one in stack.parameters()):
+    if any(parameter.dtype != x.dtype or parameter.device != x.device for parameter in stack.parameters()):
         return None
     schemes, tokens = list(dict.fromkeys(stack.positions)), x.size(1)
     optional = [
@@ -102,11 +102,12 @@ def _layer(block: nn.Module, scheme: Position, number: int, cache: PartState, te
     attend = _attention(block.attend.part, scheme, number, texts, tokens)
     if attend is None:
         return None
-    first, second, feed = _norm(block.attend.norm), _norm(block.ffn.norm), _feed(block.ffn.part, texts * tokens)
+    attention_norm, ffn_norm = _norm(block.attend.norm), _norm(block.ffn.norm)
+    feed = _feed(block.ffn.part, texts * tokens)
 
     def layer(x: Tensor, cache: PartState, shared: list[Any], pattern: Pattern | None) -> Tensor:
-        x = x + attend(first(x), cache, shared, pattern)
-        return x + feed(second(x))
+        x = x + attend(attention_norm(x), cache, shared, pattern)
+        return x + feed(ffn_norm(x))
 
     return layer
 
@@ -179,8 +180,8 @@ def _feed(part: nn.Module, rows: int) -> Function:
         both, down, gate = _product(part.up, rows), _product(part.down, rows), part.gate
 
         def feed(x: Tensor) -> Tensor:
-            first, second = both(x).chunk(2, -1)
-            return down(gate(first) * second)
+            gate_input, value = both(x).chunk(2, -1)
+            return down(gate(gate_input) * value)
 
         return feed
     return part.forward

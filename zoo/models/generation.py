@@ -83,24 +83,24 @@ class Hypothesis(NamedTuple):
 @torch.no_grad()
 def generate(
     state: State,
-    first: Tensor,
+    prompt: Tensor,
     end: int | Collection[int] | None,
     search: GenerationConfig,
     longest: Tensor | None = None,
 ) -> list[list[Hypothesis]]:
-    """Continue ``first`` (B, T) until the token ``end``, or one of several; the ``n_best`` sequences of each row, best
+    """Continue ``prompt`` (B, T) until the token ``end``, or one of several; the ``n_best`` sequences of each row, best
     first.
 
     ``longest`` (B,) bounds rows below ``search.max_length``.
     """
     ends = as_ends(end)
     limit = (
-        torch.full((len(first),), search.max_length) if longest is None else longest.cpu().clamp(max=search.max_length)
+        torch.full((len(prompt),), search.max_length) if longest is None else longest.cpu().clamp(max=search.max_length)
     )
     limits: list[int] = limit.clamp(min=1).tolist()
     if search.beams > 1:
-        return _beam(state, first, ends, search, limits)
-    return [[hypothesis] for hypothesis in _single(state, first, ends, search, limits)]
+        return _beam(state, prompt, ends, search, limits)
+    return [[hypothesis] for hypothesis in _single(state, prompt, ends, search, limits)]
 
 
 def as_ends(end: int | Collection[int] | None) -> list[int]:
@@ -119,15 +119,15 @@ def _log_probabilities(state: State, tokens: Tensor, ends: list[int], forbid: bo
 
 
 def _single(
-    state: State, first: Tensor, ends: list[int], search: GenerationConfig, limits: list[int]
+    state: State, prompt: Tensor, ends: list[int], search: GenerationConfig, limits: list[int]
 ) -> list[Hypothesis]:
     generator = None
     if search.temperature:
-        generator = torch.Generator(first.device)
+        generator = torch.Generator(prompt.device)
         generator.manual_seed(torch.initial_seed() if search.seed is None else search.seed)
     out: list[list[int]] = [[] for _ in limits]
     score, ended = [0.0] * len(limits), [False] * len(limits)
-    rows, tokens = list(range(len(limits))), first
+    rows, tokens = list(range(len(limits))), prompt
     for length in range(1, max(limits) + 1):
         log_probs, allowed = _log_probabilities(state, tokens, ends, length <= search.min_length)
         try:
@@ -149,7 +149,7 @@ def _single(
             break
         tokens = next_tokens[:, None]
         if len(going) < len(rows):  # rows that ended cost nothing any more
-            remaining = torch.tensor(going, device=first.device)
+            remaining = torch.tensor(going, device=prompt.device)
             state.select(remaining)
             rows, tokens = [rows[place] for place in going], tokens[remaining]
     return [Hypothesis(*parts) for parts in zip(out, score, ended, strict=True)]
@@ -203,11 +203,11 @@ class _Row:
 
 
 def _beam(
-    state: State, first: Tensor, ends: list[int], search: GenerationConfig, limits: list[int]
+    state: State, prompt: Tensor, ends: list[int], search: GenerationConfig, limits: list[int]
 ) -> list[list[Hypothesis]]:
-    width, device = search.beams, first.device
+    width, device = search.beams, prompt.device
     done = [_Row(search, limit) for limit in limits]
-    _, allowed = _log_probabilities(state, first, ends, search.min_length >= 1)
+    _, allowed = _log_probabilities(state, prompt, ends, search.min_length >= 1)
     rows = list(range(len(limits)))
     # sequences of a row stand next to each other; at the start there is one, the empty one
     state.select(torch.arange(len(rows), device=device).repeat_interleave(width))

@@ -167,9 +167,9 @@ def residual_writes(name: str, net: nn.Module) -> int:
     if not blocks or tail.rpartition(".")[2] not in RESIDUAL:
         return 1
     writes = set()
-    for other, _ in net.named_modules():
-        if other.startswith(f"{stream}{blocks}") and other.rpartition(".")[2] in RESIDUAL:
-            number, _, inside = other.removeprefix(f"{stream}{blocks}").partition(".")
+    for module_name, _ in net.named_modules():
+        if module_name.startswith(f"{stream}{blocks}") and module_name.rpartition(".")[2] in RESIDUAL:
+            number, _, inside = module_name.removeprefix(f"{stream}{blocks}").partition(".")
             writes.add((number, inside.partition(".")[0]))  # the experts of a mixture write once
     return len(writes)
 

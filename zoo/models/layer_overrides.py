@@ -82,7 +82,7 @@ def matching_layers(pattern: str, depth: int) -> list[int]:
         numbers = {number for number in every if int(match[2]) and number % int(match[2]) < int(match[1])}
     elif re.fullmatch(r"\d+(-\d+)?(, ?\d+(-\d+)?)*", words):
         numbers = set()
-        for begin, _, end in (one.strip().partition("-") for one in words.split(",")):
+        for begin, _, end in (span.strip().partition("-") for span in words.split(",")):
             numbers |= {int(begin), *range(int(begin), min(int(end or begin), depth) + 1)}
         if beyond := sorted(numbers - set(every)):
             raise UsageError(f"overrides: layers={pattern!r}: there is no layer {beyond[0]} among 0 to {depth - 1}.")
@@ -144,7 +144,8 @@ def errors_of_layer(number: int, active: bool) -> Iterator[None]:
 def class_of(factory: Any) -> Any:
     """The class that a factory builds, with options bound or not; the factory itself where that cannot be seen."""
     while isinstance(factory, partial):  # configurations bind a function that builds, whose first argument is the class
-        factory = next((one for one in (factory.func, *factory.args) if isinstance(one, (type, partial))), factory.func)
+        values = (factory.func, *factory.args)
+        factory = next((value for value in values if isinstance(value, (type, partial))), factory.func)
     return factory
 
 
@@ -160,9 +161,9 @@ def place_arguments(factory: Any, layer: int, depth: int) -> dict[str, int]:
 def share_layers(attentions: Sequence[Attention]) -> None:
     """Give attentions of one class, and of one size, the modules that they have in common: those of the first."""
     for name in {name for attention in attentions for name in attention.shared}:
-        first: dict[tuple, nn.Module] = {}
+        common: dict[tuple, nn.Module] = {}
         for attention in attentions:
             if name in attention.shared:
                 own = getattr(attention, name)
                 sizes = tuple((key, tensor.shape) for key, tensor in own.named_parameters())
-                setattr(attention, name, first.setdefault((type(attention), sizes), own))
+                setattr(attention, name, common.setdefault((type(attention), sizes), own))

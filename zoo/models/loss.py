@@ -77,7 +77,7 @@ class _Chunked(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, states, output_weight, output_bias, targets, smoothing, rows, needed, dtype):
         tensors = states, output_weight, output_bias
-        x, weight, bias = (one if one is None or dtype is None else one.to(dtype) for one in tensors)
+        x, weight, bias = (tensor if tensor is None or dtype is None else tensor.to(dtype) for tensor in tensors)
         wide = torch.promote_types(x.dtype, torch.float32)
         total = x.new_zeros((), dtype=wide)
         mask = targets != IGNORED
@@ -88,8 +88,8 @@ class _Chunked(torch.autograd.Function):
         spread = smoothing / weight.size(0)
         by_onednn = any(needed) and not torch.compiler.is_compiling() and training_products.serves(x[:rows], weight)
         linear = training_products.product if by_onednn else F.linear
-        for first in range(0, x.size(0), rows):
-            part = slice(first, first + rows)
+        for row in range(0, x.size(0), rows):
+            part = slice(row, row + rows)
             place, real = places[part], mask[part][:, None]
             # a row of padding may hold anything, and inf * 0 is nan
             inputs = torch.where(real, x[part], 0.0)
@@ -141,7 +141,7 @@ class _Chunked(torch.autograd.Function):
             return *differentiable_gradients(formula, tensors, ctx.needed, grad), None, None, None, None, None
         narrow = ctx.dtype or tensors[1].dtype  # as a product in that type would have given it
         gradients = [None if dx is None else dx * grad.to(dx.dtype)]
-        gradients += [None if one is None else (one * grad).to(narrow) for one in (dw, db)]
-        types = (None if one is None else one.dtype for one in tensors)
-        gradients = [None if one is None else one.to(dtype) for one, dtype in zip(gradients, types, strict=True)]
+        gradients += [None if gradient is None else (gradient * grad).to(narrow) for gradient in (dw, db)]
+        pairs = zip(gradients, tensors, strict=True)
+        gradients = [None if gradient is None else gradient.to(tensor.dtype) for gradient, tensor in pairs]
         return *gradients, None, None, None, None, None

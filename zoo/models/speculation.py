@@ -102,15 +102,15 @@ class Reader:
         self.state, self.read = state, list[int]()
         self.snapshots: deque[tuple[int, Caches]] = deque(maxlen=LONGEST + 2)
 
-    def logits(self, tokens: list[int], first: int) -> Tensor:
-        """Logits (T - first, V) of what follows ``tokens[:first + 1]``, ..., ``tokens``, all T of them."""
+    def logits(self, tokens: list[int], start: int) -> Tensor:
+        """Logits (T - first, V) of what follows ``tokens[:start + 1]``, ..., ``tokens``, all T of them."""
         same = next((n for n, pair in enumerate(zip(self.read, tokens, strict=False)) if pair[0] != pair[1]), None)
-        place = min(first, len(self.read) if same is None else same, len(tokens))
+        place = min(start, len(self.read) if same is None else same, len(tokens))
         if place < len(self.read):
             self._go_back(place)
-        if first - len(self.read) > CATCH_UP and not self.state.can_truncate:
-            self._show(tokens[len(self.read) : first], 1)
-        return self._show(tokens[len(self.read) :], len(tokens) - first)
+        if start - len(self.read) > CATCH_UP and not self.state.can_truncate:
+            self._show(tokens[len(self.read) : start], 1)
+        return self._show(tokens[len(self.read) :], len(tokens) - start)
 
     def _show(self, tokens: list[int], last: int) -> Tensor:
         """Logits (last, V) behind the last of further tokens."""
@@ -176,7 +176,7 @@ def generate_speculatively(
             allowed = log_prob
             if ends and len(tokens) - start < search.min_length:
                 allowed = log_prob.clone()
-                allowed[[one for one in ends if one < len(log_prob)]] = float("-inf")
+                allowed[[token for token in ends if token < len(log_prob)]] = float("-inf")
             check_numbers(float(log_prob.sum()))
             token, right = verify(allowed, guess, row, search, generator)
             score += float(log_prob[token])

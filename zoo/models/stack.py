@@ -345,18 +345,18 @@ class Stack(nn.Module):
         blocks = cast(Sequence[Block], self.blocks)
         cached = contexts[0].cache is not None
         again = self.recompute and self.training and not cached and not transformed()  # torch.func has no checkpoints
-        first = 0
-        while first < len(blocks):  # neighbours of one class run together: it may keep less for the backward pass
-            cls, streams, end = type(blocks[first]), blocks[first].residual_streams, first + 1
+        start = 0
+        while start < len(blocks):  # neighbours of one class run together: it may keep less for the backward pass
+            cls, streams, end = type(blocks[start]), blocks[start].residual_streams, start + 1
             while end < len(blocks) and type(blocks[end]) is cls and blocks[end].residual_streams == streams:
                 end += 1
-            run = list(blocks[first:end])
+            run = list(blocks[start:end])
             again_run = cast(list[Block], [Recomputed(block) for block in run]) if again else run
             if streams > 1:
                 x = x.unsqueeze(-2).expand(*x.shape[:-1], streams, self.dim)
-            x = cls.through(again_run, x, contexts[first:end])
+            x = cls.through(again_run, x, contexts[start:end])
             x = x.mean(-2) if streams > 1 else x
-            first = end
+            start = end
         return x
 
     def check_training(self, device: torch.device) -> None:

@@ -172,8 +172,8 @@ class Attention(nn.Module):
         selected = slice(None) if heads is None else torch.arange(q.size(1))[heads]
         # consecutive rows are the same call with a later offset
         blocks = [
-            self.weigh(q[:, :, first:end], k, replace(pattern, offset=pattern.offset + first))[:, selected]
-            for first, end in runs(range(q.size(2)), slice(None) if rows is None else rows)
+            self.weigh(q[:, :, start:end], k, replace(pattern, offset=pattern.offset + start))[:, selected]
+            for start, end in runs(range(q.size(2)), slice(None) if rows is None else rows)
         ]
         return torch.cat(blocks, 2)
 
@@ -203,16 +203,16 @@ class Attention(nn.Module):
             k, v = cache.extend(k, v)
         return q, k, v
 
-    def _heads(self, x: Tensor, first: int, count: int) -> Tensor:
-        """Project to ``count`` heads of the fused matrix, from number ``first`` on: (B, count, T, D).
+    def _heads(self, x: Tensor, start: int, count: int) -> Tensor:
+        """Project to ``count`` heads of the fused matrix, from number ``start`` on: (B, count, T, D).
 
         Number 0 is the first query, ``heads`` the first key.
         """
         if not self.query_matrix:
-            if not first:
+            if not start:
                 return x.unflatten(-1, (count, -1)).transpose(1, 2)
-            first -= self.heads
-        rows = slice(first * self.head_dim, (first + count) * self.head_dim)
+            start -= self.heads
+        rows = slice(start * self.head_dim, (start + count) * self.head_dim)
         bias = None if self.qkv.bias is None else self.qkv.bias[rows]
         return linear(x, self.qkv.weight[rows], bias).unflatten(-1, (count, -1)).transpose(1, 2)
 
@@ -461,13 +461,13 @@ class Additive(Attention):
 
 
 def runs(numbers: range, selection: Selection) -> list[tuple[int, int]]:
-    """Selected numbers, in their order, as runs [first, end) of at most BLOCK neighbours; at least one run."""
+    """Selected numbers, in their order, as runs [start, end) of at most BLOCK neighbours; at least one run."""
     picked = numbers[selection] if isinstance(selection, slice) else [numbers[i] for i in selection]
     spans: list[tuple[int, int]] = []
     for number in picked:
-        first, end = spans[-1] if spans else (number, number)
-        if spans and number == end and end - first < BLOCK:
-            spans[-1] = first, end + 1
+        start, end = spans[-1] if spans else (number, number)
+        if spans and number == end and end - start < BLOCK:
+            spans[-1] = start, end + 1
         else:
             spans.append((number, number + 1))
     return spans or [(0, 0)]

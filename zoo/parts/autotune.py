@@ -70,10 +70,10 @@ def fastest(
 
     def run(rival: Backend) -> None:
         with torch.set_grad_enabled(training), autocast():
-            one, two, three = (x.detach().requires_grad_(training) for x in (q, k, v))
-            out = rival(one, two, three, own, dropout, scale)
+            query, key, value = (x.detach().requires_grad_(training) for x in (q, k, v))
+            out = rival(query, key, value, own, dropout, scale)
             if training:
-                torch.autograd.grad(out, (one, two, three), torch.ones_like(out))
+                torch.autograd.grad(out, (query, key, value), torch.ones_like(out))
 
     sizes = tuple(1 << (n - 1).bit_length() for n in (q.size(0), q.size(2), k.size(2)))
     what = ("Auto", "training" if training else "evaluation", needs, dtype, place, *["dropout"] * (dropout > 0))

@@ -228,9 +228,9 @@ class Tiled(Backend):
             again = partial(checkpoint, use_reentrant=False)
         rows = []
         for i, part in enumerate(q.split(self.tile, -2)):
-            first = pattern.offset + i * self.tile
-            visible = self._reach(pattern, first, first + part.size(-2) - 1, k.size(-2))
-            row = partial(self._row, lse, pattern, first, visible.start, dropout, scale)
+            position = pattern.offset + i * self.tile
+            visible = self._reach(pattern, position, position + part.size(-2) - 1, k.size(-2))
+            row = partial(self._row, lse, pattern, position, visible.start, dropout, scale)
             rows.append(
                 again(
                     row, part, v[..., :0, :], *keys[visible.start : visible.stop], *values[visible.start : visible.stop]
@@ -249,7 +249,7 @@ class Tiled(Backend):
         self,
         lse: bool,
         pattern: Pattern,
-        first: int,
+        position: int,
         begin: int,
         dropout: float,
         scale: float,
@@ -257,11 +257,11 @@ class Tiled(Backend):
         like: Tensor,
         *tiles: Tensor,
     ) -> Tensor:
-        """One tile of queries, the first at position ``first``, against ``tiles`` of keys from number ``begin`` on, and
+        """One tile of queries, from ``position`` on, against ``tiles`` of keys from number ``begin`` on, and
         their values behind them. The result is as wide as ``like``, and with ``lse`` one wider.
         """
         wide = torch.promote_types(q.dtype, torch.float32)
-        query = torch.arange(first, first + q.size(-2), device=q.device)
+        query = torch.arange(position, position + q.size(-2), device=q.device)
         q = q.to(wide)  # sums over tiles would add up the rounding of each
         low = q.new_full((*q.shape[:-1], 1), torch.finfo(wide).min)
         top, total, out = low, torch.zeros_like(low), q.new_zeros((*q.shape[:-1], like.size(-1)))
@@ -285,10 +285,10 @@ class Tiled(Backend):
             return (out / total).to(like.dtype)
         return torch.cat([out / total, (top + total.log()).masked_fill(dead, float("-inf"))], -1)
 
-    def _reach(self, pattern: Pattern, first: int, last: int, keys: int) -> range:
-        """The numbers of the tiles of keys that queries first..last can see at all."""
-        first, last = first - pattern.start, last - pattern.start
-        begin = 0 if pattern.window is None else max(0, first - pattern.window + 1)
+    def _reach(self, pattern: Pattern, start: int, last: int, keys: int) -> range:
+        """The numbers of the tiles of keys that queries start..last can see at all."""
+        start, last = start - pattern.start, last - pattern.start
+        begin = 0 if pattern.window is None else max(0, start - pattern.window + 1)
         end = keys if pattern.window is None else min(keys, last + pattern.window)
         end = min(end, last + 1) if pattern.causal else end
         return range(begin // self.tile, -(-end // self.tile))

@@ -218,7 +218,7 @@ class _Products(torch.autograd.Function):
 
             return *differentiable_gradients(formula, (q, k, v, bias), need[:4], grad), None, None, None, None, None
         grad = grad.flatten(0, 1)
-        dq, dk, dv = (torch.empty_like(one) if needed else None for one, needed in zip((q, k, v), need, strict=False))
+        dq, dk, dv = (torch.empty_like(x) if needed else None for x, needed in zip((q, k, v), need, strict=False))
         dbias = torch.zeros_like(bias) if need[3] else None
         for group in groups_in_cache(ctx.heads, q.size(1), k.size(1)):
             rows, share = group.rows, share_of(ctx.dropout)

@@ -143,8 +143,8 @@ class Disentangled(Attention):
         gaps = torch.arange(-most, most + 1)
         gaps = gaps[gaps.abs().argsort(descending=True)]  # the nearest is written last
         rows = torch.full((2 * self.span,), -1)
-        for row, other in zip(self.row(gaps).tolist(), start.row(gaps).tolist(), strict=True):
-            rows[row] = other
+        for row, start_row in zip(self.row(gaps).tolist(), start.row(gaps).tolist(), strict=True):
+            rows[row] = start_row
         return table[rows], rows >= 0
 
 

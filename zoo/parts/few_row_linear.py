@@ -160,7 +160,7 @@ def _choose(what: str, rows: int, weight: Tensor, kernels: tuple[str, str]) -> s
 def size_class(weight: Tensor) -> int:
     """The megabytes of ``SIZES`` for the matrices that a step reads together with this one; the most if unknown."""
     size = _read_together.get(weight, SIZES[-1] << 20)
-    return next((one for one in SIZES if size <= one << 20), SIZES[-1])
+    return next((megabytes for megabytes in SIZES if size <= megabytes << 20), SIZES[-1])
 
 
 def measure_common() -> None:

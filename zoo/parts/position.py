@@ -183,8 +183,8 @@ class Learned(Position):
         ours, theirs = self.extent, start.extent
         rows = torch.full((len(self.table.weight),), -1)
 
-        def take(first: int, source: int, count: int) -> None:
-            rows[first : first + count] = torch.arange(source, source + count)
+        def take(target: int, source: int, count: int) -> None:
+            rows[target : target + count] = torch.arange(source, source + count)
 
         take(0, 0, min(self.first - ours.special, start.first - theirs.special))  # rows that are never read
         leading = min(ours.special - ours.registers, theirs.special - theirs.registers)
@@ -272,8 +272,8 @@ class RoPE(Position):
     def turn(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """x (B, H, T, D) turned by the angles with these cosines and sines, as ``waves`` gives them; shaped like x."""
         width = int(x.size(-1) * self.fraction)
-        first, second = x[..., :width].to(cos.dtype).chunk(2, -1)
-        turned = torch.cat([first * cos - second * sin, first * sin + second * cos], -1).to(x.dtype)
+        x1, x2 = x[..., :width].to(cos.dtype).chunk(2, -1)
+        turned = torch.cat([x1 * cos - x2 * sin, x1 * sin + x2 * cos], -1).to(x.dtype)
         return turned if width == x.size(-1) else torch.cat([turned, x[..., width:]], -1)
 
     def _turn(self, pos: Tensor, width: int, dtype: torch.dtype) -> Tensor:

@@ -44,20 +44,20 @@ class Lion(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            first, second = group["betas"]
+            beta1, beta2 = group["betas"]
             for parameter in group["params"]:
                 if parameter.grad is None:
                     continue
                 momentum = zeros_like_state(self.state[parameter], "exp_avg", parameter)
-                update = momentum.lerp(parameter.grad, 1 - first).sign_()
+                update = momentum.lerp(parameter.grad, 1 - beta1).sign_()
                 parameter.mul_(1 - group["lr"] * group["weight_decay"]).sub_(group["lr"] * update)
-                momentum.lerp_(parameter.grad, 1 - second)
+                momentum.lerp_(parameter.grad, 1 - beta2)
         return loss
 
     def reference(self, w: Tensor, gradients: Sequence[Tensor], group: dict[str, Any]) -> Tensor:
         """A parameter, of any shape, after steps by these gradients from ``w`` with the options of its group."""
-        momentum, (first, second), lr = torch.zeros_like(w), group["betas"], group["lr"]
+        momentum, (beta1, beta2), lr = torch.zeros_like(w), group["betas"], group["lr"]
         for g in gradients:
-            w = w - lr * ((first * momentum + (1 - first) * g).sign() + group["weight_decay"] * w)
-            momentum = second * momentum + (1 - second) * g
+            w = w - lr * ((beta1 * momentum + (1 - beta1) * g).sign() + group["weight_decay"] * w)
+            momentum = beta2 * momentum + (1 - beta2) * g
         return w

@@ -138,10 +138,10 @@ class JoinedOptimizer(Optimizer):
 
     def _share(self) -> None:
         """Let the members work on the groups and the state of this optimiser."""
-        first = 0
+        start = 0
         for member, size in zip(self.members, self.sizes, strict=True):
-            member.param_groups, member.state = self.param_groups[first : first + size], self.state
-            first += size
+            member.param_groups, member.state = self.param_groups[start : start + size], self.state
+            start += size
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:

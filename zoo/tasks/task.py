@@ -273,7 +273,7 @@ class Task(LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take the figures of a checkpoint. Raises NonFiniteError where its weights are not numbers."""
         tensors = checkpoint.get("state_dict", {})
-        wrong = [name for name, one in tensors.items() if one.is_floating_point() and one.isnan().any()]
+        wrong = [name for name, tensor in tensors.items() if tensor.is_floating_point() and tensor.isnan().any()]
         if wrong:
             raise NonFiniteError(
                 f"{wrong[0]} of the checkpoint holds nan instead of numbers. Take an earlier checkpoint."

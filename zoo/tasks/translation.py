@@ -180,9 +180,9 @@ class TranslationTask(Task):
         # an untrained model never stops: twice the source and a few is more than any real translation needs
         longest = (2 * valid.sum(1) + 10).clamp(max=self.translator.max_length)
         state = self.translator.begin(source, valid, int(longest.max()))
-        first = torch.full((len(source), 1), data.target_tokenizer.bos, device=source.device)
+        start_tokens = torch.full((len(source), 1), data.target_tokenizer.bos, device=source.device)
         search = GenerationConfig(max_length=self.translator.max_length)
-        hypotheses = generate(state, first, data.target_tokenizer.eos, search, longest)
+        hypotheses = generate(state, start_tokens, data.target_tokenizer.eos, search, longest)
         return [data.detokenize(best.tokens) for best, *_ in hypotheses]
 
     def _score(self, batch: dict[str, Any]) -> None:
