@@ -297,8 +297,8 @@ MUTANTS = [
         ("data/cache.py", "all(~(entry / name) == stamp", "all(True", "data/test_cache.py"),
         (
             "data/tokenizer.py",
-            "[first, *ids] if last is None",
-            "[*ids, first] if last is None",
+            "[cls_id, *ids] if sep_id is None",
+            "[*ids, cls_id] if sep_id is None",
             "data/test_tokenizer.py plugins/zoo-text/tests/test_masked.py",
         ),
         (

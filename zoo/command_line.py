@@ -56,7 +56,7 @@ class Option:
     @property
     def strings(self) -> list[str]:
         """Every spelling on a command line, the documented one first."""
-        names = [name for one in (self.name, *self.aliases) for name in (one, one.replace("-", "_"), _dashed(one))]
+        names = [name for base in (self.name, *self.aliases) for name in (base, base.replace("-", "_"), _dashed(base))]
         return [*(f"--{name}" for name in dict.fromkeys(names)), *([self.short] if self.short else [])]
 
     @property
@@ -274,7 +274,7 @@ def _register(parser: argparse.ArgumentParser, command: Command, argv: Sequence[
         elif option.type is bool:
             off = [f"--no-{option.name}", f"--no-{option.destination}"] if option is not HELP else []
             for value, strings in ((True, option.strings), (False, off)):
-                exact = [f"{one}={text}" for one in option.strings for text in (str(value).lower(), str(value))]
+                exact = [f"{flag}={text}" for flag in option.strings for text in (str(value).lower(), str(value))]
                 names = [*dict.fromkeys(strings), *exact]
                 parser.add_argument(*names, dest=option.destination, nargs=0, const=value, action=_Collect)
                 spellings.update(dict.fromkeys(names, option))
@@ -345,7 +345,7 @@ def _unknown_option(command: Command, spelling: str, elsewhere: Callable[[str], 
     last = spelling.lstrip("-").rpartition(".")[2].lower()
     begins = [name for name in names if name.startswith(spelling.lower()) and len(spelling) > len("--")]
     near = difflib.get_close_matches(last, ends, 1, cutoff=0.5)
-    likely = [ends[last]] if last in ends else begins[:3] or [ends[one] for one in near]
+    likely = [ends[last]] if last in ends else begins[:3] or [ends[end] for end in near]
     if last not in ends and (commands := elsewhere(spelling.lstrip("-"))):
         return f"zoo {command.name} has no option {spelling!r}: it belongs to {commands}."
     hint = f" Did you mean {_alternatives([repr(name) for name in likely])}?" if likely else ""

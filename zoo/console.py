@@ -188,17 +188,17 @@ class Output:
     def report_failure(self, guard: Guard, error: OSError | ValueError) -> None:
         """Warn on the other stream that one has failed, or end a command that does nothing but print."""
         reader_left = isinstance(error, ValueError) or error.errno in UNREAD
-        first = guard.title == self.guards[0].title
+        is_stdout = guard.title == self.guards[0].title
         self.failed_streams.add(guard.title)
-        if first and not reader_left:
+        if is_stdout and not reader_left:
             self.failure = reason(error)
-        if first and self.only_prints:
+        if is_stdout and self.only_prints:
             if reader_left:
                 raise UnreadError(errno.EPIPE, "the reader of standard output has ended")
             raise OutputError(f"{guard.title} cannot be written: {self.failure}.")
         hint = f"; what follows is in {self.log.name}" if self.log else ""
-        other = self.guards[1 if first else 0]
-        print(f"warning: {guard.title} cannot be written ({reason(error)}); going on{hint}", file=other, flush=True)
+        stream = self.guards[1 if is_stdout else 0]
+        print(f"warning: {guard.title} cannot be written ({reason(error)}); going on{hint}", file=stream, flush=True)
 
     def exit_code(self, code: int) -> int:
         """The command's own exit code, or 5 if its output could not be written."""

@@ -54,7 +54,7 @@ def builtin_folders() -> list[Path]:
 
 def recipes() -> list[Recipe]:
     """Every packaged recipe, sorted by name."""
-    return [one for one in _files(_places()) if not one.name.startswith(f"{COMPARE}/")]
+    return [recipe for recipe in _files(_places()) if not recipe.name.startswith(f"{COMPARE}/")]
 
 
 def comparisons() -> list[Recipe]:
@@ -83,7 +83,8 @@ def comparison_file(name: str) -> Path | None:
     if path.is_file() and path.suffix in SUFFIXES:
         return path
     key = name.lower().removeprefix(f"{COMPARE}/")
-    return next((one.path for one in comparisons() if one.name.lower() == key and not packaged_recipe(name)), None)
+    paths = (recipe.path for recipe in comparisons() if recipe.name.lower() == key)
+    return next((path for path in paths if not packaged_recipe(name)), None)
 
 
 def packaged_recipe(name: str) -> Recipe | None:
@@ -108,7 +109,7 @@ def find_recipe(name: str) -> Path:
         raise UsageError(f"{name!r} is a folder without a config.yaml: neither a recipe nor a run.")
     if package := not_installed(RECIPES, name):
         raise UsageError(f"no recipe or file {name!r}.{package}")
-    here = sorted(one.name for one in Path(".").glob("*.y*ml")) if path.suffix in (".yaml", ".yml") else []
+    here = sorted(file.name for file in Path(".").glob("*.y*ml")) if path.suffix in (".yaml", ".yml") else []
     hint = suggest(name, here or [recipe.name for recipe in recipes()])
     raise UsageError(f"no recipe or file {name!r}.{hint} See them all: zoo recipes")
 

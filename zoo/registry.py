@@ -102,9 +102,8 @@ class Part:
 @functools.cache
 def installed_parts(kind: str) -> tuple[Part, ...]:
     """All installed parts of a kind sorted by name, including hidden and disabled ones."""
-    parts_of_kind = {
-        (one.name, one.value, one.package.name): _part(one) for one in discover().entries if one.kind == kind
-    }
+    entries = [entry for entry in discover().entries if entry.kind == kind]
+    parts_of_kind = {(entry.name, entry.value, entry.package.name): _part(entry) for entry in entries}
     return tuple(sorted(parts_of_kind.values(), key=lambda part: (part.name.lower(), part.origin)))
 
 
@@ -188,7 +187,7 @@ def is_base(cls: type) -> bool:
 
 def is_hidden(part: Part) -> bool:
     """Whether a plugin's part has the name of a built-in part, which takes precedence."""
-    return not part.builtin and any(one.builtin for one in parts_called(part.kind, part.name))
+    return not part.builtin and any(namesake.builtin for namesake in parts_called(part.kind, part.name))
 
 
 def is_disabled(distribution: str) -> bool:
@@ -204,19 +203,20 @@ def disabled_names() -> set[str]:
 def distributions() -> set[str]:
     """The normal names of the installed packages that bring parts or recipes."""
     names = [part.distribution for kind in KINDS for part in installed_parts(kind)]
-    return {normalize_name(name) for name in [*names, *(one.package.name for one in discover().entries)]}
+    return {normalize_name(name) for name in [*names, *(entry.package.name for entry in discover().entries)]}
 
 
 def metadata_flaws() -> list[Flaw]:
     """Entry points that cannot be read, that have an unknown kind, or that name a missing folder of recipes."""
     groups = (*KINDS, RECIPES)
-    odd = {(one.package, one.kind) for one in discover().entries if one.kind not in groups}
+    odd = {(entry.package, entry.kind) for entry in discover().entries if entry.kind not in groups}
     groups_of_kinds = [GROUP + kind for kind in groups]
     strange = [
         Flaw(package, f"unknown group {GROUP + kind!r}.{suggest(GROUP + kind, groups_of_kinds)}")
         for package, kind in odd
     ]
-    empty = [Flaw(one.package, _missing_folder(one)) for one in _recipe_entries() if package_folder(one.value) is None]
+    lacking = [entry for entry in _recipe_entries() if package_folder(entry.value) is None]
+    empty = [Flaw(entry.package, _missing_folder(entry)) for entry in lacking]
     return [
         *discover().flaws,
         *sorted([*strange, *empty], key=lambda flaw: (flaw.package.name, flaw.reason)),
@@ -225,14 +225,13 @@ def metadata_flaws() -> list[Flaw]:
 
 def recipe_folders() -> list[tuple[Package, Path]]:
     """The folders of recipes of installed packages that are not disabled, sorted by package."""
-    folders = [
-        (one.package, package_folder(one.value)) for one in _recipe_entries() if not is_disabled(one.package.name)
-    ]
+    enabled = [entry for entry in _recipe_entries() if not is_disabled(entry.package.name)]
+    folders = [(entry.package, package_folder(entry.value)) for entry in enabled]
     return sorted((package, place) for package, place in folders if place is not None)
 
 
 def _recipe_entries() -> list[Entry]:
-    return [one for one in discover().entries if one.kind == RECIPES]
+    return [entry for entry in discover().entries if entry.kind == RECIPES]
 
 
 def _missing_folder(entry: Entry) -> str:
@@ -322,11 +321,12 @@ def not_installed(kind: str, name: str) -> str:
                 names = [recipe.stem for place in places for recipe in place.glob("*.yaml")]
         except (OSError, KeyError, TypeError, AttributeError):
             continue
-        if name.lower() in (one.lower() for one in names):
+        if name.lower() in (candidate.lower() for candidate in names):
             place, *others = [
-                str(os.path.relpath(one) if one.is_relative_to(here) else one) for one in _with_needed(folder, projects)
+                str(os.path.relpath(path) if path.is_relative_to(here) else path)
+                for path in _with_needed(folder, projects)
             ]
-            options = " ".join(f"-e {shlex.quote(one)}" for one in (place, *others))
+            options = " ".join(f"-e {shlex.quote(path)}" for path in (place, *others))
             return f"\n{place} has it and is not installed: pip install {options}"
     return ""
 
@@ -339,7 +339,7 @@ def _with_needed(folder: Path, projects: Mapping[Path, Mapping[str, Any]]) -> li
         requirements = projects[place].get("dependencies") or []
         names = [normalize_name(re.split(r"[^\w.-]", str(line).strip())[0]) for line in requirements]
         needed = [folders[name] for name in names if name in folders and name not in distributions()]
-        result += [one for one in dict.fromkeys(needed) if one not in result]
+        result += [path for path in dict.fromkeys(needed) if path not in result]
     return result
 
 

@@ -124,7 +124,7 @@ def zsh() -> str:
     lines += ["    esac", '    case "$command" in']
     for command in all_commands().values():
         options = {option.name: option.help or option.kind for option in command.all_options}
-        strings = [f"{one}:{_zsh(options.get(one[2:], 'short form'))}" for one in option_strings(command)]
+        strings = [f"{flag}:{_zsh(options.get(flag[2:], 'short form'))}" for flag in option_strings(command)]
         lines.append(f"        {command.name}) if [[ ${{words[CURRENT]}} == -* ]]; then")
         lines.append(f"            offered=({' '.join(map(shlex.quote, strings))}); _describe option offered")
         lines.append(f"        else compadd -- {' '.join(map(shlex.quote, command_words(command)))}; _files; fi ;;")

@@ -69,19 +69,21 @@ def needs() -> Needs:
             continue
         done.add((name, extra))
         result.names.add(discovery.normalize_name(name))
-        for one in requirements(name, extra):
+        for need in requirements(name, extra):
             direct = name == registry.BUILTIN or name in plugins
             if direct:
-                result.versions[one.name] = one.version or "not installed"
-            problem = one.problem or (_lost_module(one.name) if direct else "")
-            own = direct or one.name in result.versions or one.version is None
+                result.versions[need.name] = need.version or "not installed"
+            problem = need.problem or (_lost_module(need.name) if direct else "")
+            own = direct or need.name in result.versions or need.version is None
             if problem:
                 (result.problems if own else result.notes).append(problem)
-            waiting += [(one.name, more) for more in ("", *one.extras)] if one.version else []
-            result.names.add(discovery.normalize_name(one.name))
+            waiting += [(need.name, more) for more in ("", *need.extras)] if need.version else []
+            result.names.add(discovery.normalize_name(need.name))
     extras = {word for line in _lines(registry.BUILTIN) for word in re.findall(r"extra == ['\"](.+?)['\"]", line)}
     for extra in sorted(extras):
-        result.notes += [one.problem for one in requirements(registry.BUILTIN, extra) if one.problem and one.version]
+        result.notes += [
+            need.problem for need in requirements(registry.BUILTIN, extra) if need.problem and need.version
+        ]
     result.problems, result.notes = list(dict.fromkeys(result.problems)), list(dict.fromkeys(result.notes))
     return result
 
@@ -93,7 +95,10 @@ def requirements(name: str, extra: str = "") -> list[Required]:
     except ImportError:
         lines = (line for line in _lines(name) if not extra and ";" not in line)
         names = [line[: len(line) - len(line.lstrip(NAME))] for line in lines]
-        return [Required(one, (), "" if installed_version(one) else f"{one} is not installed.") for one in names]
+        return [
+            Required(package, (), "" if installed_version(package) else f"{package} is not installed.")
+            for package in names
+        ]
     result = []
     for line in _lines(name):
         try:
@@ -144,7 +149,7 @@ def torch_mismatch() -> str | None:
     """What is wrong with the pair of torch and torchvision, read from the wheels' metadata; None when it fits."""
     if installed_version("torch") is None:
         return "torch is not installed. Run: pip install torch torchvision"
-    return next((one.problem for one in requirements("torchvision") if one.name == "torch" and one.problem), None)
+    return next((need.problem for need in requirements("torchvision") if need.name == "torch" and need.problem), None)
 
 
 def check_torch() -> None:
@@ -226,7 +231,7 @@ def _matters(flaw: discovery.Flaw, needed: Needs) -> bool:
     """Whether damaged metadata concern zoo: its own, those of what it needs, of plugins, or those that stop imports."""
     name, home = discovery.normalize_name(flaw.package.name), flaw.package.home
     plugin = name.startswith(publishing.PREFIX) or bool(flaw.package.requires)
-    renamed = name.startswith("~") and any(one.endswith(name.lstrip("~")) for one in needed.names)  # by pip
+    renamed = name.startswith("~") and any(package.endswith(name.lstrip("~")) for package in needed.names)  # by pip
     return plugin or renamed or name in needed.names or home in discovery.discover().unreadable
 
 

@@ -39,14 +39,14 @@ PROGRAM = (str(Path(__file__).parents[1]), "site-packages", "dist-packages", "<f
 
 def explain_error(error: BaseException) -> ZooError | None:
     """An error with a message for the user, for a fault of the machine or the input; None for a possible bug."""
-    for one in _causes(error):
+    for cause in _causes(error):
         explanation = (
-            _explain_memory(one)
-            or _explain_worker(one)
-            or _explain_home(one)
-            or _explain_text(one)
-            or _explain_module(one)
-            or (_explain_system(one) if isinstance(one, OSError) else None)
+            _explain_memory(cause)
+            or _explain_worker(cause)
+            or _explain_home(cause)
+            or _explain_text(cause)
+            or _explain_module(cause)
+            or (_explain_system(cause) if isinstance(cause, OSError) else None)
         )
         if explanation is not None:
             return explanation
@@ -92,10 +92,10 @@ def check_ranks() -> None:
         raise UsageError(f"{DEBUG_LEVEL}={level!r:.40} of the environment is not OFF, INFO or DETAIL.")
 
 
-def check_meeting(first: bool, cuda: bool) -> None:
+def check_meeting(first_rank: bool, cuda: bool) -> None:
     """Raise UsageError for a variable of torch.distributed with which the processes of a job cannot meet.
 
-    The ``first`` process opens the port, unless torchrun has opened it; over ``cuda`` NCCL connects, else gloo.
+    The ``first_rank`` process opens the port, unless torchrun has opened it; over ``cuda`` NCCL connects, else gloo.
     """
     address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
     if address is not None:
@@ -111,19 +111,20 @@ def check_meeting(first: bool, cuda: bool) -> None:
             f"MASTER_PORT={port!r:.40} of the environment is no port, a whole number from 1 to 65535. Set another, or "
             "on a single machine: unset MASTER_PORT"
         )
-    opens = port is not None and first and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    opens = port is not None and first_rank and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     if port is not None and opens and (reason := port_problem(int(port))):
         raise UsageError(
             f"MASTER_PORT={port} of the environment cannot be opened: {reason}. Set another, or on a single machine: "
             "unset MASTER_PORT"
         )
     name = "NCCL_SOCKET_IFNAME" if cuda else "GLOO_SOCKET_IFNAME"
-    value, interfaces = os.environ.get(name, ""), [one for _, one in socket.if_nameindex()]
+    value, interfaces = os.environ.get(name, ""), [interface for _, interface in socket.if_nameindex()]
     names = value.removeprefix("=").split(",")
     if cuda:  # beginnings of names, of which some must be there; ^ excludes
-        wrong = [] if value.startswith("^") or any(one.startswith(tuple(names)) for one in interfaces) else names
+        fits = value.startswith("^") or any(interface.startswith(tuple(names)) for interface in interfaces)
+        wrong = [] if fits else names
     else:
-        wrong = [one for one in names if one not in interfaces]
+        wrong = [interface for interface in names if interface not in interfaces]
     if value and wrong:
         raise UsageError(
             f"{name}={value!r:.80} of the environment names a network interface that is not here: {wrong[0]}. "
@@ -156,12 +157,12 @@ def explain_meeting(error: BaseException) -> UsageError | None:
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
     """An error and its causes."""
-    one: BaseException | None = error
+    cause: BaseException | None = error
     for _ in range(8):
-        if one is None:
+        if cause is None:
             return
-        yield one
-        one = one.__cause__
+        yield cause
+        cause = cause.__cause__
 
 
 class MemoryShortageError(ZooError):

@@ -29,12 +29,12 @@ def option_origin(message: str, plan: Plan, schema: Schema) -> str:
     if "←" in message:
         return ""
     for key, value in plan.resolved.values.items():  # a path that is not what the data read
-        texts = [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, str)]
+        texts = [item for item in (value if isinstance(value, list) else [value]) if isinstance(item, str)]
         paths = map(os.path.expanduser, texts)
         if key.startswith("data.") and any(path and message.startswith(f"{path} ") for path in paths):
             return f"\nGive another: --{key} PLACE{where(plan.resolved.origins[key])}"
-    first = re.match(r"[a-z]+\.[\w.]+", message)
-    if first and (origin := plan.resolved.origins.get(first[0])):
+    key_match = re.match(r"[a-z]+\.[\w.]+", message)
+    if key_match and (origin := plan.resolved.origins.get(key_match[0])):
         return where(origin)
     if at_fault := options_at_fault(message, plan, schema):
         return where(", ".join(at_fault[:MOST_OPTIONS]))
@@ -58,11 +58,11 @@ def options_at_fault(message: str, plan: Plan, schema: Schema) -> list[str]:
 
 def build_error(plan: Plan, schema: Schema, without: Sequence[str]) -> str:
     """The error message of building the model on the meta device, without some options; empty if it can be built."""
-    command = replace(plan.command, options=[one for one in plan.command.options if one[0] not in without])
+    command = replace(plan.command, options=[option for option in plan.command.options if option[0] not in without])
     try:
-        other = planning.make_plan(command, planning.read_draft(command), schema)
-        task, config = other.resolved.classes["model"], copy.deepcopy(other.config["model"])
-        limit = (other.config["data"].get("init_args") or {}).get("max_length")
+        trial = planning.make_plan(command, planning.read_draft(command), schema)
+        task, config = trial.resolved.classes["model"], copy.deepcopy(trial.config["model"])
+        limit = (trial.config["data"].get("init_args") or {}).get("max_length")
         config["init_args"].update(data_sizes.placeholder_sizes(task, config["init_args"], limit))
         parser = ArgumentParser(exit_on_error=False)
         parser.add_subclass_arguments(schema.model, "model", fail_untyped=False, required=True)

@@ -88,4 +88,5 @@ def _commands_with(option: str, but: str) -> str:
     """The other commands of zoo itself that have an option, for the message about one that a command has not."""
     names = [part.name.lower() for part in registry.parts(KIND) if part.builtin]
     commands = [find_command(name) for name in names if name != but]
-    return ", ".join(f"zoo {command.name}" for command in commands if option in {one.name for one in command.options})
+    owners = [command for command in commands if any(entry.name == option for entry in command.options)]
+    return ", ".join(f"zoo {command.name}" for command in owners)

@@ -57,9 +57,9 @@ def header(plan: Plan, task: Task, cost: Cost) -> str:
     trains_all = all(tensor.requires_grad for tensor in tensors)
     frozen = "" if trains_all else f" trained of {total / 1e6:.3g} M"
     size = f"{cost.parameters / 1e6:.3g} M parameters{frozen} · {cost.flops / 1e6:.3g} MFLOP per {task.unit}, forward"
-    first = f"{verb} {run.recipe}: {type(task).__name__} on {data}, {length(plan.config['trainer'])}, seed {run.seed}"
+    title = f"{verb} {run.recipe}: {type(task).__name__} on {data}, {length(plan.config['trainer'])}, seed {run.seed}"
     lines = [
-        textwrap.fill(first, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False),
+        textwrap.fill(title, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False),
         entry("task", goal(type(task))),
         entry("parts", " · ".join(parts) or "none that can be swapped"),
         *layers(options),
@@ -73,8 +73,8 @@ def header(plan: Plan, task: Task, cost: Cost) -> str:
 def goal(task: type[Task]) -> str:
     """What a task learns, in the first words of its class: "predict each next token"."""
     text = " ".join((task.__doc__ or "").split())
-    first = re.split(r"[;.]", text, maxsplit=1)[0] or task.__name__
-    return first[:1].lower() + first[1:]
+    phrase = re.split(r"[;.]", text, maxsplit=1)[0] or task.__name__
+    return phrase[:1].lower() + phrase[1:]
 
 
 def length(trainer: Mapping[str, Any]) -> str:
@@ -92,11 +92,13 @@ def layers(options: Mapping[str, Any]) -> list[str]:
     from zoo.training.setup import display_value
 
     lines = []
-    for one in options.get("overrides") or ():
-        numbers = [str(number) for number in configured_layers(one, options["depth"])]
+    for override in options.get("overrides") or ():
+        numbers = [str(number) for number in configured_layers(override, options["depth"])]
         where = ", ".join(numbers if len(numbers) <= 4 else [*numbers[:2], "…", numbers[-1]])
         parts = [
-            f"{name} {display_value(value)}" for name, value in one.items() if name not in PLACES and value is not None
+            f"{name} {display_value(value)}"
+            for name, value in override.items()
+            if name not in PLACES and value is not None
         ]
         lines.append(entry("layers", f"{where}: {' · '.join(parts) or 'as all others'}"))
     return lines

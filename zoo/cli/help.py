@@ -96,8 +96,8 @@ def _words(command: Command) -> str:
 def _entry(name: str, text: str) -> list[str]:
     """A name and its explanation beside it, in as many lines as needed."""
     wrapped = textwrap.wrap(text, WIDTH - 32) or [""]
-    first = [f"  {name:<29} {wrapped[0]}".rstrip()] if len(name) <= 29 else [f"  {name}", f"{'':<32}{wrapped[0]}"]
-    return [*first, *(f"{'':<32}{line}" for line in wrapped[1:])]
+    head = [f"  {name:<29} {wrapped[0]}".rstrip()] if len(name) <= 29 else [f"  {name}", f"{'':<32}{wrapped[0]}"]
+    return [*head, *(f"{'':<32}{line}" for line in wrapped[1:])]
 
 
 def _flags(option: Option) -> str:
@@ -118,13 +118,13 @@ def _names(kind: str) -> str:
     from zoo import registry  # which `zoo --help` does without
 
     names = list(dict.fromkeys(part.name for part in registry.parts(kind)))
-    first: list[str] = []
+    examples: list[str] = []
     more = f", … (zoo list {kind})"
     for name in names:
-        if len(", ".join([*first, name])) + len(more) > WIDTH - 34:
-            return f"{', '.join(first)}{more}"
-        first.append(name)
-    return ", ".join(first) or "none installed"
+        if len(", ".join([*examples, name])) + len(more) > WIDTH - 34:
+            return f"{', '.join(examples)}{more}"
+        examples.append(name)
+    return ", ".join(examples) or "none installed"
 
 
 def part_names() -> Iterable[str]:

@@ -91,11 +91,11 @@ def generate(options: ParsedOptions) -> None:
     suffix = options.get("suffix")
     for number, prompt in enumerate(prompts):
         start = prompt if suffix is None else Gap(prompt, suffix)
-        for rank, one in enumerate(model.generate(start, **settings)):
+        for rank, result in enumerate(model.generate(start, **settings)):
             if options.get("json"):
-                print_json({"prompt": prompt, **({} if suffix is None else {"suffix": suffix}), **one._asdict()})
+                print_json({"prompt": prompt, **({} if suffix is None else {"suffix": suffix}), **result._asdict()})
                 continue
-            print(("\n" if number or rank else "") + prompt + one.text + (suffix or ""), flush=True)
+            print(("\n" if number or rank else "") + prompt + result.text + (suffix or ""), flush=True)
 
 
 def chat(options: ParsedOptions) -> None:
@@ -140,8 +140,8 @@ def translate(options: ParsedOptions) -> None:
                 draw(model, source, best[0].text, picture)
                 picture = None
             if options.get("json"):
-                for one in best:
-                    print_json({"line": number, "source": source, **one._asdict()})
+                for translation in best:
+                    print_json({"line": number, "source": source, **translation._asdict()})
             else:
                 # one line per line, whatever the model generates
                 print(best[0].text.replace("\r", " ").replace("\n", " "), flush="window" in settings)

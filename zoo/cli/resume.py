@@ -76,8 +76,7 @@ def checkpoint_to_resume(home: Path) -> Path:
     if intact.path is None and not intact.skipped:
         raise UsageError(f"no checkpoint in {home}. Start over: --overwrite")
     if intact.path is None:
-        first = intact.skipped[0]
-        raise CheckpointError(f"{home} has no intact checkpoint: {first}\nStart over: --overwrite")
+        raise CheckpointError(f"{home} has no intact checkpoint: {intact.skipped[0]}\nStart over: --overwrite")
     for why in intact.skipped if run_folder.first_rank() else ():
         print(f"skipped: {why} Resuming from {intact.path.name}.", file=sys.stderr)
     return intact.path

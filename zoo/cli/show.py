@@ -138,8 +138,8 @@ def _brief(part: Part) -> str:
 def _problems(part: Part) -> list[str]:
     """What is wrong with a part, and with others of its name."""
     lines = [f"Problem: {problem}. See: zoo doctor" for problem in diagnosis.problems(part)]
-    others = [one for one in registry.parts_called(part.kind, part.name) if one != part]
-    return [*lines, *(f"{one.origin} has one too: {'; '.join(diagnosis.problems(one))}" for one in others)]
+    others = [twin for twin in registry.parts_called(part.kind, part.name) if twin != part]
+    return [*lines, *(f"{twin.origin} has one too: {'; '.join(diagnosis.problems(twin))}" for twin in others)]
 
 
 def _row(section: str, option: Option) -> list[str]:

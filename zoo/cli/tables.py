@@ -29,7 +29,9 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     rows = [[printable(cell) for cell in row] for row in rows]
     room = shutil.get_terminal_size((0, 0)).columns if sys.stdout.isatty() else 0
     widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
-    least = [width if one in UNBROKEN else min(width, NARROW) for one, width in zip(headings, widths, strict=True)]
+    least = [
+        width if heading in UNBROKEN else min(width, NARROW) for heading, width in zip(headings, widths, strict=True)
+    ]
     if 0 < room < sum(least) + 2 * len(least):  # columns would vanish
         for row in rows:
             fields = (f"{heading}: {cell}" for heading, cell in zip(headings, row, strict=True) if cell)

@@ -121,7 +121,7 @@ class ClassFinder:
             raise UsageError(f"the class path {name!r:.200} is not imported: {reason}.")
         from lightning_utilities.core.imports import RequirementCache
 
-        caches = [one for one in vars(sys.modules.get(module, sys)).values() if isinstance(one, RequirementCache)]
+        caches = [cache for cache in vars(sys.modules.get(module, sys)).values() if isinstance(cache, RequirementCache)]
         lacks = caches and not any(caches)  # as loggers of Lightning say which package they need
         needs = f", and install its package: pip install '{caches[0].requirement}'" if lacks else ""
         way = registry.install_hint(path) or f"\nIf you trust it, add: --allow-import {module}{needs}"

@@ -156,7 +156,7 @@ class _Resolver:
             raise UsageError(f"{key!r} must be a list of mappings, each with some of {fields}.{where(node.origin)}")
         records = [self.record(f"{key}[{index}]", slot, [item]) for index, item in enumerate(items)]
         self.forget(key, "[")  # the whole list names the run
-        self.result.values[key] = [_changed_options(one, slot.base) for one in records]
+        self.result.values[key] = [_changed_options(record, slot.base) for record in records]
         return records
 
     def many(self, key: str, param: Param, node: Node) -> list[object]:
@@ -218,7 +218,7 @@ class _Resolver:
         params, shared = parameters(task), dict(options)
         dropped: dict[str, str] = {}  # with where each stands
         for name, nodes in options.items():
-            owners = [other for other in replaced if other is not task and name in parameters(other)]
+            owners = [owner for owner in replaced if owner is not task and name in parameters(owner)]
             if not owners or not all(is_from_file(node.origin) for node in nodes):
                 continue
             if name not in params or not _same_type(params[name], parameters(owners[0])[name]):
@@ -262,19 +262,21 @@ class _Resolver:
     def no_option(self, key: str, slot: Slot, cls: type, name: str, origin: str) -> UsageError:
         params = parameters(cls, slot.owner_arguments)
         if key in ("model", "data"):
-            slots = {option: one.default for option, one in params.items() if one.slot}
+            slots = {option: param.default for option, param in params.items() if param.slot}
             inner = {option: default for option, default in slots.items() if isinstance(default, type)}
-            if key == "data" and (nested := [one for one, default in inner.items() if name in parameters(default)]):
+            if key == "data" and (
+                nested := [option for option, default in inner.items() if name in parameters(default)]
+            ):
                 return UsageError(
                     f"data.{name} is no option of {cls.__name__}. Did you mean 'data.{nested[0]}.{name}'?"
                     f"{where(origin)}"
                 )
-            others = [f"--{key} {other}" for other in _parts_with_option(key if key == "data" else "task", name, cls)]
+            others = [f"--{key} {part}" for part in _parts_with_option(key if key == "data" else "task", name, cls)]
             if not others and key == "data":  # as MaskedText reads TextFiles
                 others = [
-                    f"--data.{option} {other}, and write --data.{option}.{name}"
+                    f"--data.{option} {part}, and write --data.{option}.{name}"
                     for option, default in inner.items()
-                    for other in _parts_with_option(key, name, default)
+                    for part in _parts_with_option(key, name, default)
                 ]
             if others:
                 return UsageError(
@@ -318,7 +320,7 @@ def _parts_with_option(kind: str, option: str, but: type) -> list[str]:
 
     bases, akin = {base for base in but.__mro__ if registry.kind_of(base) == kind}, dict[int, list[str]]()
     for part in registry.installed_parts(kind):
-        if part.name != but.__name__ and any(one.name == option for one in describe(part).options):
+        if part.name != but.__name__ and any(entry.name == option for entry in describe(part).options):
             with contextlib.suppress(PluginError, PartError):
                 akin.setdefault(len(bases.intersection(part.load().__mro__)), []).append(part.name)
     nearest = max(akin, default=0)
@@ -387,12 +389,12 @@ def _merge_nodes(nodes: list[Node]) -> Node:
     return merged
 
 
-def _same_type(param: Param, other: Param) -> bool:
+def _same_type(param: Param, counterpart: Param) -> bool:
     """Whether two tasks take the same kind of value for an option: parts of one kind, or values of a common type."""
-    if param.slot is None or other.slot is None:
-        types = set(map(str, members_of(param.annotation))) & set(map(str, members_of(other.annotation)))
-        return param.slot is other.slot and bool(types)
-    return param.slot.base is other.slot.base
+    if param.slot is None or counterpart.slot is None:
+        types = set(map(str, members_of(param.annotation))) & set(map(str, members_of(counterpart.annotation)))
+        return param.slot is counterpart.slot and bool(types)
+    return param.slot.base is counterpart.slot.base
 
 
 def _default_text(default: object) -> str:

@@ -97,12 +97,12 @@ def _check_name(kind: str, node: Node, records: list[part_versions.Record]) -> N
         raise PluginError(f"{error}{where(node.origin)}") from error
     except PartError as error:
         part_versions.require_packages(
-            one for one in records if (one["kind"], one["name"].lower()) == (kind, name.lower())
+            record for record in records if (record["kind"], record["name"].lower()) == (kind, name.lower())
         )
         similar = [
             part
-            for other in KINDS_OF_PARTS
-            for part in registry.parts(other)
+            for part_kind in KINDS_OF_PARTS
+            for part in registry.parts(part_kind)
             if difflib.get_close_matches(name.lower(), [part.name.lower()], 1, cutoff=0.75)
         ]
         elsewhere = [f". {part.name} is a {part.kind}: --model.{part.kind} {part.name}" for part in similar]
@@ -272,8 +272,8 @@ def _without_none(value: object) -> object:
     if not isinstance(value, list):
         return value
     return [
-        {name: option for name, option in one.items() if option is not None} if isinstance(one, Mapping) else one
-        for one in value
+        {name: option for name, option in item.items() if option is not None} if isinstance(item, Mapping) else item
+        for item in value
     ]
 
 

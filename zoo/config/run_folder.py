@@ -48,10 +48,10 @@ class Run:
         return f"{self.recipe}/{self.variant}"
 
 
-def is_same(value: object, other: object) -> bool:
+def is_same(value: object, reference: object) -> bool:
     """Whether two values of an option are the same: 1 batch and a share of 1.0 are not."""
-    numbers = isinstance(value, (int, float)) and isinstance(other, (int, float))
-    return value == other and (not numbers or type(value) is type(other))
+    numbers = isinstance(value, (int, float)) and isinstance(reference, (int, float))
+    return value == reference and (not numbers or type(value) is type(reference))
 
 
 def differences(
@@ -117,7 +117,7 @@ def _short(keys: list[str]) -> dict[str, str]:
     for key in keys:
         pieces = key.split(".")
         tails = [".".join(pieces[-count:]) for count in range(1, len(pieces))]
-        clear = (tail for tail in tails if sum(f".{other}".endswith(f".{tail}") for other in keys) == 1)
+        clear = (tail for tail in tails if sum(f".{full_key}".endswith(f".{tail}") for full_key in keys) == 1)
         names[key] = next(clear, key)
     return names
 
@@ -182,11 +182,11 @@ def recipe_of(path: Path | None, fallback: str) -> tuple[str, str | None]:
         return slug(fallback.lower()), None
     if path.name == CONFIG:
         try:
-            first = path.read_text(encoding="utf-8").partition("\n")[0]
+            header = path.read_text(encoding="utf-8").partition("\n")[0]
         except (OSError, UnicodeDecodeError):
-            first = ""
-        recipe, _, name = first.removeprefix(HEADER).strip().partition("/")
-        if first.startswith(HEADER) and name:
+            header = ""
+        recipe, _, name = header.removeprefix(HEADER).strip().partition("/")
+        if header.startswith(HEADER) and name:
             return slug(recipe), check_name(name)
     return slug(path.stem), None
 

@@ -90,8 +90,8 @@ def parameters(cls: type, skipped: int = 0) -> dict[str, Param]:
 
 def _owner(parent: object) -> type | None:
     """The class that declares a parameter; the first of several if `**kwargs` reach more than one."""
-    first = parent[0] if isinstance(parent, tuple) and parent else parent
-    return first if isinstance(first, type) else None
+    owner = parent[0] if isinstance(parent, tuple) and parent else parent
+    return owner if isinstance(owner, type) else None
 
 
 @functools.cache
@@ -112,7 +112,7 @@ def slot_of(annotation: Any) -> Slot | None:
         for candidate in inner:
             slot = _direct(candidate)
             if slot:
-                several = many or any(_is_list(other) for other in members)
+                several = many or any(_is_list(member) for member in members)
                 return Slot(slot.base, slot.owner_arguments, several, loose, optional)
     return None
 
@@ -132,7 +132,7 @@ def takes_code(annotation: Any) -> bool:
     if annotation in (collections.abc.Callable, Callable, typing.Callable, type) or origin is type:
         return True
     return origin is collections.abc.Callable or any(
-        takes_code(one) for one in typing.get_args(annotation) if not isinstance(one, list)
+        takes_code(argument) for argument in typing.get_args(annotation) if not isinstance(argument, list)
     )
 
 

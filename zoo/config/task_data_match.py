@@ -59,7 +59,9 @@ def check_batch(task: Task, data: Data) -> None:
 
 
 def _describe_batch(batch: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {'×'.join('n' * one.dim())}" for name, one in batch.items() if isinstance(one, Tensor))
+    return ", ".join(
+        f"{name} {'×'.join('n' * value.dim())}" for name, value in batch.items() if isinstance(value, Tensor)
+    )
 
 
 def _mismatch(task: type[Task], data: Data) -> UsageError:

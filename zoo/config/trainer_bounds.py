@@ -102,7 +102,7 @@ def check_hardware(options: Mapping[str, Any], origins: Mapping[str, str]) -> No
         if isinstance(value, str) and value.lower() not in valid_names:
             raise UsageError(
                 f"{key!r} is {value!r}, which Lightning does not have.{suggest(value, valid_names)} There are: "
-                f"{', '.join(sorted(one for one in valid_names if '_' not in one))}.{where(origins.get(key, ''))}"
+                f"{', '.join(sorted(name for name in valid_names if '_' not in name))}.{where(origins.get(key, ''))}"
             )
     value = str(options.get("accelerator", "")).lower()
     backends = [name for name in ("cuda", "mps") if value in ("gpu", name)]

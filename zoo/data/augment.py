@@ -30,8 +30,8 @@ def shift(images: Tensor, draws: np.ndarray) -> Tensor:
     left = torch.from_numpy((draws[:, 1] * (2 * most[1] + 1)).astype(np.int64))
     rows = (top[:, None] + torch.arange(height))[:, None, :, None]
     columns = (left[:, None] + torch.arange(width))[:, None, None, :]
-    one, channel = torch.arange(count)[:, None, None, None], torch.arange(images.shape[1])[:, None, None]
-    return padded[one, channel, rows, columns]
+    image, channel = torch.arange(count)[:, None, None, None], torch.arange(images.shape[1])[:, None, None]
+    return padded[image, channel, rows, columns]
 
 
 def crop_flip(images: Tensor, draws: np.ndarray) -> Tensor:

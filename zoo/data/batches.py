@@ -201,11 +201,11 @@ class Batches(Sampler[Indices]):
     def __iter__(self) -> Iterator[Indices]:
         return self._after(self.position.served if self.position.resumed else 0, self.epoch)
 
-    def _after(self, first: int, epoch: int) -> Iterator[Indices]:
-        """The batches of an epoch from the ``first`` on."""
+    def _after(self, start: int, epoch: int) -> Iterator[Indices]:
+        """The batches of an epoch from number ``start`` on."""
         for number, batch in enumerate(self.plan.batches(epoch)):
             mine = batch[self.rank :: self.plan.world]
-            if number >= first and len(mine):
+            if number >= start and len(mine):
                 yield Indices(mine.tolist(), epoch)
 
 

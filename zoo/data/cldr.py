@@ -107,19 +107,23 @@ class Book:
         self.random = random.Random(seed)
         self.territories = self._shared("territories", lambda code: len(code) == 2)
         self.languages = self._shared("languages", lambda code: "_" not in code)
-        self.currencies = [c for c in CURRENCIES if all(get_currency_name(c, locale=one) != c for one in self.locales)]
-        self.units = [unit for unit in UNITS if all(unit not in quantity(1.5, unit)(one).text for one in self.locales)]
+        self.currencies = [
+            c for c in CURRENCIES if all(get_currency_name(c, locale=locale) != c for locale in self.locales)
+        ]
+        self.units = [
+            unit for unit in UNITS if all(unit not in quantity(1.5, unit)(locale).text for locale in self.locales)
+        ]
         self._need(LEAST_NAMES, self.territories, "countries")
         self._need(LEAST_NAMES, self.languages, "languages")
         self._need(len(CURRENCIES) // 2, self.currencies, "currencies")
         self._need(LEAST_UNITS, self.units, "units")
-        january = [one.months["format"]["wide"][1] for one in self.locales]
+        january = [locale.months["format"]["wide"][1] for locale in self.locales]
         self._need(2, [name for name in january if name != "M01"], "names of January")
 
     def pair(self, kind: str) -> Pair | None:
         """A pair of this kind, or None where Babel lacks a pattern and answers with its own key."""
         say = KINDS[kind](self)
-        source, target = (say(one) for one in self.locales)
+        source, target = (say(locale) for locale in self.locales)
         if any(unit in text for text in (source.text, target.text) for unit in UNITS):
             return None
         slots = [(source.slots[name], target.slots[name]) for name in source.slots if name in target.slots]
@@ -134,7 +138,7 @@ class Book:
         return round(draw.uniform(0, 100), 1) if case == 3 else round(draw.uniform(0, 9999), 2)
 
     def _shared(self, attribute: str, fits: Callable[[str], bool]) -> list[str]:
-        tables = [getattr(one, attribute) for one in self.locales]
+        tables = [getattr(locale, attribute) for locale in self.locales]
         both = sorted(set(tables[0]) & set(tables[1]))
         return [code for code in both if fits(code) and all(table[code] != code for table in tables)]
 
@@ -151,7 +155,7 @@ def locale(name: str) -> Locale:
     """The locale of that name. Raises UsageError with the nearest name."""
     identifiers = locale_identifiers()
     normal = name.replace("-", "_")
-    exact = {one.lower(): one for one in identifiers}.get(normal.lower())
+    exact = {identifier.lower(): identifier for identifier in identifiers}.get(normal.lower())
     if exact is None:
         raise UsageError(f"Babel {babel.__version__} has no locale {name!r}.{suggest(normal, identifiers)}")
     return Locale.parse(exact)
@@ -164,25 +168,25 @@ def normalize_spaces(text: str) -> str:
 
 def listing(names: Callable[[Locale], list[str]], style: str = "standard") -> Say:
     """Names joined by the locale's commas and its "and", or its "or"."""
-    return lambda one: Phrase(normalize_spaces(format_list(names(one), style=style, locale=one)))  # type: ignore[arg-type]
+    return lambda locale: Phrase(normalize_spaces(format_list(names(locale), style=style, locale=locale)))  # type: ignore[arg-type]
 
 
 def quantity(value: float, unit: str) -> Say:
     """A number with its unit, in the right plural."""
-    return lambda one: Phrase(normalize_spaces(format_unit(value, unit, length="long", locale=one)))
+    return lambda locale: Phrase(normalize_spaces(format_unit(value, unit, length="long", locale=locale)))
 
 
 def price(value: float, currency: str) -> Say:
     """A number with the currency's name, in the right plural."""
-    return lambda one: Phrase(normalize_spaces(format_currency(value, currency, locale=one, format_type="name")))
+    return lambda locale: Phrase(normalize_spaces(format_currency(value, currency, locale=locale, format_type="name")))
 
 
 def day(value: datetime.date, length: str) -> Say:
     """A date, with the places of its weekday, month, day and year: each field of CLDR's pattern said on its own."""
 
-    def say(one: Locale) -> Phrase:
-        pattern = str(get_date_format(length, locale=one).format)  # type: ignore[arg-type]
-        fields = DateTimeFormat(value, one)
+    def say(locale: Locale) -> Phrase:
+        pattern = str(get_date_format(length, locale=locale).format)  # type: ignore[arg-type]
+        fields = DateTimeFormat(value, locale)
         text, slots = "", {}
         # a split by a pattern with one group alternates: literal, field, literal, field, …, literal
         for i, piece in enumerate(FIELD.split(pattern)):
@@ -195,9 +199,9 @@ def day(value: datetime.date, length: str) -> Say:
     return say
 
 
-def some_day(book: Book, first: int, last: int) -> datetime.date:
+def some_day(book: Book, first_year: int, last_year: int) -> datetime.date:
     """Any day of these years."""
-    days = datetime.date(first, 1, 1).toordinal(), datetime.date(last, 12, 31).toordinal()
+    days = datetime.date(first_year, 1, 1).toordinal(), datetime.date(last_year, 12, 31).toordinal()
     return datetime.date.fromordinal(book.random.randint(*days))
 
 
@@ -210,25 +214,25 @@ def date_time(book: Book) -> Say:
     """A date with a time of day."""
     say = day(some_day(book, 1950, 2060), book.random.choice(["long", "full"]))
     time = datetime.time(book.random.randrange(24), book.random.randrange(60))
-    return lambda one: say(one) + (" " + normalize_spaces(format_time(time, "short", locale=one)))
+    return lambda locale: say(locale) + (" " + normalize_spaces(format_time(time, "short", locale=locale)))
 
 
 def countries(book: Book) -> Say:
     """One to four countries, joined by "and"."""
     codes = book.random.sample(book.territories, book.random.randint(1, 4))
-    return listing(lambda one: [one.territories[code] for code in codes])
+    return listing(lambda locale: [locale.territories[code] for code in codes])
 
 
 def countries_or(book: Book) -> Say:
     """Two or three countries, joined by "or"."""
     codes = book.random.sample(book.territories, book.random.randint(2, 3))
-    return listing(lambda one: [one.territories[code] for code in codes], "or")
+    return listing(lambda locale: [locale.territories[code] for code in codes], "or")
 
 
 def languages(book: Book) -> Say:
     """One to four languages, joined by "and"."""
     codes = book.random.sample(book.languages, book.random.randint(1, 4))
-    return listing(lambda one: [one.languages[code] for code in codes])
+    return listing(lambda locale: [locale.languages[code] for code in codes])
 
 
 def unit(book: Book) -> Say:
@@ -239,14 +243,16 @@ def unit(book: Book) -> Say:
 def units(book: Book) -> Say:
     """Two numbers with units."""
     parts = [quantity(book.number(), name) for name in book.random.sample(book.units, 2)]
-    return listing(lambda one: [part(one).text for part in parts])
+    return listing(lambda locale: [part(locale).text for part in parts])
 
 
 def relative_time(book: Book) -> Say:
     """A time span before or after now, such as "in 3 days"."""
     span = datetime.timedelta(seconds=book.random.choice(SECONDS) * book.random.randint(1, 40))
     span = -span if book.random.random() < 0.5 else span
-    return lambda one: Phrase(normalize_spaces(format_timedelta(span, add_direction=True, threshold=1.2, locale=one)))
+    return lambda locale: Phrase(
+        normalize_spaces(format_timedelta(span, add_direction=True, threshold=1.2, locale=locale))
+    )
 
 
 def money(book: Book) -> Say:
@@ -257,20 +263,20 @@ def money(book: Book) -> Say:
 def country_money(book: Book) -> Say:
     """A country and an amount of money."""
     code, say = book.random.choice(book.territories), money(book)
-    return lambda one: normalize_spaces(one.territories[code]) + ": " + say(one)
+    return lambda locale: normalize_spaces(locale.territories[code]) + ": " + say(locale)
 
 
 def country_date(book: Book) -> Say:
     """A country and a date."""
     code = book.random.choice(book.territories)
     say = day(some_day(book, 1900, 2099), book.random.choice(["full", "long"]))
-    return lambda one: normalize_spaces(one.territories[code]) + ", " + say(one)
+    return lambda locale: normalize_spaces(locale.territories[code]) + ", " + say(locale)
 
 
 def language_country(book: Book) -> Say:
     """A language, and a country in parentheses."""
     language, code = book.random.choice(book.languages), book.random.choice(book.territories)
-    return lambda one: Phrase(normalize_spaces(f"{one.languages[language]} ({one.territories[code]})"))
+    return lambda locale: Phrase(normalize_spaces(f"{locale.languages[language]} ({locale.territories[code]})"))
 
 
 KINDS: dict[str, Callable[[Book], Say]] = {

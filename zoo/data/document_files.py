@@ -169,8 +169,8 @@ class DocumentFiles:
                     f"{path}:{_line(path, offset)} has no text under {self.form.field!r}: a line is an object such as "
                     f'{{"{self.form.field}": "…"}}. Name another field: --data.options.field NAME'
                 )
-            first = place[1] if offset == place[0] else 0
-            yield from _cut_text(value, offset, first)
+            start = place[1] if offset == place[0] else 0
+            yield from _cut_text(value, offset, start)
 
     # Parquet
 
@@ -301,13 +301,13 @@ def _whole_characters(content: bytes, end: int) -> int:
     return end
 
 
-def _cut_text(text: str, offset: int, first: int) -> Iterator[Document]:
-    """The pieces of a record's text from one on."""
+def _cut_text(text: str, offset: int, start: int) -> Iterator[Document]:
+    """The pieces of a record's text from number ``start`` on."""
     begin, piece = 0, 0
     while begin < len(text):
         end = len(text) if len(text) - begin <= LONGEST else text.rfind("\n", begin, begin + LONGEST) + 1
         end = end if end > begin else begin + LONGEST
-        if piece >= first:
+        if piece >= start:
             yield Document((offset, piece), text[begin:end])
         begin, piece = end, piece + 1
 

@@ -119,13 +119,13 @@ class ImageFolder(ImageData):
                 [contents[path] for path, _ in samples], self.val_fraction, SPLIT, [label for _, label in samples]
             )
             pairs = list(zip(samples, validates, strict=True))
-            files |= {split: [one for one, out in pairs if out == (split == "val")] for split in ("train", "val")}
+            files |= {split: [sample for sample, out in pairs if out == (split == "val")] for split in ("train", "val")}
         tell_repeated({name: [contents[path] for path, _ in samples] for name, samples in files.items()}, "images")
         return {name: self._split(samples, contents) for name, samples in files.items()}, names
 
     def _folders(self) -> dict[str, Path]:
         """The folder of each split that has one."""
-        inside = {one.name: one for one in self.path.iterdir() if one.is_dir()} if self.path.is_dir() else {}
+        inside = {entry.name: entry for entry in self.path.iterdir() if entry.is_dir()} if self.path.is_dir() else {}
         for name in [name for name in inside if name.lower() in ("train", *VAL_NAMES, "test")]:
             if inside.setdefault(name.lower(), inside[name]) == inside[name]:  # Train as train, where that is none
                 inside[name.lower()] = inside.pop(name)
@@ -177,15 +177,15 @@ class ImageFolder(ImageData):
         wrong, contents = checked["wrong"], checked["contents"]
         if not wrong:
             return samples, contents
-        first = next(iter(wrong.values()))
+        problem = next(iter(wrong.values()))
         if self.bad == "error":
             more = f"\n{len(wrong)} of {len(samples)} images are like this." if len(wrong) > 1 else ""
-            raise UsageError(f"{first}{more}\nLeave such images out: --data.bad skip")
+            raise UsageError(f"{problem}{more}\nLeave such images out: --data.bad skip")
         folder = os.path.commonpath([os.path.dirname(os.path.dirname(path)) for path in paths])
         if len(wrong) == len(samples):
-            raise UsageError(f"{folder}: none of its {len(samples)} images can be read. The first: {first}")
-        log.warning("%s: %d of %d images are left out. The first: %s", folder, len(wrong), len(samples), first)
-        return [one for one in samples if one[0] not in wrong], contents
+            raise UsageError(f"{folder}: none of its {len(samples)} images can be read. The first: {problem}")
+        log.warning("%s: %d of %d images are left out. The first: %s", folder, len(wrong), len(samples), problem)
+        return [sample for sample in samples if sample[0] not in wrong], contents
 
 
 def sample_images(count: int, shape: tuple[int, ...], *seed: int) -> np.ndarray:
@@ -306,11 +306,11 @@ class NpzImages(ImageData):
                     f"{self.files['train']} are {', '.join(names):.150}.\n"
                     "Give both the same names in the same order, and number the labels so."
                 )
-            pixels, first = splits[name].pixels, splits["train"].pixels
-            if (pixels.size, pixels.channels) != (first.size, first.channels):
+            pixels, train_pixels = splits[name].pixels, splits["train"].pixels
+            if (pixels.size, pixels.channels) != (train_pixels.size, train_pixels.channels):
                 raise UsageError(
                     f"{file}: images of size {pixels.size} with {pixels.channels} channels, but {self.files['train']} "
-                    f"has {first.size} with {first.channels}"
+                    f"has {train_pixels.size} with {train_pixels.channels}"
                 )
         return splits, names or class_numbers(splits["train"].labels, self.files["train"])
 

@@ -63,7 +63,7 @@ class Side:
     def save(folder: Path, name: str, sentences: Sequence[Sequence[int]]) -> None:
         """Write one side of a split to a cache entry."""
         edges = np.cumsum([0, *map(len, sentences)], dtype=np.int64)
-        flat = np.fromiter((number for one in sentences for number in one), np.int32, count=int(edges[-1]))
+        flat = np.fromiter((number for sentence in sentences for number in sentence), np.int32, count=int(edges[-1]))
         write_array(folder / f"{name}.ids.npy", flat)
         write_array(folder / f"{name}.edges.npy", edges)
 
@@ -199,7 +199,7 @@ class PairData(Data):
         coding: list[Any] = [self.vocab_size, self.shared, self.split_digits, self.split_ideographs]
         trained = self._trained_tokenizers()
         if trained is not None:
-            coding = [[one.to_json(), one.names] for one in trained]
+            coding = [[tokenizer.to_json(), tokenizer.names] for tokenizer in trained]
         origin = self.origin()
 
         def encode(folder: Path) -> None:
@@ -219,9 +219,11 @@ class PairData(Data):
         if self.tokenizer_path is None:
             return None
         source, target = (Tokenizer.load(Path(self.tokenizer_path).expanduser() / name) for name in FILES)
-        for one in (source, target):
-            if one.published and one.template[1] != [one.eos]:
-                raise UsageError(f"{one.source} puts {one.template[1]} behind a text: training needs its {EOS} there.")
+        for side in (source, target):
+            if side.published and side.template[1] != [side.eos]:
+                raise UsageError(
+                    f"{side.source} puts {side.template[1]} behind a text: training needs its {EOS} there."
+                )
         if source.eos is None or target.eos is None or target.bos is None:
             raise UsageError(f"the tokenizers in {self.tokenizer_path} lack {BOS} or {EOS}, which a translation needs.")
         return source, target

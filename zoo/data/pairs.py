@@ -138,9 +138,9 @@ class ParallelFiles(PairData):
     def _find(self, prefix: Path) -> list[Path]:
         files = self._look([prefix])
         if not files:
-            first, second = self.languages
+            source, target = self.languages
             name = prefix.name
-            content = f"the files {name}.{first} and {name}.{second}, or {name}.tsv: source, a tab, target"
+            content = f"the files {name}.{source} and {name}.{target}, or {name}.tsv: source, a tab, target"
             raise missing_file(self.path if self.path.is_dir() else prefix, RECIPES, content)
         return files
 

@@ -44,7 +44,7 @@ def list_folder(
     """
     result = FolderFiles([], {})
     above = {*folder.absolute().parents, *folder.resolve().parents}
-    identities: set[object] = {_identity(one, one.stat()) for one in above}
+    identities: set[object] = {_identity(parent, parent.stat()) for parent in above}
     waiting = [(folder, 0)]
     while waiting:
         place, level = waiting.pop()
@@ -177,7 +177,7 @@ def read_bytes(path: Path, recipes: str) -> bytes:
     try:
         content = limits.read_bytes(path, memory_size())
     except IsADirectoryError as error:
-        inside = sorted(one.name for one in path.iterdir() if one.is_file())
+        inside = sorted(entry.name for entry in path.iterdir() if entry.is_file())
         example = f", such as {path / inside[0]}" if inside else ""
         raise UsageError(f"{path} is a folder, and a single file is read: name one{example}.") from error
     except FileNotFoundError as error:
@@ -243,7 +243,7 @@ def find_place(path: str | Path) -> Path:
     if os.path.lexists(place) or place.name.isascii() or not place.parent.is_dir():
         return place
     name = unicodedata.normalize("NFC", place.name)
-    return next((one for one in place.parent.iterdir() if unicodedata.normalize("NFC", one.name) == name), place)
+    return next((entry for entry in place.parent.iterdir() if unicodedata.normalize("NFC", entry.name) == name), place)
 
 
 def missing_file(path: str | Path, recipes: str, content: str = "") -> UsageError:

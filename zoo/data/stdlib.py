@@ -88,11 +88,11 @@ class StdlibDocs(TextData):
         texts: list[str] = json.loads((entry / "texts.json").read_text("utf-8"))
         shuffled = [texts[i] for i in generator(ORDER).permutation(len(texts))]
         characters = sum(map(len, texts)) * self.val_fraction
-        first, size = len(shuffled), 0
+        boundary, size = len(shuffled), 0
         while size < characters:
-            first -= 1
-            size += len(shuffled[first])
-        return Corpus({"train": shuffled[:first], "val": shuffled[first:]}, separate=True)
+            boundary -= 1
+            size += len(shuffled[boundary])
+        return Corpus({"train": shuffled[:boundary], "val": shuffled[boundary:]}, separate=True)
 
 
 def texts_of(library: Path) -> list[str]:

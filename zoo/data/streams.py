@@ -100,9 +100,9 @@ class Chunks(IterableDataset[Chunk | ZooError]):
 
     def __iter__(self) -> Iterator[Chunk | ZooError]:
         worker = get_worker_info()
-        first, step = (worker.id, worker.num_workers) if worker else (0, 1)
+        start, step = (worker.id, worker.num_workers) if worker else (0, 1)
         try:
-            readers = {shard: self._open(shard) for shard in sorted(self.states)[first::step]}
+            readers = {shard: self._open(shard) for shard in sorted(self.states)[start::step]}
             while readers:
                 for shard, reader in list(readers.items()):
                     state = reader.state_dict()
@@ -246,7 +246,7 @@ class StreamLoader:
     def _next_shard(self, shards: Mapping[int, Shard], chunks: Iterator[Any]) -> Shard | None:
         """The shard of which the fewest samples were taken, with a sample; None where all have ended."""
         while active := [shard for shard in shards.values() if not shard.done]:
-            shard = min(active, key=lambda one: (one.sample_count, one.number))
+            shard = min(active, key=lambda candidate: (candidate.sample_count, candidate.number))
             if not shard.waiting:
                 return shard
             chunk = next(chunks)
@@ -283,7 +283,7 @@ class StreamLoader:
         same = state_dict.get("identity") == self.stream.identity()
         self.epoch, self._resumed = int(state_dict["epoch"]), True
         self.served = int(state_dict["served"]) if same else 0
-        self._states = {n: one for n, one in state_dict["shards"].items() if n in self.shards} if same else {}
+        self._states = {n: state for n, state in state_dict["shards"].items() if n in self.shards} if same else {}
         self.anew = not same or state_dict["rows"] != self.rows * self.world
         if not same:
             log_once("the data, the seed or the shards changed since the checkpoint: its epoch starts anew")

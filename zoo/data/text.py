@@ -320,7 +320,7 @@ def text_files(path: str | list[str], reads: Callable[[str], bool] = _is_text) -
     if isinstance(path, list):
         if not path:
             raise UsageError("path is an empty list: name at least one file")
-        return [file for one in path for file in text_files(one, reads)]
+        return [file for place in path for file in text_files(place, reads)]
     if not path:
         raise UsageError("path is empty: name a file, a folder or a pattern")
     here = find_place(path)
@@ -359,11 +359,11 @@ def split_test(texts: list[str], fraction: float, separate: bool) -> dict[str, l
     if not separate or len(texts) < 2:
         parts = split_validation(texts, fraction)
         return {"train": parts["train"], "test": parts["val"]}
-    least, first, size = fraction * sum(map(len, texts)), len(texts), 0
-    while size < least and first > 1:
-        first -= 1
-        size += len(texts[first])
-    return {"train": texts[:first], "test": texts[first:]}
+    least, boundary, size = fraction * sum(map(len, texts)), len(texts), 0
+    while size < least and boundary > 1:
+        boundary -= 1
+        size += len(texts[boundary])
+    return {"train": texts[:boundary], "test": texts[boundary:]}
 
 
 def _text(file: Path) -> str:

@@ -369,9 +369,9 @@ class TextStream(Data):
         """Short digests of the files by their paths: a resume names the one that changed."""
         self.ready()
         return {
-            str(path): one[:16]
+            str(path): digest[:16]
             for files in self.files.values()
-            for path, one in zip(files.paths, files.digests, strict=True)
+            for path, digest in zip(files.paths, files.digests, strict=True)
         }
 
     def save(self, folder: Path) -> None:

@@ -64,9 +64,9 @@ def check_tokenizer(path: Path, text: str) -> None:
             raise UsageError(f"{path}: token {number} has {len(token)} characters, more than {LONGEST_TOKEN}")
     by_number: dict[int, str] = {}
     for token, number in numbers.items():
-        other = by_number.setdefault(number, token)
-        if other != token:
-            raise UsageError(f"{path}: {other!r} and {token!r} have the same number {number}")
+        owner = by_number.setdefault(number, token)
+        if owner != token:
+            raise UsageError(f"{path}: {owner!r} and {token!r} have the same number {number}")
     if sorted(by_number) != list(range(len(by_number))):
         hole = next((n for n in range(len(by_number)) if n not in by_number), 0)
         raise UsageError(f"{path}: numbers must run from 0 to {len(by_number) - 1} without a hole, but {hole} is free")

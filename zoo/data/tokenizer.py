@@ -221,10 +221,10 @@ class Tokenizer:
         """
         if self.inner.post_processor is not None:
             return self.framed(ids)
-        first, last = self.special(CLS), self.special(SEP) if SEP in self.names else None
-        if first is None:
+        cls_id, sep_id = self.special(CLS), self.special(SEP) if SEP in self.names else None
+        if cls_id is None:
             raise KeyError(CLS)
-        return [first, *ids] if last is None else [first, *ids, last]
+        return [cls_id, *ids] if sep_id is None else [cls_id, *ids, sep_id]
 
     @property
     def marks_before(self) -> int:

@@ -123,7 +123,9 @@ def network_of(place: ModelLocation) -> nn.Module | None:
 
 def add_adapters(net: nn.Module, tune: Tune) -> list[str]:
     """Add low-rank adapters to a model; returns the names of the adapted layers. Raises UsageError without any."""
-    names = adapt(net, lambda name: any(fnmatch.fnmatchcase(name, one) for one in tune.adapters), tune.rank, tune.alpha)
+    names = adapt(
+        net, lambda name: any(fnmatch.fnmatchcase(name, pattern) for pattern in tune.adapters), tune.rank, tune.alpha
+    )
     if not names:
         raise UsageError(f"no linear layer is called {', '.join(tune.adapters)}: see tune.adapters.")
     seed = torch.initial_seed()
@@ -179,8 +181,8 @@ def rate_factors(net: nn.Module, decay: float) -> dict[str, float]:
 def thaw_steps(net: nn.Module, frozen: set[str], tune: Tune) -> dict[str, int]:
     """The step from which each frozen parameter is trained: those nearest to the output first."""
     depth = depth_of(net)
-    first = min((depth[name] for name in frozen), default=0)
-    return {name: (tune.thaw or 0) + tune.thaw_every * (depth[name] - first) for name in frozen}
+    nearest = min((depth[name] for name in frozen), default=0)
+    return {name: (tune.thaw or 0) + tune.thaw_every * (depth[name] - nearest) for name in frozen}
 
 
 def check_tokenizer(place: ModelLocation, data: Any) -> None:

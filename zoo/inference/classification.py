@@ -84,7 +84,7 @@ class TrainedClassification(Trained):
             pixels = torch.cat([self._pixels(image, number, resize) for number, image in part])
             best, place = self.probabilities(self.normal(pixels)).topk(min(top, len(self.names)), -1)
             for row, classes in zip(best.tolist(), place.tolist(), strict=True):
-                guesses.append([Guess(self.names[one], value) for value, one in zip(row, classes, strict=True)])
+                guesses.append([Guess(self.names[label], value) for value, label in zip(row, classes, strict=True)])
         return guesses
 
     @torch.no_grad()
@@ -152,7 +152,7 @@ def prepare_image(path: Path) -> tuple[list[str], Tensor, Tensor, int, int]:
         if type(size) is not int or not 1 <= size <= LARGEST or channels not in MODES:
             raise ValueError(f"'image_size' must be from 1 to {LARGEST}, 'channels' 1, 3 or 4")
         mean, std = (torch.tensor(content[key], dtype=torch.float32) for key in ("mean", "std"))
-        if any(one.shape != (channels,) or not one.isfinite().all() for one in (mean, std)) or (std <= 0).any():
+        if any(stat.shape != (channels,) or not stat.isfinite().all() for stat in (mean, std)) or (std <= 0).any():
             raise ValueError("'mean' and 'std' must be numbers, one for each channel")
     except (ValueError, KeyError, TypeError, RuntimeError) as error:
         raise UsageError(f"{path} is not what a run writes: {type(error).__name__} {error}") from error

@@ -108,7 +108,7 @@ def _recipe_folder(name: str, root: Path) -> Path:
         raise UsageError(f"recipe {folder_name!r} has no run in {root}. Train it first: zoo fit {folder_name}")
     trained = sorted(path.name for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
     have = f"Trained in {root}: {', '.join(trained[:8])}." if trained else f"Nothing is trained in {root} yet."
-    hint = suggest(name, [*trained, *(one.name for one in recipe_files.recipes())])
+    hint = suggest(name, [*trained, *(recipe.name for recipe in recipe_files.recipes())])
     raise UsageError(f"no run, checkpoint or recipe {name!r}.{hint}\n{have} Train one: zoo fit RECIPE")
 
 

@@ -124,7 +124,7 @@ def apply_policy(allow: tuple[str, ...] = ()) -> None:
     from jsonargparse import set_parsing_settings  # here: names are checked in milliseconds without it
 
     for module in allow:
-        if module != ALL and (not all(one.isidentifier() for one in module.split(".")) or module == "jsonargparse"):
+        if module != ALL and (not all(piece.isidentifier() for piece in module.split(".")) or module == "jsonargparse"):
             raise UsageError(f"--allow-import {module!r:.80}: that is not the name of a module.")
     # jsonargparse also checks the defaults in zoo's own signatures; the builders reject functions among them
     opened = ["zoo", "torch.optim", *(module for module in allowed_roots(allow) if module != ALL)]

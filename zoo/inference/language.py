@@ -89,12 +89,12 @@ class TrainedLanguageModel(Trained):
             max_length=length, temperature=default_temperature if temperature is None else temperature,
             top_k=top_k, top_p=top_p, seed=seed, beams=beams, length_penalty=length_penalty, n_best=n_best,
         )  # fmt: skip
-        return [one for every in self.candidates(texts, search, as_list(stop)) for one in every]
+        return [text for candidates in self.candidates(texts, search, as_list(stop)) for text in candidates]
 
     @property
     def abilities(self) -> list[str]:
         """Those of the class; ``chat`` where the tokenizer has a chat template."""
-        return [one for one in super().abilities if one != "chat" or has_chat_template(self.tokenizer)]
+        return [ability for ability in super().abilities if ability != "chat" or has_chat_template(self.tokenizer)]
 
     def chat(
         self,
@@ -244,7 +244,7 @@ class TrainedLanguageModel(Trained):
         self, ids: list[list[int]], search: GenerationConfig, stops: Sequence[str]
     ) -> list[list[GeneratedText]]:
         width = max(map(len, ids))
-        first = torch.tensor([[0] * (width - len(row)) + row for row in ids], device=self.device)
+        prompt_ids = torch.tensor([[0] * (width - len(row)) + row for row in ids], device=self.device)
         valid: Tensor | None = None
         if min(map(len, ids)) < width:
             places, lengths = torch.arange(width), torch.tensor([len(row) for row in ids])
@@ -256,9 +256,10 @@ class TrainedLanguageModel(Trained):
         if stops:
             ends = ends or [self.net.vocab_size]
             state = Stopping(state, list(map(self._tail, ids)), self.tokenizer.continuation, stops, ends[0])
-        hypotheses = generate(state, first, ends, search)
+        hypotheses = generate(state, prompt_ids, ends, search)
         return [
-            [self._text(prompt, *one, stops) for one in every] for prompt, every in zip(ids, hypotheses, strict=True)
+            [self._text(prompt, *hypothesis, stops) for hypothesis in candidates]
+            for prompt, candidates in zip(ids, hypotheses, strict=True)
         ]
 
     def _tail(self, prompt: list[int]) -> list[int]:

@@ -101,9 +101,8 @@ def records_of_model(place: ModelLocation) -> list[Record]:
     from zoo.inference import weight_files  # here: the rest needs no torch
 
     content = place.config.get("parts") if place.source.name == EXPORT else weight_files.read_entry(place.weights, KEY)
-    return [
-        one for one in check_records(content) or read_records(place.folder) if one["key"].partition(".")[0] == "model"
-    ]
+    records = check_records(content) or read_records(place.folder)
+    return [record for record in records if record["key"].partition(".")[0] == "model"]
 
 
 def require_packages(records: Iterable[Record], allow: tuple[str, ...] = ()) -> None:

@@ -145,7 +145,9 @@ def _with_defaults(value: Any) -> Any:
     stack_arguments = ("backend", "dropout") if kind == "attention" else ()
     own = inspect.signature(cls).parameters.values()
     defaults = {
-        one.name: one.default for one in own if one.default is not one.empty and one.name not in stack_arguments
+        parameter.name: parameter.default
+        for parameter in own
+        if parameter.default is not parameter.empty and parameter.name not in stack_arguments
     }
     scalars = {key: item for key, item in defaults.items() if isinstance(item, bool | int | float | str | None)}
     options = {key: _with_defaults(item) for key, item in (value.get("init_args") or {}).items()}

@@ -112,15 +112,15 @@ def read_sizes(archive: Any, most: int) -> dict[str, int]:
 
 
 def _tensor(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> TensorShape:
-    if not isinstance(storage, _Storage) or not all(isinstance(one, tuple) for one in (size, stride)):
+    if not isinstance(storage, _Storage) or not all(isinstance(numbers, tuple) for numbers in (size, stride)):
         raise _RefusedError("a tensor is not made of a storage, a shape and strides")
     if max(len(size), len(stride)) > MOST_DIMENSIONS:
         raise _RefusedError(f"a tensor has more than {MOST_DIMENSIONS} dimensions")
-    whole = all(type(one) is int and 0 <= one < 2**62 for one in (offset, *size, *stride))
+    whole = all(type(number) is int and 0 <= number < 2**62 for number in (offset, *size, *stride))
     if not whole or len(size) != len(stride):
         raise _RefusedError(f"a tensor has the shape {_shorten(size)} and the strides {_shorten(stride)}")
     count = math.prod(size)
-    last = offset + sum((one - 1) * step for one, step in zip(size, stride, strict=True))
+    last = offset + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
     if count and last >= storage.count:
         raise _RefusedError(
             f"a tensor of shape {_shorten(size)} reaches beyond its storage of {storage.count} elements"
@@ -246,7 +246,7 @@ class _Reader(pickle._Unpickler):
     def _reduce(self) -> None:
         arguments = self.stack.pop()  # type: ignore[attr-defined]
         function = self.stack[-1]  # type: ignore[attr-defined]
-        if not any(function is one for one in ALLOWED_CALLS) or not isinstance(arguments, tuple):
+        if not any(function is call for call in ALLOWED_CALLS) or not isinstance(arguments, tuple):
             raise _RefusedError("its pickle calls something that makes no tensor")
         self.table.spend(sum(len(value) for value in arguments if isinstance(value, (list, tuple, set, dict))))
         self.stack[-1] = function(*arguments)  # type: ignore[attr-defined]
@@ -288,7 +288,7 @@ def _check_structure(top: Any) -> None:
             raise _RefusedError(f"it is nested deeper than {DEPTH} levels")
         above.add(id(value))
         below = [*value.keys(), *value.values()] if isinstance(value, dict) else value
-        sizes[id(value)] = total = 1 + sum(size(one, depth + 1) for one in below)
+        sizes[id(value)] = total = 1 + sum(size(child, depth + 1) for child in below)
         above.remove(id(value))
         if total > MOST_VALUES:
             raise _RefusedError(f"it unfolds to more than {MOST_VALUES} values")

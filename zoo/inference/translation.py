@@ -99,7 +99,7 @@ class TrainedTranslation(Trained):
         """
         search = self.search(beams, length_penalty, n_best, max_length)
         hypotheses = self.stream(as_list(texts), search, batch_tokens, too_long)
-        return [one for every in hypotheses for one in every]
+        return [translation for candidates in hypotheses for translation in candidates]
 
     def translate_stream(
         self,
@@ -144,7 +144,7 @@ class TrainedTranslation(Trained):
         if too_long not in WAYS:
             raise UsageError(f"too_long must be one of {', '.join(WAYS)}, got {too_long!r}.")
         waiting, count, endless = iter(lines), 0, 0
-        for first in itertools.count(1, window):
+        for start_line in itertools.count(1, window):
             texts = list(itertools.islice(waiting, window))
             if not texts:
                 if endless > 1:
@@ -152,14 +152,14 @@ class TrainedTranslation(Trained):
                 return
             count += len(texts)
             results = [[EMPTY] * search.n_best for _ in texts]
-            sources = self._sources(texts, first, too_long)
+            sources = self._sources(texts, start_line, too_long)
             tell(len(texts) - len(sources))
             order = sorted(sources, key=lambda row: len(sources[row]))
             for rows in buckets(order, [len(sources[row]) for row in order], batch_tokens // search.beams):
                 for row, best in zip(rows, self._translate([sources[row] for row in rows], search), strict=True):
                     results[row] = best
                     if search.bounded_by_source and not best[0].ended:  # at a length that nobody asked for
-                        self._tell_of_cut(row + first, endless)
+                        self._tell_of_cut(row + start_line, endless)
                         endless += 1
                 tell(len(rows))
             yield from results
@@ -172,11 +172,11 @@ class TrainedTranslation(Trained):
                 "model's longest. Allow up to --max-length %d", line, FACTOR, MORE, self.net.max_length,
             )  # fmt: skip
 
-    def _sources(self, texts: list[str], first: int, too_long: TooLong) -> dict[int, list[int]]:
+    def _sources(self, texts: list[str], start_line: int, too_long: TooLong) -> dict[int, list[int]]:
         """The tokens of the texts to translate, by index."""
         full = [row for row, text in enumerate(texts) if text.strip()]
         encoded = self.source_tokenizer.encode_batch([texts[row] for row in full])
-        ids = {row: self._fit(row + first, tokens, too_long) for row, tokens in zip(full, encoded, strict=True)}
+        ids = {row: self._fit(row + start_line, tokens, too_long) for row, tokens in zip(full, encoded, strict=True)}
         return {row: tokens for row, tokens in ids.items() if tokens is not None}
 
     def _fit(self, line: int, ids: list[int], too_long: TooLong) -> list[int] | None:
@@ -204,16 +204,19 @@ class TrainedTranslation(Trained):
         if search.bounded_by_source:
             longest = (FACTOR * valid.sum(1) + MORE).clamp(max=search.max_length - forced)
         state: State = self.net.begin(source, valid, int(longest.max()) + forced)
-        first = source.new_tensor([self.start, *self.forced]).expand(len(ids), -1)
+        prefix = source.new_tensor([self.start, *self.forced]).expand(len(ids), -1)
         if self.rules is not None and self.rules.change_logits:
-            state = Ruled(state, first.tolist(), self.rules, longest.tolist())
-        hypotheses = generate(state, first, self.ends, search, longest)
+            state = Ruled(state, prefix.tolist(), self.rules, longest.tolist())
+        hypotheses = generate(state, prefix, self.ends, search, longest)
         decode, forced_end = self.target_tokenizer.decode, bool(self.rules and self.rules.forces_end)
         translations = []
-        for most, every in zip(longest.tolist(), hypotheses, strict=True):
-            ended = [one.ended and not (forced_end and len(one.tokens) + 1 >= most) for one in every]
-            pairs = zip(every, ended, strict=True)
-            translations.append([GeneratedText(decode(one.tokens), one.score, end) for one, end in pairs])
+        for most, candidates in zip(longest.tolist(), hypotheses, strict=True):
+            translations.append(
+                [
+                    GeneratedText(decode(tokens), score, ended and not (forced_end and len(tokens) + 1 >= most))
+                    for tokens, score, ended in candidates
+                ]
+            )
         return translations
 
     def _padded(self, ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:

@@ -39,11 +39,11 @@ def refuse_nan(tensors: Mapping[str, Tensor], source: object) -> None:
     """Raise NonFiniteError that names the first tensor with NaN, and the number of such tensors."""
     wrong = [name for name, tensor in tensors.items() if has_nan(tensor)]
     if wrong:
-        one = tensors[wrong[0]]
-        count = int(one.isnan().sum())
+        tensor = tensors[wrong[0]]
+        count = int(tensor.isnan().sum())
         more = f", and {len(wrong) - 1} more tensors are like this" if len(wrong) > 1 else ""
         raise NonFiniteError(
-            f"{source}: {wrong[0]} has {count} of {one.numel()} weights that are not a number (nan){more}.\n"
+            f"{source}: {wrong[0]} has {count} of {tensor.numel()} weights that are not a number (nan){more}.\n"
             "Use an earlier checkpoint, or train again."
         )
 
@@ -152,11 +152,11 @@ def write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
 
     stored: dict[str, Tensor] = {}
     tied: dict[str, str] = {}
-    first: dict[tuple[object, ...], str] = {}
+    homes: dict[tuple[object, ...], str] = {}
     for name, tensor in tensors.items():
         key = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
         # an empty tensor has no address of its own
-        home = first.setdefault(key, name) if tensor.numel() else name
+        home = homes.setdefault(key, name) if tensor.numel() else name
         if home == name:
             stored[name] = tensor.detach().cpu().contiguous()
         else:

@@ -99,6 +99,6 @@ def _check_expansion(top: yaml.Node, name: str) -> None:
         if count > NODES or depth > DEPTH:
             raise TooMuchError(f"{name}:{node.start_mark.line + 1}: the document expands to more than {NODES}"
                                f" values or {DEPTH} levels.")  # fmt: skip
-        below = [one for pair in node.value for one in pair] if isinstance(node, yaml.MappingNode) else node.value
+        below = [child for pair in node.value for child in pair] if isinstance(node, yaml.MappingNode) else node.value
         if not isinstance(node, yaml.ScalarNode):
-            waiting += [(one, depth + 1) for one in below]
+            waiting += [(child, depth + 1) for child in below]

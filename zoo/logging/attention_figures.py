@@ -193,8 +193,8 @@ def over_images(samples: Sequence[tuple[Tensor, Tensor, str]], title: str | None
     for (_, _, caption), row, extra in zip(samples, tiles, captions, strict=True):
         page.text(caption, MARGIN, y + extra / 2, size, INK)
         y += extra
-        for first in range(0, len(row), ROW):
-            for column, (name, pixels, below) in enumerate(row[first : first + ROW]):
+        for start in range(0, len(row), ROW):
+            for column, (name, pixels, below) in enumerate(row[start : start + ROW]):
                 x = MARGIN + column * step
                 page.text(name, x + TILE / 2, y + line / 2, size, align=0.5)
                 _draw_panel(page, pixels, x, y + line, 1)

@@ -109,7 +109,7 @@ def attention_grid(net: nn.Module, *inputs: Tensor) -> dict[str, Tensor]:
     names = attention_layers(net)
     titles = {names[i]: layer_title(names[i], i) for i in spaced_samples(len(names), LAYERS)}
     with evaluation(net), record_weights(net, titles) as recorded:
-        net(*(one[:1] for one in inputs))
+        net(*(tensor[:1] for tensor in inputs))
     return {titles[name]: weights[0, spaced_samples(weights.size(1), HEADS)] for name, weights in recorded.items()}
 
 
@@ -130,7 +130,7 @@ def patch_pictures(task: Classification, data: Any) -> dict[str, Image.Image]:
     mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (data.mean, data.std))
     rows = []
     for number, image in enumerate(batch["images"].float().cpu()):
-        real, guess = (data.names[int(one[number])] for one in (batch["labels"], predictions))
+        real, guess = (data.names[int(labels[number])] for labels in (batch["labels"], predictions))
         caption = f"{real}, predicted: {guess}" if real != guess else f"{real}, predicted correctly"
         heads = maps[number, spaced_samples(maps.size(1), HEADS)]
         rows.append((image * std + mean, heads, caption))

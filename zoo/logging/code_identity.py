@@ -111,7 +111,7 @@ def _imported_beside(place: Path) -> list[Path]:
         sources = [path for path in package_files(waiting.pop()) if path.suffix == ".py"]
         for name in sorted({name for path in sources for name in _imports(path)} - set(ROOTS)):
             candidates = (folder / f"{name}.py", folder / name)
-            path = next((one for one in candidates if one.is_file() or any(one.glob("*.py"))), None)
+            path = next((path for path in candidates if path.is_file() or any(path.glob("*.py"))), None)
             if path is not None and path not in result:
                 result.append(path)
                 waiting.append(path)

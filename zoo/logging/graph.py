@@ -52,25 +52,25 @@ class Tracer(TorchDispatchMode):
         super().__init__()
         self.flow = Flow(list(inputs), [])
         self.references: list[Tensor] = [*inputs.values()]  # an id is only a tensor's while the tensor lives
-        self.node = {id(one): number for number, one in enumerate(inputs.values())}
+        self.node = {id(tensor): number for number, tensor in enumerate(inputs.values())}
         self.inside: list[int | str] = []  # numbers of nodes that are drawn as one, and names of modules that are not
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         out = func(*args, **(kwargs or {}))
-        inputs = [one for _, one in tensors((args, kwargs or {}))]
-        before = list(dict.fromkeys(self.node[id(one)] for one in inputs if id(one) in self.node))
+        inputs = [tensor for _, tensor in tensors((args, kwargs or {}))]
+        before = list(dict.fromkeys(self.node[id(tensor)] for tensor in inputs if id(tensor) in self.node))
         if before:
             at = self._node(func, before)
-            for _, one in tensors(out):
-                self.node[id(one)] = at
-                self.references.append(one)
+            for _, tensor in tensors(out):
+                self.node[id(tensor)] = at
+                self.references.append(tensor)
         return out
 
     def _node(self, func: Any, before: list[int]) -> int:
         name = func.overloadpacket.__name__
-        node = next((one for one in self.inside if isinstance(one, int)), None)
+        node = next((entry for entry in self.inside if isinstance(entry, int)), None)
         if node is None and (name in COPIES or is_view(func)):
             return before[0]
         at = self._new(name) if node is None else node
@@ -85,7 +85,7 @@ class Tracer(TorchDispatchMode):
 
     def enter(self, name: str, label: str | None) -> None:
         """A module begins: one node where it has a label."""
-        if label is None or any(isinstance(one, int) for one in self.inside):
+        if label is None or any(isinstance(entry, int) for entry in self.inside):
             self.inside.append(name)
             return
         self.flow.nodes.append(label)

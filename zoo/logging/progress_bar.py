@@ -170,17 +170,17 @@ class StepProgress(ProgressBar):
     def _measure(self, now: float, module: LightningModule) -> None:
         """Predictions per second over the newest drawings."""
         self._speeds.append((now, int(getattr(module, "tokens_seen", 0))))
-        (before, first), (_, last) = self._speeds[0], self._speeds[-1]
-        if last > first:
-            self._rate = (last - first) / (now - before)
+        (before, tokens_before), (_, tokens) = self._speeds[0], self._speeds[-1]
+        if tokens > tokens_before:
+            self._rate = (tokens - tokens_before) / (now - before)
 
     def seconds_left(self) -> float | None:
         """Seconds until the run ends by its steps or its time; None before the first measurement."""
         step, limits = self.trainer.global_step, []
         if self._total and self._origin and step > self._origin[1]:
-            begin, first = self._origin
-            limits.append(max(0, self._total - step) * (time.monotonic() - begin) / (step - first))
-        timers = [one for one in self.trainer.callbacks if isinstance(one, Timer)]  # type: ignore[attr-defined]
+            begin, start_step = self._origin
+            limits.append(max(0, self._total - step) * (time.monotonic() - begin) / (step - start_step))
+        timers = [callback for callback in self.trainer.callbacks if isinstance(callback, Timer)]  # type: ignore[attr-defined]
         limits += [max(0.0, seconds) for timer in timers if (seconds := timer.time_remaining()) is not None]
         return min(limits, default=None)
 

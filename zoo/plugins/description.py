@@ -74,7 +74,7 @@ def describe(part: Part) -> Description:
     about = describe_class(module, name, CLASS_PARAMETERS.get(part.kind, 0))
     if part.kind not in CLASS_PARAMETERS:
         return about
-    return replace(about, options=tuple(one for one in about.options if one.name not in PLACE_PARAMETERS))
+    return replace(about, options=tuple(option for option in about.options if option.name not in PLACE_PARAMETERS))
 
 
 def describe_class(module: str, name: str, skipped: int = 0) -> Description:
@@ -103,10 +103,10 @@ def _assigned_docstring(source: _ClassSource) -> str:
     tree = _tree(source.module)
     for node in tree.body if tree else ():
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == f"{source.node.name}.__doc__":
-            first: ast.expr = node.value
-            while isinstance(first, ast.BinOp):
-                first = first.left
-            text = first.value if isinstance(first, ast.Constant) else ""
+            leftmost: ast.expr = node.value
+            while isinstance(leftmost, ast.BinOp):
+                leftmost = leftmost.left
+            text = leftmost.value if isinstance(leftmost, ast.Constant) else ""
             return inspect.cleandoc(text) if isinstance(text, str) else ""
     return ""
 

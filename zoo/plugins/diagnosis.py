@@ -121,10 +121,10 @@ def name_problems(part: Part) -> list[str]:
     way = f"; its class path is {part.path}"
     if registry.is_hidden(part):
         sentences.append(f"hidden by zoo's own {part.kind} of this name{way}")
-    others = [one for one in registry.parts_called(part.kind, part.name) if one.path != part.path]
-    twins = [one for one in others if not registry.is_hidden(one) and not registry.is_disabled(one.distribution)]
+    others = [twin for twin in registry.parts_called(part.kind, part.name) if twin.path != part.path]
+    twins = [twin for twin in others if not registry.is_hidden(twin) and not registry.is_disabled(twin.distribution)]
     if twins and not registry.is_hidden(part):
-        sentences.append(f"also registered by {' and '.join(one.origin for one in twins)}{way}")
+        sentences.append(f"also registered by {' and '.join(twin.origin for twin in twins)}{way}")
     return sentences
 
 

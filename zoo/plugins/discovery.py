@@ -109,34 +109,34 @@ def discover() -> Discovery:
     """What is installed on ``sys.path``; of packages with one name the first sound one counts, as for imports."""
     candidates: dict[str, list[_Candidate]] = {}
     places: set[str] = set()
-    for one in map(_read, _distributions()):
-        place = os.path.join(os.path.realpath(one.folder), os.path.basename(one.package.home.rstrip("/")))
-        if one.package.home and place in places:
+    for candidate in map(_read, _distributions()):
+        place = os.path.join(os.path.realpath(candidate.folder), os.path.basename(candidate.package.home.rstrip("/")))
+        if candidate.package.home and place in places:
             continue  # one folder may be on the path by two names
         places.add(place)
-        candidates.setdefault(normalize_name(one.package.name), []).append(one)
+        candidates.setdefault(normalize_name(candidate.package.name), []).append(candidate)
     entries: list[Entry] = []
     flaws: list[Flaw] = []
     packages: dict[str, Package] = {}
     hidden: set[str] = set()
     unreadable: set[str] = set()
     for name, same in candidates.items():
-        sound = [one for one in same if not one.fault]
-        beside = [one for one in sound if one.folder == sound[0].folder]
-        best = max(beside, key=lambda one: one.version) if sound else max(same, key=lambda one: bool(one.lines))
+        sound = [copy for copy in same if not copy.fault]
+        beside = [copy for copy in sound if copy.folder == sound[0].folder]
+        best = max(beside, key=lambda copy: copy.version) if sound else max(same, key=lambda copy: bool(copy.lines))
         package = packages[name] = best.package
-        for one in same:
-            reason = one.fault or one.remark
-            if one in beside and one is not best:
+        for copy in same:
+            reason = copy.fault or copy.remark
+            if copy in beside and copy is not best:
                 reason = f"one of two versions in one folder. Run: pip install --force-reinstall {package.name}"
-            elif one.fault and not one.lines:
-                reason = f"{one.fault}: left behind by an installation that was interrupted. Delete this folder"
-            elif one.fault and one is best:
+            elif copy.fault and not copy.lines:
+                reason = f"{copy.fault}: left behind by an installation that was interrupted. Delete this folder"
+            elif copy.fault and copy is best:
                 reason = ""  # its parts say so
-            if reason and one is not best and sound:
+            if reason and copy is not best and sound:
                 reason += f"; {package.origin} counts"
-            flaws += [Flaw(one.package, reason)] if reason else []
-            hidden |= {one.package.home} if one.fault or (one in beside and one is not best) else set()
+            flaws += [Flaw(copy.package, reason)] if reason else []
+            hidden |= {copy.package.home} if copy.fault or (copy in beside and copy is not best) else set()
         if best.points_damage:
             flaws.append(Flaw(package, best.points_damage))
         for number, group, point, value in best.lines:

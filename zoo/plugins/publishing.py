@@ -12,7 +12,7 @@ KEYWORD = "zoo-plugin"  # in its keywords
 
 def plugin_packages() -> list[Package]:
     """The installed packages with parts or recipes, without zoo itself, sorted by name."""
-    packages = {one.package for one in discover().entries if one.package.name != registry.BUILTIN}
+    packages = {entry.package for entry in discover().entries if entry.package.name != registry.BUILTIN}
     return sorted(packages, key=lambda package: normalize_name(package.name))
 
 
@@ -34,9 +34,6 @@ def advice(package: Package) -> list[str]:
 
 def notes(part: Part) -> list[str]:
     """What `zoo check` says of a plugin's part beside its checks: the advice to its package's author."""
-    package = next(
-        (one for one in plugin_packages() if (one.name, one.version) == (part.distribution, part.version)), None
-    )
-    if part.builtin or package is None:
-        return []
-    return advice(package)
+    identity = part.distribution, part.version
+    owners = [package for package in plugin_packages() if (package.name, package.version) == identity]
+    return advice(owners[0]) if owners and not part.builtin else []

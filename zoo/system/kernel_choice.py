@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cache
+from operator import truediv
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,7 @@ def mode() -> str:
 
 def record() -> dict[str, Any]:
     """The mode and the kernels that this process and the run it resumes use, for ``adopt``; plain values."""
-    return {"mode": mode(), "choices": {**_recorded, **{words_of(call): one for call, one in _kernels.items()}}}
+    return {"mode": mode(), "choices": {**_recorded, **{words_of(call): kernel for call, kernel in _kernels.items()}}}
 
 
 def adopt(content: object) -> None:
@@ -136,10 +137,7 @@ def measure(kernels: Mapping[str, Callable[[], object]]) -> dict[str, float]:
             for name in list(kernels)[:: -1 if number % 2 else 1]:
                 samples[name].append(_seconds(kernels[name], repeats[name]))
     own = min(samples[torch_kernel])
-    ratios = {
-        name: statistics.median(one / other for one, other in zip(times, samples[torch_kernel], strict=True))
-        for name, times in samples.items()
-    }
+    ratios = {name: statistics.median(map(truediv, times, samples[torch_kernel])) for name, times in samples.items()}
     return {name: own * ratio for name, ratio in ratios.items()}
 
 
@@ -236,7 +234,7 @@ def _is_entry(entry: object) -> bool:
     return (
         isinstance(seconds, Mapping)
         and bool(seconds)
-        and all(type(one) is float and 0 < one < math.inf for one in seconds.values())
+        and all(type(value) is float and 0 < value < math.inf for value in seconds.values())
     )
 
 

@@ -93,7 +93,9 @@ def call_is_altered(module: nn.Module) -> bool:
 
 def is_view(operation: Any) -> bool:
     """Whether an operation (OpOverload) returns views of its arguments: from its `_schema`."""
-    return any(one.alias_info is not None and not one.alias_info.is_write for one in operation._schema.arguments)
+    return any(
+        argument.alias_info is not None and not argument.alias_info.is_write for argument in operation._schema.arguments
+    )
 
 
 def written_arguments(operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
@@ -104,8 +106,12 @@ def written_arguments(operation: Any, args: Sequence[Any], kwargs: Mapping[str, 
     schema = getattr(operation, "_schema", None)
     if schema is None:
         return []
-    values = dict(zip((one.name for one in schema.arguments), args, strict=False)) | dict(kwargs)
-    names = {one.name for one in schema.arguments if one.alias_info is not None and one.alias_info.is_write}
+    values = dict(zip((argument.name for argument in schema.arguments), args, strict=False)) | dict(kwargs)
+    names = {
+        argument.name
+        for argument in schema.arguments
+        if argument.alias_info is not None and argument.alias_info.is_write
+    }
     if values.get("grad_scale") is None:
         names.discard("grads")
     return [value for name, value in values.items() if name in names]

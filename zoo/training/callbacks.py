@@ -83,9 +83,9 @@ class CostMeter(Callback):
     def _log(self, trainer: Trainer, fixed: bool) -> None:
         facts = self.facts()
         values = {
-            f"cost/{one.tag}": value / one.scale
-            for one in MEASURES
-            if one.tag and one.fixed == fixed and (value := one.measure(facts)) is not None
+            f"cost/{cost.tag}": value / cost.scale
+            for cost in MEASURES
+            if cost.tag and cost.fixed == fixed and (value := cost.measure(facts)) is not None
         }
         for logger in trainer.loggers:
             logger.log_metrics(values, trainer.global_step)

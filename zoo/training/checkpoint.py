@@ -182,7 +182,7 @@ class CheckpointSaver(Checkpoint):
                     same = f"the batches are others; data.batch_size or data.max_tokens times {share} keeps them"
                 print(f"warning: from {len(ranks)} processes to {world}: {same}", file=sys.stderr)
         elif self.state.step < 0 and self.trainer.global_step == 0:
-            self.save(first=True)
+            self.save(initial=True)
 
     # when to save
 
@@ -244,10 +244,10 @@ class CheckpointSaver(Checkpoint):
 
     # writing
 
-    def save(self, first: bool = False, again: bool = True) -> None:
+    def save(self, initial: bool = False, again: bool = True) -> None:
         """Write ``last.ckpt`` and, after a better validation, ``best.ckpt``; training survives a full disk for a while.
 
-        ``first``: nothing was trained yet, and whatever prevents writing is an error. A state that is on disk already
+        ``initial``: nothing was trained yet, and whatever prevents writing is an error. A state that is on disk already
         is written only ``again``. Raises NonFiniteError where a weight is not finite, CheckpointError where the disk
         has refused the first checkpoint or FAILURES_ALLOWED in a row.
         """
@@ -273,7 +273,7 @@ class CheckpointSaver(Checkpoint):
             return
         state.failures += 1
         state.time = time.monotonic() - 60 * MINUTES + RETRY
-        if first or state.failures >= FAILURES_ALLOWED:
+        if initial or state.failures >= FAILURES_ALLOWED:
             raise CheckpointError(f"no checkpoint of step {step}: {problem}")
         if self.trainer.is_global_zero:
             newest = f"the newest is that of step {state.step}" if state.step >= 0 else "there is none"

@@ -113,7 +113,7 @@ def peak_of_step(task: Task, batch: Any) -> int:
     with suppress(RuntimeError):  # where no trainer is attached
         copies[id(task.trainer)] = task.trainer
     twin = copy.deepcopy(task, copies).train()
-    batch = {name: mode.from_tensor(one) if is_floating(one) else one for name, one in batch.items()}
+    batch = {name: mode.from_tensor(value) if is_floating(value) else value for name, value in batch.items()}
     own = [*tensors_in(list(copies.values())), *tensors_in(batch)]
     with mode, MemoryCounter(own) as counter:
         loss = twin.loss(batch)
@@ -126,8 +126,8 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (list, tuple)):
-        for one in value:
-            yield from tensors_in(one)
+        for item in value:
+            yield from tensors_in(item)
     elif isinstance(value, dict):
         yield from tensors_in(list(value.values()))
 
@@ -148,8 +148,9 @@ class MemoryCounter(TorchDispatchMode):
         """The memory of ``ignored``, tensors of any shape, does not count."""
         super().__init__()
         self.in_use = self.peak = 0
-        self.ignored = [one.untyped_storage() for one in ignored]  # their ids are unique while they live
-        self.storages: dict[int, Any] = {id(one): one for one in self.ignored}  # and weak references to counted ones
+        self.ignored = [tensor.untyped_storage() for tensor in ignored]  # their ids are unique while they live
+        # by id: the storages to ignore, and weak references to those that count
+        self.storages: dict[int, Any] = {id(storage): storage for storage in self.ignored}
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """The result of an operation, whose memory is counted."""
@@ -187,16 +188,16 @@ def has_numbers(operation: Any, args: Any, kwargs: Mapping[str, Any]) -> bool:
     if any(map(is_fake, tensors)):
         return False
     if tensors:
-        shapes = [one.shape for one in tensors]
+        shapes = [tensor.shape for tensor in tensors]
         with suppress(RuntimeError):  # shapes that do not go together, as those of an index
             shapes = [torch.broadcast_shapes(*shapes)]
         return max(map(math.prod, shapes)) <= LARGE
-    numbers = [one for value in args for one in (value if isinstance(value, (list, tuple)) else [value])]
-    numbers = [one for one in numbers if isinstance(one, (int, float))]
+    numbers = [item for value in args for item in (value if isinstance(value, (list, tuple)) else [value])]
+    numbers = [number for number in numbers if isinstance(number, (int, float))]
     dtype = kwargs.get("dtype")
     if dtype is None:
-        return operation.overloadpacket is torch.ops.aten.arange and all(isinstance(one, int) for one in numbers)
-    sizes = [abs(one) for one in numbers if isinstance(one, int) and one]
+        return operation.overloadpacket is torch.ops.aten.arange and all(isinstance(number, int) for number in numbers)
+    sizes = [abs(number) for number in numbers if isinstance(number, int) and number]
     return not dtype.is_floating_point and math.prod(sizes) <= LARGE
 
 
@@ -233,7 +234,7 @@ def training_batch(task: Task, rows: int, data: Data | None) -> tuple[Any, str]:
     That of the data where lengths differ between batches, else a random one of ``rows`` samples of full length. Raises
     NotImplementedError where there is neither.
     """
-    alike = any(one.dim() > 3 for one in task.example()[0])  # images and clips have one size
+    alike = any(tensor.dim() > 3 for tensor in task.example()[0])  # images and clips have one size
     if data is not None and not data.streams and not (alike and rows):
         batches = largest_batches(data)
         largest = batches[0] if len(batches) == 1 else max(batches, key=partial(peak_of_step, task))
@@ -250,9 +251,9 @@ def largest_batches(data: Data) -> list[Any]:
         batches = list(islice(data.train_dataloader(), BATCHES))
     finally:
         data.num_workers = workers
-    names = [name for name, one in batches[0].items() if isinstance(one, Tensor)]
+    names = [name for name, value in batches[0].items() if isinstance(value, Tensor)]
     sizes = [[batch[name].nbytes for batch in batches] for name in names]
-    largest = [batches[one.index(max(one))] for one in sizes]
+    largest = [batches[batch_sizes.index(max(batch_sizes))] for batch_sizes in sizes]
     return list({id(batch): batch for batch in largest}.values())
 
 
@@ -261,14 +262,14 @@ def full_batch(task: Task, rows: int) -> Any:
 
     Raises NotImplementedError where a task makes no such samples.
     """
-    expected = {one.shape[1:] for one in task.example()[0]}
+    expected = {tensor.shape[1:] for tensor in task.example()[0]}
     longer = copy.copy(task)
     longer.sample_length = max(shape[0] for shape in expected)
     with preserve_rng():
         batch = longer.sample(rows)
-    if not any(isinstance(one, Tensor) and one.shape[1:] in expected for one in batch.values()):
+    if not any(isinstance(value, Tensor) and value.shape[1:] in expected for value in batch.values()):
         raise NotImplementedError(f"{type(task).__name__} makes no samples of the greatest length")
-    return {name: torch.ones_like(one) if name.endswith("valid") else one for name, one in batch.items()}
+    return {name: torch.ones_like(value) if name.endswith("valid") else value for name, value in batch.items()}
 
 
 def rows(task: Task, data: Mapping[str, Any]) -> int:
@@ -278,7 +279,7 @@ def rows(task: Task, data: Mapping[str, Any]) -> int:
     of a share of the greatest length, which those of validation have. 0 where a sample has several rows, as a pair of
     texts does.
     """
-    if any(len(one) > 1 for one in task.example()[0]):
+    if any(len(tensor) > 1 for tensor in task.example()[0]):
         return 0
     if data.get("max_tokens"):
         return max(1, int(data["max_tokens"]) // max(1, task.example()[1]))
@@ -300,7 +301,7 @@ def reason_against(config: Mapping[str, Any]) -> str:
         return "with accumulate_grad_batches"
     callbacks = trainer.get("callbacks") or []
     callbacks = callbacks if isinstance(callbacks, list) else [callbacks]
-    names = [one.get("class_path", "") if isinstance(one, Mapping) else one for one in callbacks]
+    names = [callback.get("class_path", "") if isinstance(callback, Mapping) else callback for callback in callbacks]
     if any(str(name).rpartition(".")[2] == "EMA" for name in names):
         return "with EMA, which keeps a copy of the weights"
     return ""

@@ -109,7 +109,7 @@ class NonFiniteGuard(Callback):
             trainer, next((part for batch in batches if (part := first_nonfinite(trainer, task, batch))), "")
         )
         step = trainer.global_step
-        flat = [number for one in ids for number in one]
+        flat = [number for batch_ids in ids for number in batch_ids]
         more = f" and {len(flat) - MAX_SAMPLES} more" if len(flat) > MAX_SAMPLES else ""
         samples = ", ".join(map(str, flat[:MAX_SAMPLES])) + more
         record = {"step": step, "batches": [place._asdict() for place in places], "samples": ids, "losses": losses}
@@ -153,7 +153,7 @@ def all_finite(*values: Tensor) -> bool:
     if all(value.numel() == 1 and value.device.type == "cpu" for value in values):
         return all(math.isfinite(value.item()) for value in values)
     flags = [torch.isfinite(value).all() for value in values]
-    return bool(flags[0] if len(flags) == 1 else torch.stack([one.to(flags[0].device) for one in flags]).all())
+    return bool(flags[0] if len(flags) == 1 else torch.stack([flag.to(flags[0].device) for flag in flags]).all())
 
 
 def sample_numbers(trainer: Trainer, place: Place) -> list[int]:
@@ -176,7 +176,7 @@ def first_nonfinite(trainer: Trainer, task: Any, batch: Any) -> str:
 
     def look(name: str) -> Any:
         def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-            if not all(all_finite(one) for _, one in tensors(output) if one.is_floating_point()):
+            if not all(all_finite(tensor) for _, tensor in tensors(output) if tensor.is_floating_point()):
                 names.append(name)
 
         return hook

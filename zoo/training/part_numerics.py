@@ -51,7 +51,7 @@ def write_parts(path: Path, dtype: torch.dtype, parts: list[PartError]) -> None:
     """Write the errors of parts; a disk that fails is a warning."""
     effort = BestEffort(f"{path}", "the errors of parts are missing", "it is complete")
     with effort.attempt():
-        atomic_files.write_json(path, {"dtype": str(dtype)[6:], "parts": [one._asdict() for one in parts]})
+        atomic_files.write_json(path, {"dtype": str(dtype)[6:], "parts": [part._asdict() for part in parts]})
     effort.end()
 
 
@@ -85,8 +85,8 @@ def record_calls(net: nn.Module) -> Iterator[dict[str, Call]]:
                 undo.append(lambda module=module: delattr(module, "attend"))  # type: ignore[misc]
         yield calls
     finally:
-        for one in undo:
-            one()
+        for restore in undo:
+            restore()
 
 
 def _keep_tokens(calls: dict[str, Call], name: str) -> Callable[..., None]:
@@ -103,8 +103,8 @@ def _keep_heads(calls: dict[str, Call], name: str, attend: Callable[..., Tensor]
     def recorded(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern) -> Tensor:
         heads = attend(q, k, v, pattern)
         if name not in calls and pattern.places is None:  # places of selected queries would have to be selected too
-            first = slice(0, QUERIES)
-            calls[name] = Call((q[:, :, first].clone(), k.clone(), v.clone(), pattern), heads[:, :, first].clone())
+            queries = slice(0, QUERIES)
+            calls[name] = Call((q[:, :, queries].clone(), k.clone(), v.clone(), pattern), heads[:, :, queries].clone())
         return heads
 
     return recorded
@@ -161,8 +161,8 @@ def compare_call(exact: nn.Module, call: Call, eps: float) -> tuple[float, float
 def is_of(part: nn.Module, formula: str, method: str) -> bool:
     """Whether a formula is that of a part's method: a subclass that changes the method alone has no formula."""
     order = [vars(cls) for cls in type(part).__mro__]
-    first = {name: next(i for i, names in enumerate(order) if name in names) for name in (formula, method)}
-    return first[formula] <= first[method]
+    position = {name: next(i for i, names in enumerate(order) if name in names) for name in (formula, method)}
+    return position[formula] <= position[method]
 
 
 def tokens_by_formula(part: Any, x: Tensor, pattern: None) -> Tensor:

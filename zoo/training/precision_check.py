@@ -71,17 +71,17 @@ class PrecisionCheck(Callback):
         wrong = [part for part in parts if not part.share <= 1]
         if not wrong:
             return
-        first = wrong[0]
+        part = wrong[0]
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
         sentence = (
-            f"{first.name}, {first.part}, differs from its formula in float64 by {first.error:.1e} of the largest value"
-            f"{more}; rounding to {str(dtype_of(trainer))[6:]} explains {first.tolerance:.1e}"
+            f"{part.name}, {part.part}, differs from its formula in float64 by {part.error:.1e} of the largest value"
+            f"{more}; rounding to {str(dtype_of(trainer))[6:]} explains {part.tolerance:.1e}"
         )
         if self.policy == "warn":
             print(f"warning: {sentence}", file=sys.stderr, flush=True)
             return
         raise ImpreciseError(
-            f"{sentence}.\nIts code computes something else, or in too low a precision; try: zoo check {first.part}\n"
+            f"{sentence}.\nIts code computes something else, or in too low a precision; try: zoo check {part.part}\n"
             "Train nevertheless: --on-imprecise warn"
         )
 
@@ -142,7 +142,7 @@ def compare_with_float64(trainer: Trainer, task: Task, batch: Any) -> PrecisionC
         exact_results = module_outputs(task, exact, in_float64(batch), backward=True)
     errors = {}
     selecting = tuple(
-        f"{name}." for name, one in task.net.named_modules() if getattr(one, "computes_all", True) is False
+        f"{name}." for name, module in task.net.named_modules() if getattr(module, "computes_all", True) is False
     )
     for name, value in results.items():
         if selecting and f"{name}.".startswith(selecting):
@@ -178,8 +178,8 @@ def own_error(exact: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, 
             output = exact(*arguments, **keywords)
     except Exception:
         return float("inf")
-    first = next((one for _, one in tensors(output) if one.is_floating_point()), None)
-    return float("inf") if first is None or first.shape != value.shape else relative_error(value, first)
+    result = next((tensor for _, tensor in tensors(output) if tensor.is_floating_point()), None)
+    return float("inf") if result is None or result.shape != value.shape else relative_error(value, result)
 
 
 def module_inputs(task: Task, batch: Any, names: list[str]) -> dict[str, tuple[tuple[Any, ...], dict[str, Any]]]:
@@ -209,9 +209,9 @@ def module_outputs(task: Task, net: nn.Module, batch: Any, backward: bool = Fals
 
     def keep(name: str) -> Any:
         def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-            first = next((one for _, one in tensors(output) if one.is_floating_point()), None)
-            if first is not None:
-                first_outputs.setdefault(name, first.detach().clone())
+            result = next((tensor for _, tensor in tensors(output) if tensor.is_floating_point()), None)
+            if result is not None:
+                first_outputs.setdefault(name, result.detach().clone())
 
         return hook
 

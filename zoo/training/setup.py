@@ -141,8 +141,8 @@ def display_value(value: Any) -> Choice:
         options = ", ".join(f"{name}={display_value(option)}" for name, option in changed.items())
         name = str(value["class_path"]).rpartition(".")[2]
         return f"{name}({options})" if options else name
-    if isinstance(value, (list, tuple)) and value and all(isinstance(one, Mapping) for one in value):
-        rows = [[f"{name}={display_value(item)}" for name, item in one.items() if item is not None] for one in value]
+    if isinstance(value, (list, tuple)) and value and all(isinstance(entry, Mapping) for entry in value):
+        rows = [[f"{n}={display_value(v)}" for n, v in entry.items() if v is not None] for entry in value]
         return "; ".join(", ".join(row) for row in rows)
     return value if isinstance(value, (bool, int, float, str)) else str(value)
 
