@@ -70,7 +70,7 @@ def repeated(runs):
 def holding(runs):
     owners = []
     for path in Path(runs).rglob("s*.lock"):
-        with contextlib.suppress(FileNotFoundError):  # given back since it was listed
+        with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):  # given back, or not written yet
             owners.append(json.loads(path.read_text()))
     return owners
 

@@ -179,7 +179,7 @@ def test_the_list_says_what_it_knows_and_imports_nothing(work):
         ("p-one", "Twin"): "also registered by p-two 0.1.0; its class path is p_one.Twin",
         ("p-taker", "rmsnorm"): "hidden by zoo's own norm of this name; its class path is p_taker.rmsnorm",
         ("p-absent", "Absent"): "there is no module p_absent",
-        ("p-lacks", "Lacks"): None,  # which the doctor knows
+        ("p-lacks", "Lacks"): f"{work}/site/p_lacks.py has no class Lacks",
         ("p-syntax", "Syntax"): f"{work}/site/p_syntax.py:2 cannot be read: invalid syntax",
         ("p_bare", "Bare"): "METADATA is missing or empty",
         ("p-value", "Value"): "entry point 'Value': 'p_value.Value' is not 'module:Class'",
