@@ -126,8 +126,8 @@ def _parse_event(content: dict[str, Any]) -> Event | None:
         fields = {name: content.pop(name) for name in FIELDS}
         words = {name: str(fields[name]) for name in ("goal", "at", "baseline", "test")}
         seeds, variants = tuple(map(int, fields["seeds"])), tuple(map(str, fields["variants"]))
-        # type: ignore[arg-type]
-        question = RunsQuestion(**words, margin=fields["margin"], seeds=seeds, variants=variants)
+        margin = fields["margin"]
+        question = RunsQuestion(**words, margin=margin, seeds=seeds, variants=variants)  # type: ignore[arg-type]
         event = Event(str(content.pop("event")), question, int(content.pop("ended_runs")), content)
         return event if _has_valid_details(event) else None
     return None

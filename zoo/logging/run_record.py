@@ -231,8 +231,8 @@ class Ledger(Callback):
 
     def _cost(self, trainer: Trainer, task: Any) -> dict[str, float | None]:
         """Every measure of what the run costs, the relative spread of its speed, and the seconds of validation."""
-        # type: ignore[attr-defined]
-        meter = next((item for item in trainer.callbacks if isinstance(item, CostMeter)), None)
+        callbacks = trainer.callbacks  # type: ignore[attr-defined]
+        meter = next((item for item in callbacks if isinstance(item, CostMeter)), None)
         seconds, tokens = self._elapsed(), tokens_seen(task)
         facts = meter.facts(seconds, tokens) if meter else RunFacts(None, None, [], peak_memory(), seconds, tokens)
         spread = statistics.stdev(facts.rates) / statistics.mean(facts.rates) if len(facts.rates) > 1 else None
