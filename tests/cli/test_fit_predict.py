@@ -2,7 +2,9 @@
 
 import json
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from zoo.cli import main
 
@@ -49,3 +51,38 @@ def test_figures_of_other_data_than_those_of_training_are_called_so(zoo, tmp_pat
     assert "warning" not in zoo("validate", run)
     text.write_text(text.read_text()[:-300])
     assert "the data are not those that the run was trained with" in zoo("validate", run)
+
+
+@pytest.mark.parametrize("scheme", ["chars", "bpe", "bytes"])
+def test_a_model_is_not_measured_by_another_vocabulary(scheme, zoo, tmp_path):
+    texts = {name: tmp_path / f"{name}.txt" for name in ("mine", "theirs")}
+    texts["mine"].write_text("".join(f"the quick brown fox {number} jumps over the dog\n" for number in range(60)))
+    texts["theirs"].write_text("".join(f"dog over the brown fox {number} quick\n" for number in range(60)))
+    words = ["--trainer.max_steps", "1", "--name", "short", "--runs", str(tmp_path), "--data", "TextFiles"]
+    words += ["--data.tokenizer", scheme, "--data.vocab_size", "300"]
+    zoo("fit", "lm-tiny", *words, "--data.path", str(texts["mine"]))
+    run = tmp_path / "lm-tiny" / "short" / "s1"
+    other = ["validate", str(run), "--data.path", str(texts["theirs"])]
+    if scheme == "bytes":  # the same for every text
+        assert "val/loss" in zoo(*other)
+        return
+    message = zoo(*other, code=2)
+    assert "tokenizer of the data is not that of" in message or "vocab_size" in message, message
+    assert f"--data.tokenizer {run}" in message or "--data.tokenizer RUN" in message
+    assert "val/loss" in zoo(*other, "--data.tokenizer", str(run))
+
+
+def test_a_classifier_is_not_measured_by_other_classes(zoo, tmp_path):
+    for folder, names in {"mine": ("ape", "bee", "cow"), "theirs": ("bee", "cow", "dog")}.items():
+        for number, name in enumerate(names):
+            for split in ("train", "val"):
+                (tmp_path / folder / split / name).mkdir(parents=True)
+                for image in range(4):
+                    pixels = np.full((8, 8, 3), 40 * number + image, dtype=np.uint8)
+                    Image.fromarray(pixels).save(tmp_path / folder / split / name / f"{image}.png")
+    words = ["--trainer.max_steps", "1", "--name", "short", "--runs", str(tmp_path), "--data", "ImageFolder"]
+    zoo("fit", "vit-tiny", *words, "--data.image_size", "8", "--data.path", str(tmp_path / "mine"))
+    run = str(tmp_path / "vit-tiny" / "short" / "s1")
+    message = zoo("validate", run, "--data.path", str(tmp_path / "theirs"), code=2)
+    assert "classes of the data are not those of" in message
+    assert "class 0 is 'bee' here and 'ape' there" in message

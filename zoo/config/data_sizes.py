@@ -44,9 +44,10 @@ def check_declared_sizes(
         if isinstance(declared, int) and (declared < size if spare else declared != size):
             tail = where(origins.get(f"model.{name}", ""))
             if trained:
+                ways = "use the run's tokenizer (--data.tokenizer RUN), " if name == "vocab_size" else ""
                 raise UsageError(
                     f"the data are not those that the model was trained with, or have changed since: its {name} is "
-                    f"{declared}, and they have {size}.\nPut the former data back, or train anew: zoo fit"
+                    f"{declared}, and they have {size}.\nPut the former data back, {ways}or train anew: zoo fit"
                 )
             raise UsageError(f"model.{name} is {declared} but the data has {size}. Leave it out.{tail}")
 

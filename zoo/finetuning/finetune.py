@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
+import json
 import re
-from collections.abc import Iterable, Mapping
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -190,14 +192,51 @@ def check_tokenizer(place: ModelLocation, data: Any) -> None:
     path, mine = place.folder / "tokenizer.json", getattr(data, "tokenizer", None)
     if not path.is_file() or not isinstance(mine, Tokenizer):
         return
-    theirs = Tokenizer.load(path)
-    if mine.tokens[: len(theirs.tokens)] == theirs.tokens:
-        return
-    pairs = enumerate(zip(mine.tokens, theirs.tokens, strict=False))
-    differ = next((f"token {i} is {a!r} here and {b!r} there" for i, (a, b) in pairs if a != b), None)
-    difference = differ or f"there are {len(mine.tokens)} tokens here and {len(theirs.tokens)} there"
+    theirs = Tokenizer.load(path).tokens
+    if difference := list_difference(mine.tokens[: len(theirs)], theirs, "token"):
+        raise UsageError(f"tune.start: {other_tokenizer(data, place.folder, difference)}")
+
+
+def other_tokenizer(data: Any, folder: Path, difference: str) -> str:
+    """That the data's tokenizer is not that of a run's folder, and the option that takes it from there."""
     option = "data.text.tokenizer" if hasattr(data, "text") else "data.tokenizer"
-    raise UsageError(
-        f"tune.start: the tokenizer of the data is not that of {place.folder}: {difference}.\n"
-        f"Use the one it was trained with: --{option} {place.folder}"
+    return (
+        f"the tokenizer of the data is not that of {folder}: {difference}.\n"
+        f"Use the one it was trained with: --{option} {folder}"
     )
+
+
+def list_difference(mine: Sequence[Any], theirs: Sequence[Any], word: str) -> str:
+    """The first entry in which two lists differ, as a clause: ``token 3 is 'a' here and 'b' there``; empty for none."""
+    pairs = enumerate(zip(mine, theirs, strict=False))
+    differ = next((f"{word} {i} is {a!r} here and {b!r} there" for i, (a, b) in pairs if a != b), "")
+    unequal = "" if len(mine) == len(theirs) else f"there are {len(mine)} {word}s here and {len(theirs)} there"
+    return differ or unequal
+
+
+def check_meaning(home: Path, data: Any) -> None:
+    """Raise UsageError if tokens or classes of the data have other numbers than those of a run's folder.
+
+    The files that the data would save for inference are held against those that the run saved.
+    """
+    if not callable(getattr(data, "save", None)):
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        data.save(Path(folder))
+        for path in sorted(Path(folder).glob("*.json")):
+            saved = home / path.name
+            if not saved.is_file():
+                continue
+            if path.name.endswith("tokenizer.json"):
+                if difference := list_difference(Tokenizer.load(path).tokens, Tokenizer.load(saved).tokens, "token"):
+                    raise UsageError(other_tokenizer(data, home, difference))
+                continue
+            mine, theirs = (json.loads(file.read_text("utf-8")) for file in (path, saved))
+            for key in mine if isinstance(mine, dict) and isinstance(theirs, dict) else ():
+                if not (isinstance(mine[key], list) and all(isinstance(name, str) for name in mine[key])):
+                    continue
+                if difference := list_difference(mine[key], theirs.get(key) or [], "class"):
+                    raise UsageError(
+                        f"the classes of the data are not those of {home}: {difference}.\n"
+                        "A model gives numbers: evaluate it on data with the same classes in the same order"
+                    )
