@@ -132,6 +132,23 @@ def test_schedules_follow_their_formulas():
         Cosine(10, warmup=-1)
 
 
+@pytest.mark.parametrize("schedule", [Linear, Cosine, InverseSqrt])
+@pytest.mark.parametrize("batches", [1, 2])  # accumulated
+def test_the_rate_that_is_logged_is_that_of_the_step(schedule, batches, tmp_path, monkeypatch):
+    rates, step = [], torch.optim.AdamW.step
+    monkeypatch.setattr(
+        torch.optim.AdamW, "step",
+        lambda self, *words, **more: (rates.append(self.param_groups[0]["lr"]), step(self, *words, **more))[1],
+    )  # fmt: skip
+    diary = train(
+        "lm", 8, tmp_path, max_steps=6, log_every_n_steps=1, accumulate_grad_batches=batches,
+        options={"lr": 0.01, "schedule": lambda total: schedule(total, warmup=2)},
+    )  # fmt: skip
+    assert len(rates) == 6
+    assert diary.curve("train/lr") == pytest.approx(rates)
+    assert len(set(rates)) > 3
+
+
 def test_a_run_without_an_end_is_refused(tmp_path):
     with pytest.raises(UsageError, match="max_steps"):
         train("lm", 8, tmp_path, max_steps=-1, max_epochs=-1)

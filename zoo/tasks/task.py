@@ -73,6 +73,7 @@ class Task(LightningModule):
         self.rates: dict[str, float] = {}  # factors on the learning rate by the name of a parameter of the net
         self.thaws: dict[str, int] = {}  # the step from which a parameter of the net learns, by its name
         self._seed = torch.initial_seed()
+        self._step_rate = float("nan")  # learning rate of the newest optimiser step
         self._window: list[Tensor] = []  # predictions per batch since the last optimiser step, over all processes
         self.step_losses: list[Tensor] = []  # and the losses of these batches
         self._feeds: list[OwnsLoss] | None = None  # those of the net, while it is trained
@@ -147,6 +148,7 @@ class Task(LightningModule):
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Drop gradients of parameters that wait, and average over the predictions of all accumulated batches."""
+        self._step_rate = float(optimizer.param_groups[0]["lr"])  # the schedule changes it before the step is logged
         # no gradient, no step: requires_grad would have to change, which DistributedDataParallel does not follow
         waiting = {name for name, step in self.thaws.items() if step > self.trainer.global_step}
         for name, parameter in self.net.named_parameters() if waiting else ():
@@ -169,8 +171,7 @@ class Task(LightningModule):
             return
         total, size = self.loss_log.pop()
         mean = (self._sum_over_processes(total) / self._sum_over_processes(size).clamp(min=1)).item()
-        rate = self.trainer.optimizers[0].param_groups[0]["lr"]
-        self._write({"train/loss": mean, "train/lr": rate}, step)
+        self._write({"train/loss": mean, "train/lr": self._step_rate}, step)
         self.log("loss", mean, prog_bar=True, logger=False)
 
     def _sum_over_processes(self, value: Tensor) -> Tensor:
