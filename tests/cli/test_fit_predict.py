@@ -1,6 +1,7 @@
 """`zoo predict` writes down what a run says of each test sample."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -86,3 +87,25 @@ def test_a_classifier_is_not_measured_by_other_classes(zoo, tmp_path):
     message = zoo("validate", run, "--data.path", str(tmp_path / "theirs"), code=2)
     assert "classes of the data are not those of" in message
     assert "class 0 is 'bee' here and 'ape' there" in message
+
+
+def test_images_are_normalised_as_those_of_training(zoo, tmp_path):
+    """The same validation images beside brighter images of training: the same figures."""
+    draw = np.random.default_rng(0)
+    for folder, light in {"mine": 0, "theirs": 120}.items():
+        for number, name in enumerate(("ape", "bee")):
+            for split in ("train", "val"):
+                (tmp_path / folder / split / name).mkdir(parents=True)
+                for image in range(6):
+                    dark = np.random.default_rng([number, image]).integers(0, 120, (8, 8, 3))
+                    pixels = dark if split == "val" else draw.integers(0, 120, (8, 8, 3)) + light
+                    place = tmp_path / folder / split / name / f"{image}.png"
+                    Image.fromarray(pixels.astype(np.uint8)).save(place)
+    words = ["--trainer.max_steps", "3", "--name", "short", "--runs", str(tmp_path), "--data", "ImageFolder"]
+    zoo("fit", "vit-tiny", *words, "--data.image_size", "8", "--data.path", str(tmp_path / "mine"))
+    run = str(tmp_path / "vit-tiny" / "short" / "s1")
+    figures = [
+        re.search(r"^val/loss \S+$", zoo("validate", run, "--data.path", str(tmp_path / name)), re.M)[0]
+        for name in ("mine", "theirs")
+    ]
+    assert figures[0] == figures[1]

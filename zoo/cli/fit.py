@@ -252,12 +252,12 @@ class ZooCLI(LightningCLI):
         print(fit_summary.summary(self.plan.run, self.trainer, self.model, time.monotonic() - self.started), flush=True)
 
     def before_validate(self) -> None:
-        """Warn where the data differ from those of training; raise UsageError where their numbers mean other things."""
-        from zoo.finetuning.finetune import check_meaning
+        """Warn where the data differ from those of training, and use what the run learned from its own."""
+        from zoo.finetuning.finetune import adopt_run
 
         home = run_of_checkpoint(Path(str(self.plan.config["ckpt_path"] or "")))
         if home is not None:
-            check_meaning(home, self.data)
+            adopt_run(home, self.data)
         resume.warn_of_other_data(self.plan, self.data)
 
     before_test = before_predict = before_validate

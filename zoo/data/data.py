@@ -71,6 +71,12 @@ class Data(LightningDataModule, ABC):
     def save(self, folder: Path) -> None:
         """Write the files that inference on new inputs needs, such as tokenizer.json."""
 
+    def adopt(self, folder: Path) -> None:
+        """Replace what was measured on these data by what a run's folder holds, before its model is evaluated on them.
+
+        By default nothing. Tokens and classes are not adopted: evaluation refuses data whose numbers mean others.
+        """
+
     @classmethod
     def sample_files(cls, folder: Path, seed: int) -> dict[str, Any]:
         """Write small files that depend on the seed to an empty folder, and return the options that name them.

@@ -7,6 +7,7 @@ import json
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -95,6 +96,20 @@ class ImageData(Data):
         self.ready()
         content = {"names": self.names, "mean": self.mean, "std": self.std}
         write_json(folder / "images.json", {**content, "image_size": self.image_size, "channels": self.channels})
+
+    def adopt(self, folder: Path) -> None:
+        """Normalise by the mean and deviation of a run's images.json."""
+        self.ready()
+        path = folder / "images.json"
+        if not path.is_file():
+            return
+        try:
+            content = json.loads(path.read_text("utf-8"))
+            self.mean, self.std = ([float(value) for value in content[name]] for name in ("mean", "std"))
+        except (ValueError, KeyError, TypeError) as error:
+            raise UsageError(f"{path} is damaged: it has no mean and std of numbers") from error
+        for images in self.datasets.values():
+            cast(Images, images).normalise(torch.tensor(self.mean), torch.tensor(self.std))
 
 
 def moments(pixels: Pixels) -> tuple[list[float], list[float]]:

@@ -71,8 +71,12 @@ class Images(BatchDataset):
 
     def __init__(self, split: Split, mean: Tensor, std: Tensor, augment: Augment, seed: int | None) -> None:
         self.pixels, self.labels = split.pixels, torch.from_numpy(split.labels.astype(np.int64))
-        self.scale, self.shift = (1 / (255 * std)).view(-1, 1, 1), (mean / std).view(-1, 1, 1)
         self.augment, self.seed = augment, seed
+        self.normalise(mean, std)
+
+    def normalise(self, mean: Tensor, std: Tensor) -> None:
+        """Give images the mean 0 and the deviation 1 per channel where they have ``mean`` and ``std``, both (C,)."""
+        self.scale, self.shift = (1 / (255 * std)).view(-1, 1, 1), (mean / std).view(-1, 1, 1)
 
     def __len__(self) -> int:
         return self.pixels.count

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from zoo.data.batches import log_once
+from zoo.data.data import Data
 from zoo.data.tokenizer import Tokenizer
 from zoo.errors import UsageError, ZooError
 from zoo.finetuning.weight_transfer import Transfer, transfer_weights
@@ -214,12 +215,13 @@ def list_difference(mine: Sequence[Any], theirs: Sequence[Any], word: str) -> st
     return differ or unequal
 
 
-def check_meaning(home: Path, data: Any) -> None:
-    """Raise UsageError if tokens or classes of the data have other numbers than those of a run's folder.
+def adopt_run(home: Path, data: Any) -> None:
+    """Let data be those of a run's folder in what its model learned: numbers of tokens and classes, normalisation.
 
-    The files that the data would save for inference are held against those that the run saved.
+    The files that the data would save for inference are held against those that the run saved. Raises UsageError if
+    tokens or classes have other numbers there.
     """
-    if not callable(getattr(data, "save", None)):
+    if not isinstance(data, Data):
         return
     with tempfile.TemporaryDirectory() as folder:
         data.save(Path(folder))
@@ -231,12 +233,17 @@ def check_meaning(home: Path, data: Any) -> None:
                 if difference := list_difference(Tokenizer.load(path).tokens, Tokenizer.load(saved).tokens, "token"):
                     raise UsageError(other_tokenizer(data, home, difference))
                 continue
-            mine, theirs = (json.loads(file.read_text("utf-8")) for file in (path, saved))
+            try:
+                mine, theirs = (json.loads(file.read_text("utf-8")) for file in (path, saved))
+            except ValueError as error:
+                raise UsageError(f"{saved} is no JSON: {error}") from error
             for key in mine if isinstance(mine, dict) and isinstance(theirs, dict) else ():
                 if not (isinstance(mine[key], list) and all(isinstance(name, str) for name in mine[key])):
                     continue
-                if difference := list_difference(mine[key], theirs.get(key) or [], "class"):
+                names = theirs.get(key) or []
+                if difference := list_difference(mine[key], names[: len(mine[key])], "class"):
                     raise UsageError(
                         f"the classes of the data are not those of {home}: {difference}.\n"
                         "A model gives numbers: evaluate it on data with the same classes in the same order"
                     )
+    data.adopt(home)
