@@ -9,6 +9,7 @@ import pytest
 from cli_parts import package
 
 from zoo import registry
+from zoo.cli import find_command
 from zoo.config import fit_options, run_config
 from zoo.conformance import check_command, docs_command
 
@@ -81,6 +82,8 @@ def test_commands_of_the_pages_are_valid(gentle, zoo):
         assert program == "zoo"
         if command == "show":
             assert zoo(command, *words)[0] == 0
+        elif command == "compare":
+            find_command.parse(find_command.find_command(command), words)
         elif "Gentle" not in words:  # its body is too short to be built
             run_config.read_draft(fit_options.parse("fit", words))
 

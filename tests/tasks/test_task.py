@@ -49,7 +49,7 @@ def gradient_before_step(module, batches):
     module._trainer = FakeTrainer()
     for number, batch in enumerate(batches):
         (module.training_step(batch, number) / len(batches)).backward()
-    module.on_before_optimizer_step(None)
+    module.on_before_optimizer_step(torch.optim.SGD(module.parameters()))
     module._trainer = None
     return [p.grad for p in module.net.parameters()]
 

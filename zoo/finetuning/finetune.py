@@ -16,7 +16,6 @@ import torch
 from torch import nn
 
 from zoo.data.batches import log_once
-from zoo.data.data import Data
 from zoo.data.tokenizer import Tokenizer
 from zoo.errors import UsageError, ZooError
 from zoo.finetuning.weight_transfer import Transfer, transfer_weights
@@ -221,7 +220,7 @@ def adopt_run(home: Path, data: Any) -> None:
     The files that the data would save for inference are held against those that the run saved. Raises UsageError if
     tokens or classes have other numbers there.
     """
-    if not isinstance(data, Data):
+    if not callable(getattr(data, "adopt", None)):  # no data module of zoo
         return
     with tempfile.TemporaryDirectory() as folder:
         data.save(Path(folder))

@@ -221,8 +221,15 @@ def import_problem(module: str) -> str:
 def missing_class(module: str, name: str) -> str:
     """That a module binds no such name, with the most similar class; empty if it does or may when it is imported."""
     tree = _tree(module)
-    if tree is None:
+    if tree is None or name in _classes_and_imports(tree)[0] or _names(tree) & {name, *MAKES_NAMES}:
         return ""
+    near = most_similar(name, _classes_and_imports(tree)[0])
+    return f"{source_file(module)} has no class {name}" + (f". Did you mean {near}?" if near else "")
+
+
+@functools.cache
+def _names(tree: ast.Module) -> set[str]:
+    """Every name that a module binds or uses."""
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
@@ -231,10 +238,7 @@ def missing_class(module: str, name: str) -> str:
             names.add(node.asname or node.name.partition(".")[0])
         elif isinstance(node, ast.Name):
             names.add(node.id)
-    if name in names or names & MAKES_NAMES:
-        return ""
-    near = most_similar(name, _classes_and_imports(tree)[0])
-    return f"{source_file(module)} has no class {name}" + (f". Did you mean {near}?" if near else "")
+    return names
 
 
 def _makes_modules(package: importlib.machinery.ModuleSpec) -> bool:

@@ -119,7 +119,7 @@ def test_a_step_of_several_batches_has_the_gradient_of_the_whole(double):
         for number, rows in enumerate(pieces):
             part = {name: value[rows] for name, value in batch.items()}
             (task.training_step(part, number) / len(pieces)).backward()
-        task.on_before_optimizer_step(None)
+        task.on_before_optimizer_step(torch.optim.SGD(task.parameters()))
         task._trainer = None
         return torch.cat([parameter.grad.flatten() for parameter in task.net.parameters()])
 
