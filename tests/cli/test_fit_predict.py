@@ -73,6 +73,25 @@ def test_a_model_is_not_measured_by_another_vocabulary(scheme, zoo, tmp_path):
     assert "val/loss" in zoo(*other, "--data.tokenizer", str(run))
 
 
+def test_a_translation_is_measured_on_other_pairs_by_the_vocabulary_of_its_training(zoo, tmp_path):
+    for folder, word in {"mine": "red", "theirs": "green", "same": "red"}.items():
+        (tmp_path / folder).mkdir()
+        for split in ("train", "val", "test"):
+            noun = "fish" if folder == "same" and split != "train" else "bird"
+            for language in ("en", "de"):
+                lines = [f"{word} {noun} {language} {number} {split}\n" for number in range(40)]
+                (tmp_path / folder / f"{split}.{language}").write_text("".join(lines))
+    words = ["--trainer.max_steps", "1", "--name", "short", "--runs", str(tmp_path), "--data", "ParallelFiles"]
+    words += ["--data.vocab_size", "290", "--model.dim", "16", "--model.heads", "2"]
+    zoo("fit", "translation-tiny", *words, "--data.path", str(tmp_path / "mine"))
+    run = str(tmp_path / "translation-tiny" / "short" / "s1")
+    message = zoo("validate", run, "--data.path", str(tmp_path / "theirs"), code=2)
+    assert "tokenizer of the data is not that of" in message
+    assert "keep those of the run, and change the other splits alone" in message
+    assert "--data.tokenizer" not in message  # which these data do not have
+    assert "val/loss" in zoo("validate", run, "--data.path", str(tmp_path / "same"))
+
+
 def test_a_classifier_is_not_measured_by_other_classes(zoo, tmp_path):
     for folder, names in {"mine": ("ape", "bee", "cow"), "theirs": ("bee", "cow", "dog")}.items():
         for number, name in enumerate(names):

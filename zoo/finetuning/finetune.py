@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
+import inspect
 import json
 import re
 import tempfile
@@ -198,12 +199,16 @@ def check_tokenizer(place: ModelLocation, data: Any) -> None:
 
 
 def other_tokenizer(data: Any, folder: Path, difference: str) -> str:
-    """That the data's tokenizer is not that of a run's folder, and the option that takes it from there."""
-    option = "data.text.tokenizer" if hasattr(data, "text") else "data.tokenizer"
-    return (
-        f"the tokenizer of the data is not that of {folder}: {difference}.\n"
+    """That the data's tokenizer is not that of a run's folder, and how the data get that one."""
+    inner = getattr(data, "text", None)
+    owner, option = (data, "data.tokenizer") if inner is None else (inner, "data.text.tokenizer")
+    takes_path = any("tokenizer" in inspect.signature(cls.__init__).parameters for cls in type(owner).__mro__)
+    way = (
         f"Use the one it was trained with: --{option} {folder}"
+        if takes_path
+        else "These data learn it from their training files: keep those of the run, and change the other splits alone"
     )
+    return f"the tokenizer of the data is not that of {folder}: {difference}.\n{way}"
 
 
 def list_difference(mine: Sequence[Any], theirs: Sequence[Any], word: str) -> str:
