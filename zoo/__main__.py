@@ -1,18 +1,17 @@
 """The process of `zoo` and `lightning`; `python -m zoo` is the form that no other package can claim."""
 
-import atexit
-import gc
 import os
 import sys
 from typing import NoReturn
+
+from zoo.system import process_exit
 
 
 def run() -> NoReturn:
     """Run the command of this process's arguments, and exit with its code."""
     from zoo.cli import main
 
-    atexit.register(gc.freeze)  # an interpreter that ends walks all objects several times: seconds after torch's import
-    sys.exit(main())
+    process_exit.exit_with(main)
 
 
 if __name__ == "__main__":

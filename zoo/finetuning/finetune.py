@@ -202,7 +202,8 @@ def other_tokenizer(data: Any, folder: Path, difference: str) -> str:
     """That the data's tokenizer is not that of a run's folder, and how the data get that one."""
     inner = getattr(data, "text", None)
     owner, option = (data, "data.tokenizer") if inner is None else (inner, "data.text.tokenizer")
-    takes_path = any("tokenizer" in inspect.signature(cls.__init__).parameters for cls in type(owner).__mro__)
+    constructors = [vars(cls)["__init__"] for cls in type(owner).__mro__ if "__init__" in vars(cls)]
+    takes_path = any("tokenizer" in inspect.signature(constructor).parameters for constructor in constructors)
     way = (
         f"Use the one it was trained with: --{option} {folder}"
         if takes_path
