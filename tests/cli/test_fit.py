@@ -5,15 +5,18 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 import yaml
 from cli_parts import RECIPE
+from jsonargparse import ArgumentError, ArgumentParser
 
 from tests import forks
 from zoo import recipe_files
 from zoo.config import run_folder
+from zoo.inference import import_policy
 
 
 def refused(zoo, *words, code=2):
@@ -89,15 +92,33 @@ def test_a_recipe_cannot_run_code(zoo, work):
 
 
 def test_jsonargparse_itself_imports_only_what_is_allowed():
-    from jsonargparse import ArgumentParser
-
-    from zoo.inference.import_policy import apply_policy
-
-    apply_policy()
+    import_policy.apply_policy()
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--any", type=object)
     result = parser.parse_object({"any": {"class_path": "subprocess.Popen", "init_args": {"args": ["true"]}}})
     assert not isinstance(parser.instantiate(result).any, subprocess.Popen)
+
+
+def test_a_class_that_was_forbidden_is_allowed_once_its_package_is(monkeypatch):
+    package = ModuleType("arrives_late")
+    package.Part = type("Part", (), {"__module__": "arrives_late"})
+    monkeypatch.setitem(sys.modules, "arrives_late", package)
+
+    def parse():
+        parser = ArgumentParser(exit_on_error=False)
+        parser.add_argument("--any", type=type)
+        return parser.parse_object({"any": "arrives_late.Part"}).any
+
+    import_policy.apply_policy(("arrives_late",))
+    import_policy.admit_class(package.Part, "arrives_late.Part")
+    assert parse() is package.Part
+    for _ in range(2):
+        import_policy.apply_policy()
+        with pytest.raises(ArgumentError, match="not allowed"):
+            parse()
+        import_policy.apply_policy(("arrives_late",))
+        assert parse() is package.Part
+    import_policy.apply_policy()
 
 
 def test_messages_name_the_line_of_the_recipe(zoo, work):

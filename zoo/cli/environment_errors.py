@@ -146,13 +146,17 @@ def port_problem(port: int, host: str = "") -> str:
 
 def explain_meeting(error: BaseException) -> UsageError | None:
     """The error where torch cannot connect the processes of a job as the environment says; None for others."""
-    functions = [frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)]
-    if isinstance(error, ZooError) or "init_process_group" not in functions:
+    if isinstance(error, ZooError) or "init_process_group" not in _functions(error):
         return None
     names = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
     values = ", ".join(f"{name}={os.environ[name]!r:.80}" for name in names if name in os.environ)
     reason = str(error).strip().partition("\n")[0].rpartition("] ")[2]
     return UsageError(f"the processes of the run cannot meet: {reason}\nThe environment has {values or 'nothing set'}")
+
+
+def _functions(error: BaseException) -> set[str]:
+    """Names of the functions in which an error was raised."""
+    return {frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)}
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
@@ -190,9 +194,11 @@ def _explain_memory(error: BaseException) -> ZooError | None:
 
 def _explain_worker(error: BaseException) -> ZooError | None:
     killed = KILLED.match(str(error)) if isinstance(error, RuntimeError) else None
-    if not killed:
+    # what it had promised to send when it ended, before torch noticed its end
+    broken = isinstance(error, (ConnectionError, EOFError, FileNotFoundError)) and "_try_get_data" in _functions(error)
+    if not killed and not broken:
         return None
-    how = f"was ended from outside (signal: {killed[1]})" if killed[1] else "ended without a message"
+    how = f"was ended from outside (signal: {killed[1]})" if killed and killed[1] else "ended without a message"
     return ZooError(
         f"a loading process {how}, mostly as memory or /dev/shm is full.\n"
         "Load with fewer processes, or in the training process: --data.num_workers 0"

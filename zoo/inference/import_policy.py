@@ -38,7 +38,9 @@ LIGHTNING = {
         "DoublePrecision FSDPPrecision HalfPrecision MixedPrecision Precision TorchSyncBatchNorm".split()
     ),
 }
-_importable: set[str] = set()  # paths that jsonargparse may import; it has no way to remove one
+# paths that jsonargparse was told to import, and not to import: it forgets neither, and the longest path decides
+_importable: set[str] = set()
+_denied: set[str] = set()
 
 
 def is_harmless(path: str) -> bool:
@@ -128,16 +130,19 @@ def apply_policy(allow: tuple[str, ...] = ()) -> None:
             raise UsageError(f"--allow-import {module!r:.80}: that is not the name of a module.")
     # jsonargparse also checks the defaults in zoo's own signatures; the builders reject functions among them
     opened = ["zoo", "torch.optim", *(module for module in allowed_roots(allow) if module != ALL)]
-    paths = {path for path in _importable if any(f"{path}.".startswith(f"{root}.") for root in opened)}
+    named = _importable | _denied
+    allowed = {path for path in named if any(f"{path}.".startswith(f"{root}.") for root in opened)}
     set_parsing_settings(
-        import_path_denylist=["*", *sorted(_importable - paths)],
-        import_path_allowlist=[*opened, *sorted(paths)],
+        import_path_denylist=["*", *sorted(named - allowed)],
+        import_path_allowlist=[*opened, *sorted(allowed)],
         instantiate_subclass_spec_in_any=False,
         config_read_mode_fsspec_enabled=False,
         config_read_mode_urls_enabled=False,
     )
-    _importable.intersection_update(paths)
-    _importable.update(opened)
+    _denied.clear()
+    _denied.update(named - allowed)
+    _importable.clear()
+    _importable.update(allowed, opened)
 
 
 def admit_class(cls: object, path: str) -> None:
@@ -150,3 +155,4 @@ def admit_class(cls: object, path: str) -> None:
     if new:
         set_parsing_settings(import_path_allowlist=new)
         _importable.update(new)
+        _denied.difference_update(new)
