@@ -79,7 +79,7 @@ def test_a_format_of_its_own_is_a_word_of_export(tmp_path, capsys, monkeypatch):
 
     monkeypatch.setattr(zoo_otter, "write", write, raising=False)
     monkeypatch.setattr(zoo_otter.Otter, "format", "text")
-    monkeypatch.setattr(zoo_otter.Otter, "exports", "zoo_otter:write")
+    monkeypatch.setattr(zoo_otter.Otter, "exporters", {"text": "zoo_otter:write"})
     family = zoo_otter.Otter()
     config = family.complete({"model_type": "otter", **family.example}, "config.json")
     write_checkpoint(tmp_path / "theirs", family, config)
@@ -87,7 +87,7 @@ def test_a_format_of_its_own_is_a_word_of_export(tmp_path, capsys, monkeypatch):
     assert main(["export", str(tmp_path / "ours"), str(tmp_path / "out"), "--format", "text"]) == 0
     assert int((tmp_path / "out/weights.txt").read_text()) > 1000
     assert main(["export", str(tmp_path / "ours"), str(tmp_path / "no"), "--format", "txt"]) == 2
-    assert "must be zoo or hf or text, got 'txt'. Did you mean 'text'?" in capsys.readouterr().err
+    assert "must be zoo or hf or transformers or text, got 'txt'. Did you mean 'text'?" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("package")
