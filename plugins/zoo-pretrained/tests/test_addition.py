@@ -94,12 +94,14 @@ def test_a_format_of_its_own_is_a_word_of_export(tmp_path, capsys, monkeypatch):
 def test_two_families_that_claim_one_checkpoint_are_named(monkeypatch):
     import zoo_otter
 
+    from zoo import registry
+
     monkeypatch.setattr(zoo_otter.Otter, "types", ("gpt2",))
     monkeypatch.setattr(zoo_otter.Otter, "architectures", ("GPT2LMHeadModel",))
     with pytest.raises(UsageError, match="both gpt2 and otter read"):
         lookup.family_of({"model_type": "gpt2"}, "config.json")
     failures = [check.outcome() for check in checks(zoo_otter.Otter) if check.name == "claims_alone"]
-    assert "family 'GPT2' of zoo-pretrained 0.1.0 claims its example, too." in failures[0].sentence
+    assert f"family 'GPT2' of {registry.find('family', 'gpt2').origin} claims its example, too." in failures[0].sentence
 
 
 def test_without_the_package_an_export_names_it(monkeypatch, capsys, tmp_path):
