@@ -68,7 +68,10 @@ def _family(model: Mapping[str, Any], recorded: object) -> tuple[Family, dict[st
         if best is None or len(differing) < best[0]:
             best = (len(differing), f"{family.name} has {differing[0]}")
     why = f"The nearest, {best[1]}." if best else "None has its task and parts."
-    raise UsageError(f"no published family is this model, so there is no such checkpoint of it. {why}")
+    raise UsageError(
+        f"no published family is this model, so there is no such checkpoint of it. {why}\n"
+        "For transformers, with the packages of zoo: --format transformers"
+    )
 
 
 def _normal(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -86,7 +86,7 @@ class LayerStates(CacheLayerMixin):
         """Nothing: parts make their states themselves."""
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Raise TypeError: there are no keys and values here."""
+        """Raise TypeError: there are no keys and values (B, G, T, D) here."""
         raise TypeError("this layer remembers a state of its own and takes no keys and values")
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:

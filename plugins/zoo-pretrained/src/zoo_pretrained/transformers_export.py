@@ -16,24 +16,15 @@ from zoo_pretrained import hf_files, image_files, tokenizer_files
 if TYPE_CHECKING:
     from zoo.inference.trained_model import Trained
 
-CODE = "modeling_zoo.py"
-STUB = '''"""Finds the model of this folder in the packages that it was exported with."""
 
-try:
-    from zoo_pretrained.transformers_models import {config}, {model}
-except ImportError as error:
-    raise ImportError("This model needs {packages}. Install them. " + str(error)) from error
-'''
-
-
-class Written(NamedTuple):
+class Export(NamedTuple):
     """What was written: ``name`` of the form and ``architecture``, the class that loads it."""
 
     name: str
     architecture: str
 
 
-def export_transformers(trained: Trained, folder: Path, force: bool = False) -> Written:
+def export_transformers(trained: Trained, folder: Path, force: bool = False) -> Export:
     """Write weights, configuration, tokenizer and the class that loads them into a folder.
 
     Raises UsageError where transformers is missing or has no class for this kind of model, and for a folder that is
@@ -62,25 +53,19 @@ def export_transformers(trained: Trained, folder: Path, force: bool = False) -> 
         if record["distribution"] and record["class_path"].partition(".")[0] not in ("torch", "zoo"):
             packages[record["distribution"]] = record["version"]
     needed = [f"{name} {number}" for name, number in packages.items()]
-    module = CODE.removesuffix(".py")
-    stub = STUB.format(config=cls.config_class.__name__, model=cls.__name__, packages=", ".join(needed))
     about: dict[str, Any] = {"task": task, "packages": needed, **sizes(trained.net, task["init_args"])}
     try:
         with atomic_files.replace_files(folder, hf_files.CONFIG) as draft:
             about = tokenizer_files.export_tokenizers(trained.place.folder, draft, task["class_path"], about)
             image_files.write_preprocessor(trained, draft)
             config = cls.config_class(**about)
-            config.auto_map = {
-                "AutoConfig": f"{module}.{cls.config_class.__name__}",
-                cls.auto.__name__: f"{module}.{cls.__name__}",
-            }
+            config.auto_map = cls.auto_map()
             model = cls(config).to(next(trained.net.parameters()).dtype).eval()
             model.net.load_state_dict(trained.net.state_dict())
             model.save_pretrained(draft)
-            (draft / CODE).write_text(stub, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write into {folder}: {atomic_files.reason(error)}") from error
-    return Written("transformers", cls.__name__)
+    return Export("transformers", cls.__name__)
 
 
 def sizes(net: Any, options: Mapping[str, Any]) -> dict[str, Any]:

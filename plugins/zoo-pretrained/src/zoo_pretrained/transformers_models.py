@@ -42,6 +42,7 @@ from transformers.utils.deprecation import deprecate_kwarg
 from zoo_text.models.encoder import MaskedLanguageModel, TextClassifier, TokenClassifier
 
 from zoo.inference.rebuild_task import rebuild_network, rebuild_task
+from zoo.io import atomic_files
 from zoo.models.attention_weights import attention_layers
 from zoo.models.initialization import derive_seed, rule_of
 from zoo.models.language import LanguageModel
@@ -56,6 +57,14 @@ from zoo.parts.ffn import aux_losses
 from zoo_pretrained.transformers_caches import LayerKeys, count_tokens, holds_keys, layer_caches
 
 IGNORED = -100  # labels of transformers that count for nothing
+CODE = "modeling_zoo.py"
+STUB = '''"""Finds the model of this folder in the packages that it was exported with."""
+
+try:
+    from zoo_pretrained.transformers_models import {config}, {model}
+except ImportError as error:
+    raise ImportError("This model needs {packages}. Install them. " + str(error)) from error
+'''
 
 
 class ZooConfig(PreTrainedConfig):
@@ -74,6 +83,10 @@ class ZooConfig(PreTrainedConfig):
     max_position_embeddings: int = 0
     tie_word_embeddings: bool = False
     use_cache: bool = True
+
+    @classmethod
+    def register_for_auto_class(cls, auto_class: str = "AutoConfig") -> None:
+        """Nothing: a folder gets a file that names these classes, not a copy of them."""
 
     def network_options(self) -> dict[str, Any]:
         """The options of the task, with the numbers of tokens and classes of today."""
@@ -148,8 +161,7 @@ def recorded(stack: Stack, hidden: bool, attentions: bool) -> Iterator[tuple[lis
             q, k, _ = part.project(x, None, pattern, position, cache.visible())
             weights[0].append(part.weigh(q, k, pattern))
         elif cache is None or isinstance(cache, MemoryCache):
-            seen = part.weights(x, memory, pattern=pattern, position=position)
-            weights[0 if memory is None else 1].append(seen)
+            weights[0 if memory is None else 1].append(part.weights(x, memory, pattern=pattern, position=position))
 
     if hidden:
         first = cast(nn.Module, stack.blocks[0])
@@ -180,14 +192,31 @@ class ZooModel(PreTrainedModel):
         super().__init__(config)
         self.net: Any = build_network(config)
         if not isinstance(self.net, self.reads):
-            raise ValueError(
-                f"{type(self.net).__name__} of zoo is no {self.reads.__name__}, as which it was to be used."
-            )
+            raise ValueError(f"{type(self.net).__name__} of zoo is no {self.reads.__name__}: take another class.")
         blocks = [block for stack in self.stacks() for block in stack.blocks]
         self._no_split_modules = sorted({type(block).__name__ for block in blocks})
         self._tied_weights_keys = shared_weights(self)
         config.tie_word_embeddings = config.tie_word_embeddings or bool(self._tied_weights_keys)
         self.post_init()
+
+    @classmethod
+    def register_for_auto_class(cls, auto_class: str = "AutoModel") -> None:
+        """Nothing: a folder gets a file that names these classes, not a copy of them."""
+
+    @classmethod
+    def auto_map(cls) -> dict[str, str]:
+        """What config.json says of the file that names this class."""
+        module = CODE.removesuffix(".py")
+        classes = {"AutoConfig": cls.config_class.__name__, cls.auto.__name__: cls.__name__}
+        return {auto: f"{module}.{name}" for auto, name in classes.items()}
+
+    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
+        """As the base, with the file that names this class where the configuration speaks of it."""
+        super().save_pretrained(save_directory, *args, **kwargs)
+        if getattr(self.config, "auto_map", None):
+            names = {"config": type(self.config).__name__, "model": type(self).__name__}
+            text = STUB.format(**names, packages=", ".join(self.config.packages or []))
+            atomic_files.write_text(Path(save_directory) / CODE, text)
 
     def stacks(self) -> list[Stack]:
         """The stacks of the network."""
@@ -225,12 +254,15 @@ class ZooModel(PreTrainedModel):
         """A loss () with those that parts have of their own in training, such as a mixture's."""
         return torch.stack([loss, *aux_losses(self.net)]).sum() if self.training else loss
 
-    def wanted(self, hidden: bool | None, attentions: bool | None) -> tuple[bool, bool]:
-        """Whether hidden states and attention weights are asked for, by the call or the configuration."""
-        return (
-            bool(self.config.output_hidden_states if hidden is None else hidden),
-            bool(self.config.output_attentions if attentions is None else attentions),
+    def pop_outputs(self, options: dict[str, Any]) -> tuple[bool, bool]:
+        """Whether hidden states and attention weights are asked for, by the call, whose options lose that, or the
+        configuration.
+        """
+        asks = {name: options.pop(f"output_{name}", None) for name in ("hidden_states", "attentions")}
+        hidden, attentions = (
+            bool(getattr(self.config, f"output_{name}") if ask is None else ask) for name, ask in asks.items()
         )
+        return hidden, attentions
 
     def capacity(self, cache: Any) -> int:
         """For how many tokens parts with states of their own have to make room."""
@@ -317,8 +349,6 @@ class ZooForCausalLM(ZooModel, GenerationMixin):
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
-        output_attentions: bool | None = None,
-        output_hidden_states: bool | None = None,
         logits_to_keep: int | Tensor = 0,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
@@ -338,13 +368,13 @@ class ZooForCausalLM(ZooModel, GenerationMixin):
         before = caches.length if caches is not None else 0
         valid = valid_tokens(attention_mask, before + tokens)
         check_positions(position_ids, valid, before)
-        hidden, attentions = self.wanted(output_hidden_states, output_attentions)
+        hidden, attentions = self.pop_outputs(kwargs)
         with recorded(stack, hidden, attentions) as (states, weights, _):
             last = stack(x * self.net.scale, valid, caches=caches)
         if cache is not None:
             count_tokens(cache, tokens)
-        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = linear(last[:, kept], self.net.output)
+        rows = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = linear(last[:, rows], self.net.output)
         loss = None
         if labels is not None:
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
@@ -372,8 +402,6 @@ class ZooEncoder(nn.Module):
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
-        output_attentions: bool | None = None,
-        output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
         **kwargs: Any,
     ) -> BaseModelOutput:
@@ -382,7 +410,7 @@ class ZooEncoder(nn.Module):
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("You must specify exactly one of input_ids or inputs_embeds")
         x = model.net.source_embedding(input_ids) if inputs_embeds is None else inputs_embeds
-        hidden, attentions = model.wanted(output_hidden_states, output_attentions)
+        hidden, attentions = model.pop_outputs(kwargs)
         with recorded(model.net.encoder, hidden, attentions) as (states, weights, _):
             last = model.net.encoder(x * model.net.scale, valid_tokens(attention_mask, x.size(1)))
         return BaseModelOutput(
@@ -455,8 +483,6 @@ class ZooForConditionalGeneration(ZooModel, GenerationMixin):
         decoder_inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
-        output_attentions: bool | None = None,
-        output_hidden_states: bool | None = None,
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
         """Source tokens (B, S) and target tokens (B, T), after those in ``cache``, to logits (B, T, vocab_size).
@@ -464,10 +490,11 @@ class ZooForConditionalGeneration(ZooModel, GenerationMixin):
         Without target tokens they are made from ``labels`` (B, T), -100 where none is to be predicted. Padding of the
         target stands on the right. Raises ValueError for a mask with padding elsewhere.
         """
+        hidden, attentions = self.pop_outputs(kwargs)
         net = self.net
         if encoder_outputs is None:
             encoder_outputs = self.get_encoder()(
-                input_ids, attention_mask, inputs_embeds, output_attentions, output_hidden_states
+                input_ids, attention_mask, inputs_embeds, output_hidden_states=hidden, output_attentions=attentions
             )
         encoded = encoder_outputs if isinstance(encoder_outputs, BaseModelOutput) else BaseModelOutput(*encoder_outputs)
         source = cast(Tensor, encoded.last_hidden_state)
@@ -485,7 +512,6 @@ class ZooForConditionalGeneration(ZooModel, GenerationMixin):
         if target is not None and bool((target[:, 1:] > target[:, :-1]).any()):
             raise ValueError("decoder_attention_mask: padding of the target must stand on the right.")
         valid = valid_tokens(attention_mask, source.size(1))
-        hidden, attentions = self.wanted(output_hidden_states, output_attentions)
         with recorded(net.decoder, hidden, attentions) as (states, weights, looks):
             last = net.decoder(x * net.scale, memory=Memory(source, valid), caches=caches)
         if cache is not None:
@@ -522,8 +548,6 @@ class ZooEncoderModel(ZooModel):
         token_type_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
-        output_attentions: bool | None = None,
-        output_hidden_states: bool | None = None,
         **kwargs: Any,
     ) -> Any:
         """Tokens (B, T), or embeddings (B, T, dim), to logits; ``labels`` are (B,) or (B, T), -100 where none is."""
@@ -532,13 +556,11 @@ class ZooEncoderModel(ZooModel):
         x = cast(Tensor, input_ids if inputs_embeds is None else inputs_embeds)
         segments = token_type_ids if self.net.segments else None
         arguments = x, valid_tokens(attention_mask, x.size(1)), segments
-        return self.answer(arguments, labels, output_attentions, output_hidden_states, kwargs)
+        return self.answer(arguments, labels, kwargs)
 
-    def answer(
-        self, arguments: tuple, labels: Tensor | None, attentions: bool | None, hidden: bool | None, kwargs: dict
-    ) -> Any:
+    def answer(self, arguments: tuple, labels: Tensor | None, options: dict[str, Any]) -> Any:
         """The result of one forward of the network with ``arguments``."""
-        look_hidden, look_weights = self.wanted(hidden, attentions)
+        look_hidden, look_weights = self.pop_outputs(options)
         stack = self.net.stack
         with recorded(stack, look_hidden, look_weights) as (states, weights, _), last_states(stack) as last:
             logits = self.net(*arguments)
@@ -546,7 +568,7 @@ class ZooEncoderModel(ZooModel):
         if labels is not None:
             sizes = {"vocab_size": self.config.vocab_size} if self.config.vocab_size else {}
             logits_name = "pooled_logits" if logits.dim() == 2 else "logits"
-            loss = self.loss_function(**{logits_name: logits}, labels=labels, config=self.config, **sizes, **kwargs)
+            loss = self.loss_function(**{logits_name: logits}, labels=labels, config=self.config, **sizes, **options)
             loss = self.own_losses(loss)
         return self.output(
             loss=loss,
@@ -618,15 +640,13 @@ class ZooForImageClassification(ZooEncoderModel):
         self,
         pixel_values: Tensor | None = None,
         labels: Tensor | None = None,
-        output_attentions: bool | None = None,
-        output_hidden_states: bool | None = None,
         **kwargs: Any,
     ) -> ImageClassifierOutput:
         """Normalised images (B, C, H, W) to logits (B, classes); ``labels`` are (B,)."""
         if pixel_values is None:
             raise ValueError("You have to specify pixel_values")
         arguments = (pixel_values.to(self.net.embedding.weight.dtype),)
-        return self.answer(arguments, labels, output_attentions, output_hidden_states, kwargs)
+        return self.answer(arguments, labels, kwargs)
 
 
 MODELS: tuple[type[ZooModel], ...] = (
