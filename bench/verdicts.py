@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zoo.compare import sequential
+from zoo.compare.error_budget import Series
 from zoo.compare.looks import DECISIONS, FIRST, UNTIL, Looks, Question, planned_levels
 from zoo.compare.paired_tests import T_TEST, PairedTestPlan, PairResult, TestName, compare_samples, judge_all
 from zoo.compare.scaling_law import LawBootstrap
-from zoo.compare.series import Series
 from zoo.compare.statistics import ALPHA, least_p
 
 Floats = NDArray[np.float64]

@@ -19,7 +19,7 @@ from statsmodels.stats.weightstats import DescrStatsW
 
 from bench.verdicts import FIXED, PATIENCE, follow_advice
 from zoo.cli import main
-from zoo.compare import figures_on_test_split, fit_commands, journal, prose, report, run_comparison
+from zoo.compare import execute, journal, plan, prose, report, run_comparison
 from zoo.compare.looks import FIRST, load_looks
 from zoo.compare.paired_tests import PairedTestPlan, compare_samples, judge_all
 from zoo.compare.plan import verify_runs
@@ -324,7 +324,7 @@ def test_a_validation_of_fewer_batches_is_not_comparable(bench):
 def test_a_run_with_other_callbacks_is_not_taken_for_a_plain_one(bench):
     bench.fit(7, "--trainer.callbacks=EMA", "--name=default", "--runs=averaged")
     folder = bench.folder / "averaged" / "toy" / "default" / "s7"
-    fits = fit_commands.ZooFit("averaged")
+    fits = plan.ZooFit("averaged")
     arm = run_comparison.Arm((), ("./toy.yaml",), fits.point(("./toy.yaml",)))
     assert "trainer.callbacks was" in fits.changes(arm.point, folder)[0]
     with pytest.raises(UsageError, match=r"another configuration: trainer\.callbacks was .*EMA"):
@@ -385,7 +385,7 @@ def test_the_test_split_may_decide(in_process, monkeypatch):
     def run(words, **options):
         return SimpleNamespace(returncode=main(words[words.index("zoo") + 1 :]))  # after: python -P -m zoo
 
-    monkeypatch.setattr(figures_on_test_split.subprocess, "run", run)
+    monkeypatch.setattr(execute.subprocess, "run", run)
     words = ["compare", "./toy.yaml", "--vary", "model.ffn=mlp,swiglu", "--seeds=2", "--runs=tested"]
     text = " ".join(in_process(*words, "--at=test").split())
     assert "loss: figure on the test split of each run" in text

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.compare.fake_zoo import Costs, Fits
-from zoo.compare import attribute, fit_commands
+from zoo.compare import attribute, plan
 from zoo.compare.attribute import (
     OptionDifference,
     build_hybrids,
@@ -20,18 +20,18 @@ from zoo.compare.attribute import (
     shares_text,
     subsets,
 )
-from zoo.compare.measure_model import ConfigMeter
 from zoo.compare.paired_tests import PairedTestPlan
 from zoo.compare.plan import Arm
 from zoo.compare.run_records import RunRecord
 from zoo.compare.variants import Choice
 from zoo.errors import UsageError
+from zoo.training.config_meter import ConfigMeter
 from zoo.training.setup import display_value
 
 
 @pytest.fixture(scope="module")
 def fits(tmp_path_factory):
-    return fit_commands.ZooFit(str(tmp_path_factory.mktemp("runs")))
+    return plan.ZooFit(str(tmp_path_factory.mktemp("runs")))
 
 
 def point(fits, name, *options):

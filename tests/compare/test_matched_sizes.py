@@ -5,11 +5,11 @@ from lightning.pytorch import seed_everything
 
 from tests.covering import choices_in_turn
 from zoo.compare import matched_sizes
-from zoo.compare.measure_model import ConfigMeter
 from zoo.compare.plan import Arm, Point
 from zoo.compare.variants import Choice
 from zoo.errors import UsageError
 from zoo.inference.rebuild_task import rebuild_task
+from zoo.training.config_meter import ConfigMeter
 
 PARTS = "zoo.parts"
 WIDE = {"vocab_size": 300, "max_length": 32, "dim": 512, "depth": 1, "heads": 8}

@@ -9,7 +9,7 @@ import pytest
 from tests.compare.fake_compare import how
 from tests.compare.fake_compare import jobs as toys
 from tests.compare.fake_zoo import Costs, Fits
-from zoo.compare import comparison_folder, fit_commands, matched_sizes, plan, prepare_runs
+from zoo.compare import comparison_folder, matched_sizes, plan, prepare_runs
 from zoo.compare.execute import execute
 from zoo.compare.plan import Comparison
 from zoo.compare.prepare_runs import complete_runs, draft_runs
@@ -332,7 +332,7 @@ def test_a_comparison_is_kept_by_paths_that_may_move_together(tmp_path):
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory):
-    return fit_commands.ZooFit(str(tmp_path_factory.mktemp("runs")))
+    return plan.ZooFit(str(tmp_path_factory.mktemp("runs")))
 
 
 @pytest.mark.parametrize(

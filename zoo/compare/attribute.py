@@ -17,7 +17,7 @@ import numpy as np
 
 from zoo import registry
 from zoo.compare.paired_tests import T_TEST, PairedTestPlan, count_fewest_seeds
-from zoo.compare.plan import Arm, Fits, Point
+from zoo.compare.plan import Arm, Point, ZooFit
 from zoo.compare.run_records import DECISIVE, RunRecord, number
 from zoo.compare.sequential import last_p
 from zoo.compare.statistics import Paired, Verdict, holm_adjust, judge, paired_t_test, round_count, rounding_of
@@ -140,7 +140,7 @@ def subsets(names: Sequence[str], full: bool) -> list[Subset]:
 
 
 def build_hybrids(
-    base_arm: Arm, differences: Sequence[OptionDifference], fits: Fits, check: Callable[[Mapping[str, Any]], None]
+    base_arm: Arm, differences: Sequence[OptionDifference], fits: ZooFit, check: Callable[[Mapping[str, Any]], None]
 ) -> dict[Subset, Arm]:
     """Every hybrid, by the set of options that it takes from the second recipe.
 

@@ -12,8 +12,7 @@ from typing import Any
 from zoo import recipe_files
 from zoo.command_line import ParsedOptions
 from zoo.compare import variants
-from zoo.compare.fit_commands import fit_words
-from zoo.compare.plan import Comparison, take_shard
+from zoo.compare.plan import Comparison, fit_words, take_shard
 from zoo.config import yaml_source
 from zoo.config.fit_options import SECTIONS
 from zoo.config.output_paths import check_output_path

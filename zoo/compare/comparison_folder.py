@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from zoo.compare.run_records import OTHER_SEED, RunRecord, parse_record, read_crash, read_records
-from zoo.compare.variant_names import pieces
+from zoo.compare.run_records import OTHER_SEED, RunRecord, name_pieces, parse_record, read_crash, read_records
 from zoo.errors import UsageError
 from zoo.io import atomic_files, limits
 from zoo.io.content_digests import check_digest, with_digest
@@ -102,7 +101,7 @@ def read_ledgers(folders: Sequence[Path], budget: str | None = None) -> list[Run
             ledgers += [parse_record(folder / LEDGER)] if read_crash(folder) else []
     for ledger in ledgers:
         folder = ledger.path.parent
-        copied = sorted(pieces(ledger.variant)) != sorted(pieces(folder.parent.name))
+        copied = sorted(name_pieces(ledger.variant)) != sorted(name_pieces(folder.parent.name))
         if OTHER_SEED in ledger.problem or (copied and not ledger.problem):
             whose = "" if ledger.problem else f": {ledger.name}"
             raise UsageError(

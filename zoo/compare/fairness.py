@@ -16,12 +16,13 @@ from zoo.compare.number_format import format_apart, join_words
 from zoo.compare.run_records import (
     RunRecord,
     chosen_alike,
+    closest_to_recipe,
     duplicate_runs,
     group_by_variant,
     number,
     shared_goals,
+    short_names,
 )  # fmt: skip
-from zoo.compare.variant_names import closest_to_recipe, short_names
 from zoo.config.passive_settings import is_passive
 
 Groups = Mapping[str, Mapping[int, RunRecord]]

@@ -80,23 +80,21 @@ def probe(
     return result
 
 
-def check_config(config: Mapping[str, Any]) -> None:
-    """Raise UsageError, before training, unless a configuration is a language model on text."""
-    from zoo.plugins.safe_import import import_object
+def check_config(config: Mapping[str, Any], task: type) -> None:
+    """Raise UsageError, before training, unless ``config`` and its class of task are of a language model on text."""
     from zoo.tasks.lm import CausalLM
 
-    module, _, name = str(config["model"]["class_path"]).rpartition(".")
-    if not issubclass(import_object(module, name), CausalLM) or "max_length" not in config["data"].get("init_args", {}):
+    if not issubclass(task, CausalLM) or "max_length" not in config["data"].get("init_args", {}):
         data = str(config["data"].get("class_path")).rpartition(".")[2]
-        raise UsageError(f"--probe length is for language models on text, and this is a {name} on {data}.")
+        raise UsageError(f"--probe length is for language models on text, and this is a {task.__name__} on {data}.")
 
 
 def measure(folder: Path, factors: Sequence[int], allow: tuple[str, ...] = ()) -> list[LengthLoss]:
     """The losses of one run at several lengths. Raises UsageError unless it is a language model on text."""
-    from zoo.compare.measure_model import ConfigMeter
     from zoo.data.text import TextData
     from zoo.inference.language import TrainedLanguageModel
     from zoo.inference.load import load
+    from zoo.training.config_meter import ConfigMeter
 
     model = load(folder, "auto", allow=allow)
     config = model.place.config

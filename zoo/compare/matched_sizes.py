@@ -5,14 +5,17 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from zoo.compare.plan import Arm, Comparison, Fits
+from zoo.compare.plan import Arm, Comparison, ZooFit
 from zoo.compare.variants import variant_text
 from zoo.errors import UsageError
 from zoo.registry import suggest
+
+if TYPE_CHECKING:
+    from zoo.training.config_meter import ConfigMeter
 
 SizeKind = Literal["params", "flops"]
 SIZE_KINDS = get_args(SizeKind)
@@ -21,16 +24,6 @@ WIDEST = 1 << 20
 BACKWARD = 3  # cost of a training step in forward passes: the gradient of a matrix product is two products
 UNITS = {"k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "t": 1e12, "": 1.0}
 TIMES = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "": 1.0}
-
-
-class Costs(Protocol):
-    """The measurements of `zoo.compare.measure_model.ConfigMeter`, without its import of torch."""
-
-    def cost(self, config: Mapping[str, Any]) -> Any:
-        """Parameters and forward FLOPs per token of a configuration."""
-
-    def tokens_per_step(self, config: Mapping[str, Any]) -> float:
-        """Tokens with a loss per optimizer step of a configuration."""
 
 
 def solve_width(count: Callable[[int], float], target: float, usual: int) -> int:
@@ -62,7 +55,7 @@ def _first(at: Callable[[int], float], target: float, guess: int) -> int:
     return low if at(low) >= target else high
 
 
-def match_size(arms: Sequence[Arm], what: SizeKind, fits: Fits, costs: Costs) -> list[Arm]:
+def match_size(arms: Sequence[Arm], what: SizeKind, fits: ZooFit, costs: ConfigMeter) -> list[Arm]:
     """Every variant with ``model.hidden`` solved for the parameters, or FLOPs per token, of the baseline ``arms[0]``.
 
     Raises UsageError if the model has no ``hidden`` or it is a varied option.
@@ -71,7 +64,7 @@ def match_size(arms: Sequence[Arm], what: SizeKind, fits: Fits, costs: Costs) ->
     return [arms[0], *(_match(arm, target, what, fits, costs) for arm in arms[1:])]
 
 
-def _match(arm: Arm, target: float, what: SizeKind, fits: Fits, costs: Costs) -> Arm:
+def _match(arm: Arm, target: float, what: SizeKind, fits: ZooFit, costs: ConfigMeter) -> Arm:
     options = arm.point.config["model"]["init_args"]
     if "hidden" not in options:
         name = str(arm.point.config["model"]["class_path"]).rpartition(".")[2]
@@ -117,7 +110,7 @@ def parse_budget(text: str) -> tuple[str, float]:
     return what, size
 
 
-def within_budget(arms: Sequence[Arm], comparison: Comparison, fits: Fits, costs: Costs) -> list[Arm]:
+def within_budget(arms: Sequence[Arm], comparison: Comparison, fits: ZooFit, costs: ConfigMeter) -> list[Arm]:
     """Every variant with the number of steps that uses up the budget of tokens or FLOPs."""
     if comparison.budget is None:
         return list(arms)
@@ -131,7 +124,7 @@ def within_budget(arms: Sequence[Arm], comparison: Comparison, fits: Fits, costs
     return result
 
 
-def with_steps(arm: Arm, fits: Fits, target: float, what: str) -> Arm:
+def with_steps(arm: Arm, fits: ZooFit, target: float, what: str) -> Arm:
     """The variant with ``floor(target)`` steps; ``what`` names the budget in messages.
 
     Raises UsageError for less than one step, or if the number of steps is a varied option.

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
@@ -221,3 +222,72 @@ def _count_needed(plan: PairedTestPlan, tests: int) -> Callable[[float], int | N
         return lambda effect: seeds_needed(effect, level / tests)
     # rounded, so that equal figures on other machines give equal numbers, and to be cached
     return lambda effect: sequential.seeds_needed_sequentially(float(f"{effect:.2g}"), level / tests)
+
+
+Combination = tuple[str, ...]  # a value of every varied option
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A contrast over a grid: what a value of an option changes, averaged over all values of the others; or how much
+    more two values change together than the sum of what each changes alone.
+    """
+
+    name: str
+    tested: PairResult
+    verdict: Verdict
+
+    @property
+    def interaction(self) -> bool:
+        """Whether it is one of two values."""
+        return " × " in self.name
+
+
+def grid_contrasts(
+    names: Sequence[str], cells: Mapping[Combination, Mapping[int, float]], base: Combination, seeds: Sequence[int]
+) -> dict[str, Sample]:
+    """The main effects, and the interactions of each two options, as samples over ``seeds``.
+
+    ``cells`` has the figures of a variant by seed. Empty unless every combination of the varied options' values is a
+    variant, for a single option, and where a run failed: figures of the others are a selection.
+    """
+    values = [sorted({cell[index] for cell in cells}) for index in range(len(names))]
+    figures = {cell: [by_seed[seed] for seed in seeds] for cell, by_seed in cells.items()}
+    failed = any(math.isnan(figure) for by_seed in cells.values() for figure in by_seed.values())
+    if len(names) < 2 or len(cells) < math.prod(map(len, values)) or failed or not seeds:
+        return {}
+    return dict(_contrasts(names, values, base, figures))
+
+
+def _contrasts(
+    names: Sequence[str], values: Sequence[Sequence[str]], base: Combination, figures: Mapping[Combination, list[float]]
+) -> Iterator[tuple[str, Sample]]:
+    """For each effect its two sides by seed, whose difference is the contrast."""
+    options = range(len(names))
+    changes = [(index, value) for index in options for value in values[index] if value != base[index]]
+    for index, value in changes:
+        cells = [cell for cell in figures if cell[index] == value]
+        yield f"{names[index]} {base[index]} → {value}", (
+            _cell_mean(figures, cells), _cell_mean(figures, [_replace(cell, {index: base[index]}) for cell in cells]),
+        )  # fmt: skip
+    for (index, value), (second_index, second) in itertools.combinations(changes, 2):
+        if index == second_index:
+            continue
+        both = [cell for cell in figures if cell[index] == value and cell[second_index] == second]
+        neither = [_replace(cell, {index: base[index], second_index: base[second_index]}) for cell in both]
+        index_alone = [_replace(cell, {second_index: base[second_index]}) for cell in both]
+        second_alone = [_replace(cell, {index: base[index]}) for cell in both]
+        together = [a + b for a, b in zip(_cell_mean(figures, both), _cell_mean(figures, neither), strict=True)]
+        alone = [
+            a + b for a, b in zip(_cell_mean(figures, index_alone), _cell_mean(figures, second_alone), strict=True)
+        ]
+        yield f"{names[index]} {value} × {names[second_index]} {second}", (together, alone)
+
+
+def _replace(cell: Combination, changes: Mapping[int, str]) -> Combination:
+    return tuple(changes.get(index, value) for index, value in enumerate(cell))
+
+
+def _cell_mean(figures: Mapping[Combination, list[float]], cells: Sequence[Combination]) -> list[float]:
+    """The mean over cells, by seed."""
+    return [math.fsum(column) / len(cells) for column in zip(*(figures[cell] for cell in cells), strict=True)]

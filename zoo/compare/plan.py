@@ -7,15 +7,19 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, cast
 
+from zoo.command_line import ParsedOptions
 from zoo.compare import run_records, variants
+from zoo.compare.commands import DECIDED_BY_COMPARISON
 from zoo.compare.execute import FitJob
 from zoo.compare.fairness import describe_code_change
-from zoo.compare.run_records import number
-from zoo.compare.variant_names import short_names
+from zoo.compare.run_records import number, short_names
 from zoo.compare.variants import Factor, Variant
+from zoo.config import fit_options, run_config, yaml_source
+from zoo.config.passive_settings import CALLBACKS, is_passive
 from zoo.errors import UsageError
+from zoo.inference.find_run import CONFIG
 from zoo.io.locks import Lock
 from zoo.logging import run_state
 
@@ -84,22 +88,6 @@ class Point:
         return self.root / self.recipe / self.variant / f"s{seed}"
 
 
-class Fits(Protocol):
-    """The command `zoo fit` without training: it only resolves configurations."""
-
-    def point(self, words: Sequence[str]) -> Point:
-        """The configuration of a recipe and options. Raises UsageError as `zoo fit` does."""
-
-    def task_options(self, words: Sequence[str]) -> frozenset[str]:
-        """The options of the task that a command chooses. Raises UsageError where it chooses none."""
-
-    def changes(self, point: Point, folder: Path) -> list[str]:
-        """The differences from the configuration of an existing run, such as `model.lr was 0.1 and is 0.2`."""
-
-    def code(self, point: Point) -> Mapping[str, Any]:
-        """The code that a run would have now, by top-level module."""
-
-
 @dataclass(frozen=True)
 class Arm:
     """A variant of the comparison with its arguments for `zoo fit`, its configuration, and what was solved for it."""
@@ -120,7 +108,7 @@ class Arm:
         words = (*self.words, f"--seed={seed}", f"--runs={self.point.root}")
         return FitJob(f"{label or self.name} s{seed}", self.point.folder(seed), words)
 
-    def with_options(self, fits: Fits, *words: str, note: str = "") -> Arm:
+    def with_options(self, fits: ZooFit, *words: str, note: str = "") -> Arm:
         """A copy with more options, and a note about them. Raises UsageError as `zoo fit` does."""
         if not words:
             return replace(self, notes=(*self.notes, note) if note else self.notes)
@@ -137,7 +125,7 @@ class InvalidVariant:
 
 
 def build_arms(
-    comparison: Comparison, fits: Fits, check: Callable[[Mapping[str, Any]], None]
+    comparison: Comparison, fits: ZooFit, check: Callable[[Mapping[str, Any]], None]
 ) -> tuple[list[Arm], list[InvalidVariant]]:
     """Every variant once, the baseline first, and separately the variants whose parts cannot be combined.
 
@@ -201,7 +189,7 @@ def list_jobs(arms: Sequence[Arm], seeds: Sequence[int]) -> list[FitJob]:
     return [arm.job(seed, labels[arm.name]) for seed in seeds for arm in arms]
 
 
-def verify_runs(arms: Sequence[Arm], seeds: Sequence[int], fits: Fits) -> None:
+def verify_runs(arms: Sequence[Arm], seeds: Sequence[int], fits: ZooFit) -> None:
     """Raise UsageError for an existing run that has another configuration, no run record, or other code than new runs.
 
     Where all runs have ended no new one is pooled with them; reading them compares their code with each other's.
@@ -290,3 +278,85 @@ def estimate_seconds(steps: Sequence[Step], length: Mapping[str, int | None], ro
         count, pace = length.get(name), statistics.median(paces[name]) if name in paces else usual
         total += STARTUP_SECONDS + (pace * count if count else statistics.median(whole))
     return total
+
+
+def fit_words(options: ParsedOptions) -> list[str]:
+    """The options of `zoo fit` for every run of a comparison, one word each.
+
+    Raises UsageError for an option of one run, which a comparison decides itself.
+    """
+    keys = [*options.values, *(key for key, _, _ in options.settings)]
+    for name, instead in DECIDED_BY_COMPARISON.items():
+        if name.replace("-", "_") in keys:
+            raise UsageError(f"--{name} is for one run; here it is {instead}. See: zoo compare --help")
+    words = [f"--config={path}" for path in options.get("config")]
+    words += [f"--allow-import={module}" for module in options.get("allow_import")]
+    words += ["--trust"] if options.get("trust") else []
+    words += [f"--{key}" if value is True else f"--{key}={value}" for key, value, _ in options.settings]
+    return words + (["--debug"] if options.get("debug") else [])
+
+
+def draft_command(words: Sequence[str]) -> tuple[fit_options.FitOptions, run_config.Draft]:
+    """A command of `zoo fit` as far as it needs no torch. Raises UsageError for names of parts that do not exist."""
+    command = fit_options.parse("fit", list(words))
+    return command, run_config.read_draft(command)
+
+
+class ZooFit:
+    """Plans runs as `zoo fit` does, without running them; imports torch once."""
+
+    def __init__(self, runs: str) -> None:
+        self.runs, self.schema = runs, run_config.schema()
+        self._plans: dict[str, run_config.Plan] = {}
+
+    def point(self, words: Sequence[str]) -> Point:
+        """The configuration of a recipe and options. Raises UsageError as `zoo fit` does."""
+        config_plan = run_config.make_plan(*draft_command([*words, f"--runs={self.runs}"]), self.schema)
+        self._plans[config_plan.run.title] = config_plan
+        notes = tuple(config_plan.resolved.notes)
+        return Point(Path(self.runs), config_plan.run.recipe, config_plan.run.variant, config_plan.config, notes)
+
+    def task_options(self, words: Sequence[str]) -> frozenset[str]:
+        """The options of the task that a command chooses. Raises UsageError where it chooses none."""
+        return run_config.task_options(*draft_command([*words, f"--runs={self.runs}"]), self.schema)
+
+    def changes(self, point: Point, home: Path) -> list[str]:
+        """In what the configuration differs from that of a run that exists already, passive settings aside.
+
+        An option that the run lacks is new in a later zoo, and counts only if the recipe or the command line sets it.
+        """
+        path, config_plan = home / CONFIG, self._plans[f"{point.recipe}/{point.variant}"]
+        try:
+            old = run_config.flatten(self._config_of(path)) if path.is_file() else {}
+        except UsageError:
+            old = {}  # cut short by a kill, before anything was trained
+        if not old:
+            return []
+        new = run_config.flatten(run_config.as_yaml(config_plan.config)) | {CALLBACKS: None}
+        new |= run_config.identity_config(config_plan)
+        now = run_state.read_record(home).get("config") or new  # a run that was killed before its first record
+        old |= {name: now.get(name) for name in (CALLBACKS, "on_nonfinite")}
+        old = {key: value for key, value in old.items() if not key.startswith(f"{CALLBACKS}.")}
+        new = {key: value for key, value in new.items() if not key.startswith(f"{CALLBACKS}.")}
+        blanks = {f"model.{name}" for name in config_plan.resolved.classes["model"].data_sizes}
+        always = {*old, CALLBACKS}
+        keys = [key for key in dict.fromkeys([*old, *new]) if key in always or key in config_plan.resolved.origins]
+        return [
+            f"{key} was {old.get(key)} and is {new.get(key)}"
+            for key in keys
+            if key.startswith(("model", "data", "trainer", "tune", "compile", "on_nonfinite"))
+            and not (is_passive(key, old.get(key)) and is_passive(key, new.get(key)))
+            and (old.get(key) or None) != (new.get(key) or None)
+            and not (key in blanks and new.get(key) is None)  # the data filled it in
+        ]
+
+    def code(self, point: Point) -> dict[str, Any]:
+        """The code that a run of this configuration would have now."""
+        from zoo.logging.code_identity import code_identity
+
+        return code_identity(point.config)
+
+    @staticmethod
+    def _config_of(path: Path) -> dict[str, Any]:
+        """The configuration of an earlier run."""
+        return cast(dict[str, Any], yaml_source.read_yaml(path).as_data())

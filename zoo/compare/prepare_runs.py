@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 from zoo.compare import attribute, length_probe, matched_sizes, plan, tuning_runs, variants
 from zoo.compare.attribute import OptionDifference
-from zoo.compare.plan import Arm, Comparison, Fits, InvalidVariant
+from zoo.compare.plan import Arm, Comparison, InvalidVariant, ZooFit
 from zoo.compare.tuning_runs import Execute
 from zoo.errors import UsageError
 from zoo.registry import suggest
 
+if TYPE_CHECKING:
+    from zoo.training.config_meter import ConfigMeter
+
 MIN_VARIANTS = 2
-
-
-class Meter(matched_sizes.Costs, Protocol):
-    """Measurements of a configuration without training it."""
-
-    def check(self, config: Mapping[str, Any]) -> None:
-        """Raise UsageError if its parts cannot be combined."""
-
-    def goals(self, config: Mapping[str, Any]) -> tuple[str, Mapping[str, str]]:
-        """What the metrics of its task judge, and the direction of each."""
+TEST_SPLIT_HINTS = {
+    "test_fraction": "Hold out a part of its text: --data.test_fraction 0.05",
+    "test_path": "Name the files of one: --data.test_path FILE",
+}
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ def check_comparison(comparison: Comparison) -> list[tuple[str, ...]]:
     return [(comparison.recipe, *comparison.options, *(choice.word for choice in variant)) for variant in combinations]
 
 
-def decisive_metric(arms: Sequence[Arm], goal: str | None, meter: Meter) -> str | None:
+def decisive_metric(arms: Sequence[Arm], goal: str | None, meter: ConfigMeter) -> str | None:
     """``goal``, or else the first metric that all tasks have where there are several tasks.
 
     Raises UsageError where they have none in common, or not the one that is asked for.
@@ -94,7 +93,7 @@ def needs_runs(comparison: Comparison) -> bool:
     return bool(comparison.tune) or (comparison.budget or "").startswith("time")
 
 
-def draft_runs(comparison: Comparison, fits: Fits, meter: Meter) -> PreparedRuns:
+def draft_runs(comparison: Comparison, fits: ZooFit, meter: ConfigMeter) -> PreparedRuns:
     """Build every variant, match its size, and set its budget, as far as no run is needed for it.
 
     Raises UsageError if fewer than two variants remain.
@@ -107,7 +106,7 @@ def draft_runs(comparison: Comparison, fits: Fits, meter: Meter) -> PreparedRuns
         raise UsageError(f"there is one variant, {arms[0].name}, and nothing to compare it with.{why}")
     goal = decisive_metric(arms, comparison.goal, meter)
     if comparison.probe:
-        length_probe.check_config(arms[0].point.config)
+        length_probe.check_config(arms[0].point.config, meter.task_class(arms[0].point.config))
     if comparison.match:
         arms = matched_sizes.match_size(arms, cast(matched_sizes.SizeKind, comparison.match), fits, meter)
     if comparison.budget and matched_sizes.parse_budget(comparison.budget)[0] != "time":
@@ -115,7 +114,7 @@ def draft_runs(comparison: Comparison, fits: Fits, meter: Meter) -> PreparedRuns
     return PreparedRuns(tuple(arms), tuple(invalid), _settings(arms, {}), goal)
 
 
-def _draft_hybrids(comparison: Comparison, fits: Fits, meter: Meter) -> PreparedRuns:
+def _draft_hybrids(comparison: Comparison, fits: ZooFit, meter: ConfigMeter) -> PreparedRuns:
     """The hybrids of two recipes, the first recipe first."""
     from zoo.training.setup import display_value
 
@@ -127,7 +126,7 @@ def _draft_hybrids(comparison: Comparison, fits: Fits, meter: Meter) -> Prepared
 
 
 def complete_runs(
-    comparison: Comparison, draft: PreparedRuns, fits: Fits, meter: Meter, execute: Execute
+    comparison: Comparison, draft: PreparedRuns, fits: ZooFit, meter: ConfigMeter, execute: Execute
 ) -> PreparedRuns:
     """The same with budgets of time and tuned options; ``execute`` does the runs that these need."""
     arms: list[Arm] = list(draft.arms)
@@ -149,3 +148,58 @@ def _settings(arms: Sequence[Arm], tuned: Mapping[str, str]) -> dict[str, str]:
     """By variant, sentences about what was solved or tuned for it."""
     settings = {arm.name: "; ".join(filter(None, (arm.solved, tuned.get(arm.name)))) for arm in arms}
     return {name: sentence for name, sentence in settings.items() if sentence}
+
+
+def most_validations(trainer: Mapping[str, Any], batches: Callable[[], int | None] = lambda: None) -> int | None:
+    """The largest number of validations of a run with these options of the trainer; None where nothing tells.
+
+    A run validates after every ``val_check_interval`` batches, or shares of an epoch, and once more at its end.
+    ``batches`` counts the batches of an epoch; it is called where epochs decide.
+    """
+    interval, steps, epochs = (trainer.get(name) for name in ("val_check_interval", "max_steps", "max_epochs"))
+    counts = []
+    every = interval if isinstance(interval, int) and not isinstance(interval, bool) else 0
+    if every and isinstance(steps, int) and steps > 0:
+        counts.append(math.ceil(steps * int(trainer.get("accumulate_grad_batches") or 1) / every))
+    if isinstance(epochs, int) and epochs > 0:
+        if isinstance(interval, float) and 0 < interval <= 1:
+            counts.append(math.floor(1 / interval) * epochs + 1)
+        elif every and not counts and (count := batches()):
+            counts.append(math.ceil(count * epochs / every) + 1)
+    return min(counts, default=None)
+
+
+def check_validations(
+    at: str | None, variants: Iterable[tuple[str, Mapping[str, Any]]],
+    batches: Callable[[Mapping[str, Any]], int | None] = lambda config: None,
+) -> None:  # fmt: skip
+    """Raise UsageError where ``at`` is the mean of more validations than runs of a variant will have.
+
+    ``variants`` are names and configurations; ``batches`` counts the batches of an epoch of a configuration.
+    """
+    count = (at or "").partition(":")[2]
+    if not count:
+        return
+    for name, config in variants:
+        trainer = config["trainer"]
+        most = most_validations(trainer, partial(batches, config))
+        if most is not None and most < int(count):
+            raise UsageError(
+                f"--at {at}: runs of {name} will have {most} validation{'s' * (most != 1)}, one every "
+                f"{trainer['val_check_interval']} batches.\n"
+                "Validate more often (--trainer.val_check_interval), or take fewer."
+            )
+
+
+def check_test_split(arms: Sequence[Arm], meter: ConfigMeter) -> None:
+    """Raise UsageError for data whose test split is the validation split, of which the best was perhaps chosen."""
+    for arm in arms:
+        splits = meter.data(arm.point.config).datasets
+        if splits.get("test") is None or splits.get("test") is splits.get("val"):
+            data = arm.point.config["data"]
+            options = data.get("init_args") or {}
+            hint = next((hint for option, hint in TEST_SPLIT_HINTS.items() if option in options), "Take --at last.")
+            raise UsageError(
+                f"--at test: {str(data['class_path']).rpartition('.')[2]} has no test split besides its validation "
+                f"split. {hint}"
+            )

@@ -18,21 +18,26 @@ from zoo.cli.tables import is_terminal
 from zoo.command_line import ParsedOptions
 from zoo.compare import (
     comparison_folder,
-    device_shares,
     error_budget,
-    figures_on_test_split,
     journal,
     plan,
     prepare_runs,
     run_records,
     scale_runs,
 )  # fmt: skip
-from zoo.compare.execute import FitJob, RunOptions, execute, exit_code, threads_per_run
+from zoo.compare.execute import (
+    FitJob,
+    RunOptions,
+    device_shares,
+    execute,
+    exit_code,
+    measure_test_figures,
+    threads_per_run,
+)
 from zoo.compare.looks import load_looks
 from zoo.compare.number_format import format_duration
 from zoo.compare.plan import Arm, Comparison, Step
-from zoo.compare.prepare_runs import PreparedRuns
-from zoo.compare.validation_counts import check_validations
+from zoo.compare.prepare_runs import PreparedRuns, check_validations
 from zoo.errors import StorageError, UsageError, ZooError
 from zoo.logging import run_state
 from zoo.registry import suggest
@@ -77,7 +82,7 @@ class PendingError(Exception):
 class Runner:
     """Runs variants with the number of jobs and the shard of a command line; runs nothing in a dry run."""
 
-    def __init__(self, options: ParsedOptions, fits: plan.Fits) -> None:
+    def __init__(self, options: ParsedOptions, fits: plan.ZooFit) -> None:
         self.options, self.fits = options, fits
         self.goal: str | None = None
         self.at = run_records.DECISIVE
@@ -94,7 +99,7 @@ class Runner:
             return
         shard = self.options.get("shard")
         own_jobs = list(jobs) if whole else plan.take_shard(jobs, shard)
-        devices = device_shares.device_shares(arms[0].point.config["trainer"], self.options.get("jobs"))
+        devices = device_shares(arms[0].point.config["trainer"], self.options.get("jobs"))
         self.failed |= execute(own_jobs, replace(self.run_options(wait=whole or shard is None), devices=devices))
 
     def jobs(self, arms: Sequence[Arm], seeds: Sequence[int]) -> list[FitJob]:
@@ -118,15 +123,15 @@ class Runner:
 def open_comparison(options: ParsedOptions, command_lines: Sequence[Sequence[str]]) -> tuple[Any, Any]:
     """A planner of runs and a meter of costs; checks each of ``command_lines``, then imports torch."""
     from zoo.cli import doctor, warning_filters
-    from zoo.compare import fit_commands
+    from zoo.compare import plan
 
     for words in command_lines:
-        fit_commands.draft(words)
+        plan.draft_command(words)
     doctor.check_torch()
     warning_filters.filter_warnings(options.get("debug"))
-    from zoo.compare.measure_model import ConfigMeter
+    from zoo.training.config_meter import ConfigMeter
 
-    return fit_commands.ZooFit(options.get("runs")), ConfigMeter(allowed_imports(options))
+    return plan.ZooFit(options.get("runs")), ConfigMeter(allowed_imports(options))
 
 
 def allowed_imports(options: ParsedOptions) -> tuple[str, ...]:
@@ -191,7 +196,7 @@ def run_comparisons(options: ParsedOptions, comparisons: Sequence[Comparison]) -
     return result, exit_code(runner.failed.values())
 
 
-def draft_stages(comparison: Comparison, fits: plan.Fits, meter: Any) -> list[Stage]:
+def draft_stages(comparison: Comparison, fits: plan.ZooFit, meter: Any) -> list[Stage]:
     """The variants at every size, the largest size last, as far as no run is needed. Raises UsageError."""
     if not comparison.scale:
         return [Stage(comparison, prepare_runs.draft_runs(comparison, fits, meter))]
@@ -222,8 +227,8 @@ def check_plan(comparison: Comparison, stages: Sequence[Stage], meter: Any, runn
         check_goal(meter, arms[0], goal)
         check_validations(comparison.at, [(arm.name, arm.point.config) for arm in arms], meter.batches_per_epoch)
         if comparison.at == "test":
-            figures_on_test_split.check_test_split(arms, meter)
-        device_shares.device_shares(arms[0].point.config["trainer"], options.get("jobs"))
+            prepare_runs.check_test_split(arms, meter)
+        device_shares(arms[0].point.config["trainer"], options.get("jobs"))
         if not prepare_runs.needs_runs(stage.request):
             runner.jobs(arms, comparison.seeds)
     last = stages[-1].ready.arms
@@ -287,9 +292,7 @@ def _run_stages(comparison: Comparison, stages: list[Stage], meter: Any, runner:
     if has_runs_left(jobs, runner):
         return None
     if comparison.at == "test":
-        figures_on_test_split.measure_test_figures(
-            [job.folder for job in jobs], options.get("allow_import"), runner.print_progress
-        )
+        measure_test_figures([job.folder for job in jobs], options.get("allow_import"), runner.print_progress)
     return FinishedRuns(comparison, tuple(stages), record, place)
 
 

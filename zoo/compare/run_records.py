@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from zoo.compare.variant_names import pieces
 from zoo.errors import UsageError
 from zoo.io import atomic_files, limits
 from zoo.io.content_digests import KEY, content_digest
@@ -296,7 +295,7 @@ def group_by_variant(ledgers: Iterable[RunRecord]) -> dict[str, dict[int, RunRec
     groups: dict[str, dict[int, RunRecord]] = {}
     spellings: dict[tuple[str, ...], str] = {}  # the order of the pieces in a folder's name means nothing
     for ledger in readable:
-        variant = spellings.setdefault((ledger.recipe, *sorted(pieces(ledger.variant))), ledger.variant)
+        variant = spellings.setdefault((ledger.recipe, *sorted(name_pieces(ledger.variant))), ledger.variant)
         seeds = groups.setdefault(f"{ledger.recipe}/{variant}" if several else variant, {})
         twin = seeds.get(ledger.seed)
         if twin is None or (_has_ended(ledger) and not _has_ended(twin)):
@@ -318,3 +317,53 @@ def duplicate_runs(ledgers: Iterable[RunRecord]) -> list[RunRecord]:
 def _natural(path: Path) -> list[object]:
     """A sorting key that puts s2 before s10."""
     return [[int(piece) if piece.isdigit() else 0, piece] for piece in re.split(r"(\d+)", str(path))]
+
+
+DEFAULT = "default"
+
+
+def name_pieces(variant: str) -> list[str]:
+    """The options in which a variant differs from its recipe, as its folder's name has them; their order varies."""
+    last = variant.rpartition("/")[2]
+    return [] if last == DEFAULT else last.split(",")
+
+
+def short_names(variants: Iterable[str]) -> dict[str, str]:
+    """Names without the options that all variants share, such as a number of steps; "default" where none is left.
+
+    A single variant keeps its name, which would otherwise be that of another.
+    """
+    names = list(variants)
+    if len(names) == 1:
+        return {names[0]: names[0]}
+    shared = set.intersection(*(set(name_pieces(name)) for name in names)) if names else set()
+    short = {}
+    for name in names:
+        recipe, slash, _ = name.rpartition("/")
+        short[name] = recipe + slash + (",".join(p for p in name_pieces(name) if p not in shared) or DEFAULT)
+    return short if len(set(short.values())) == len(names) else {name: name for name in names}
+
+
+def closest_to_recipe(variants: Iterable[str]) -> str:
+    """The variant that differs least from its recipe, the first of equals."""
+    return min(variants, key=lambda name: len(name_pieces(name)))
+
+
+def match_variant(text: str, choices: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """The variants that ``text`` may mean: by name, or by what they choose, `position=rope` or `rope`.
+
+    ``choices`` holds the options of each variant by its name.
+    """
+    exact = [name for name in choices if text in (name, name.rpartition("/")[2], name.partition("/")[0])]
+    exact = exact or [name for name, short in short_names(choices).items() if text == short]
+    exact = exact or [name for name in choices if sorted(name_pieces(text)) == sorted(name_pieces(name))]
+    if exact:
+        return exact
+    words = [word.strip().casefold() for word in text.split(",") if word.strip()]
+    return [name for name, choice in choices.items() if words and all(_chooses(word, name, choice) for word in words)]
+
+
+def _chooses(word: str, name: str, choice: Mapping[str, str]) -> bool:
+    values = {f"{key.rpartition('.')[2]}={value}" for key, value in choice.items()}
+    values |= {f"{key}={value}" for key, value in choice.items()} | set(choice.values()) | set(name_pieces(name))
+    return word in {value.casefold() for value in values}

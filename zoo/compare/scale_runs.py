@@ -7,16 +7,19 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zoo.compare import matched_sizes, variants
 from zoo.compare.comparison_folder import Record, read_ledgers
-from zoo.compare.plan import Arm, Comparison, Fits, InvalidVariant, Point
+from zoo.compare.plan import Arm, Comparison, InvalidVariant, Point, ZooFit
 from zoo.compare.prepare_runs import PreparedRuns, check_comparison
 from zoo.compare.scale_result import LEAST_RATIO, LEAST_SIZES, ScaleResult, SizeAnswer, scale_result
 from zoo.compare.tuning_runs import TuningCost, total_cost
 from zoo.compare.verdict import answer
 from zoo.errors import UsageError
+
+if TYPE_CHECKING:
+    from zoo.training.config_meter import ConfigMeter
 
 EQUAL_FLOPS = "flops"  # --budget without an amount: what the baseline of a size takes
 
@@ -97,7 +100,7 @@ def check_request(comparison: Comparison) -> list[tuple[str, ...]]:
     ]  # fmt: skip
 
 
-def comparison_at(comparison: Comparison, size: Size, fits: Fits, costs: matched_sizes.Costs) -> Comparison:
+def comparison_at(comparison: Comparison, size: Size, fits: ZooFit, costs: ConfigMeter) -> Comparison:
     """The comparison at one size. Raises UsageError as `zoo fit` does."""
     words, budget = (*comparison.options, *size.words), comparison.budget
     base = variants.parse_baseline(comparison.base, comparison.vary) if comparison.base else ()
@@ -172,7 +175,7 @@ def align_variants(prepared: Sequence[PreparedRuns]) -> list[PreparedRuns]:
     ]
 
 
-def training_compute(arm: Arm, costs: matched_sizes.Costs) -> float:
+def training_compute(arm: Arm, costs: ConfigMeter) -> float:
     """Training FLOPs of a run, up to the tokens of a step, which all sizes share unless the data vary."""
     steps = arm.point.config["trainer"].get("max_steps")
     flops = matched_sizes.BACKWARD * costs.cost(arm.point.config).flops

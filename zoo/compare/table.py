@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 from zoo import console
-from zoo.compare import learning_rates, prose, scale_table
+from zoo.compare import prose, scale_table
 from zoo.compare.number_format import (
     NONE,
     format_duration,
@@ -137,7 +137,7 @@ def as_json(answer: Answer) -> str:
             "figures": row.figures,
             "unfinished": row.unfinished,
             "left_out": row.unpaired,
-            "rate_of_baseline": learning_rates.has_rate_of_baseline(answer, row),
+            "rate_of_baseline": prose.has_rate_of_baseline(answer, row),
         }
         | {"failures": row.failures, "outcome": asdict(row.outcome) | {"p": row.outcome.p} if row.outcome else None}
         | {"others": {goal: {"mean": mean, "sd": sd} for goal, (mean, sd) in (row.others or {}).items()}}

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo.compare import comparison_folder
-from zoo.compare.variant_names import short_names
+from zoo.compare.run_records import short_names
 from zoo.compare.verdict import Answer, answer
 from zoo.config.run_folder import slug
 from zoo.console import printable

@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zoo.compare import matched_sizes, run_records
 from zoo.compare.number_format import format_duration, join_words
-from zoo.compare.plan import Arm, Fits
+from zoo.compare.plan import Arm, ZooFit
 from zoo.compare.run_records import DECISIVE, RunRecord, number
 from zoo.compare.variants import MOST_SEEDS, Choice, Factor, parse_factor
 from zoo.errors import UsageError, ZooError
 from zoo.logging import run_state
+
+if TYPE_CHECKING:
+    from zoo.training.config_meter import ConfigMeter
 
 PROBE = ("--trainer.max_steps=100", "--trainer.log_every_n_steps=10", "--trainer.limit_val_batches=1")
 Execute = Callable[[Sequence[Arm], Sequence[int]], object]  # runs variants with seeds
@@ -39,7 +42,7 @@ def sweep_rates(text: str, varied: Sequence[Factor]) -> Factor:
     return factor
 
 
-def trials(arm: Arm, sweep: Factor, fits: Fits) -> list[tuple[Choice, Arm]]:
+def trials(arm: Arm, sweep: Factor, fits: ZooFit) -> list[tuple[Choice, Arm]]:
     """A variant with each value of the sweep."""
     return [(choice, arm.with_options(fits, choice.word)) for choice in sweep.choices()]
 
@@ -111,7 +114,7 @@ def total_cost(tuning: Mapping[str, Any]) -> TuningCost | None:
 
 
 def tune_variants(
-    arms: Sequence[Arm], sweep: Factor, seeds: Sequence[int], fits: Fits, execute: Execute,
+    arms: Sequence[Arm], sweep: Factor, seeds: Sequence[int], fits: ZooFit, execute: Execute,
     goal: str | None = None, at: str = DECISIVE,
 ) -> tuple[list[Arm], Tuning]:  # fmt: skip
     """Every variant, the baseline too, with the value whose mean validation figure over ``seeds`` was best.
@@ -182,7 +185,7 @@ def _sum(values: Iterable[float]) -> float:
 
 
 def steps_within_time(
-    arms: Sequence[Arm], limit: float, seed: int, fits: Fits, costs: matched_sizes.Costs, execute: Execute
+    arms: Sequence[Arm], limit: float, seed: int, fits: ZooFit, costs: ConfigMeter, execute: Execute
 ) -> list[Arm]:
     """Every variant with the number of steps that it trains in ``limit`` seconds without validation.
 

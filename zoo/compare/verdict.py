@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from zoo.compare.factorial import Effect, grid_contrasts
 from zoo.compare.fairness import (
     Flag,
     all_options,
@@ -26,19 +25,29 @@ from zoo.compare.outcomes import (
     judge_outcomes,
     other_failures,
 )  # fmt: skip
-from zoo.compare.paired_tests import NOT_TESTED, T_TEST, PairedTestPlan, Sample, compare_samples, judge_all
+from zoo.compare.paired_tests import (
+    NOT_TESTED,
+    T_TEST,
+    Effect,
+    PairedTestPlan,
+    Sample,
+    compare_samples,
+    grid_contrasts,
+    judge_all,
+)
 from zoo.compare.run_records import (
     DECISIVE,
     UNMEASURED,
     RunRecord,
     chosen_alike,
     group_by_variant,
+    match_variant,
     number,
     parse_moment,
     shared_goals,
+    short_names,
 )
 from zoo.compare.statistics import Paired, Verdict, mean_and_deviation
-from zoo.compare.variant_names import match_variant, short_names
 from zoo.errors import UsageError
 from zoo.logging.cost_measures import MEASURES
 from zoo.registry import suggest
