@@ -124,7 +124,7 @@ MUTANTS = [
             "result = -np.asarray(variant",
             "compare/test_statistics.py",
         ),
-        ("compare/fairness.py", 'if ~ > TOLERANCE["~"]:', 'if ~ > 3 * TOLERANCE["~"]:', "compare/test_fairness.py"),
+        ("compare/fairness.py", '= spread > TOLERANCE["~"]', '= spread > 3 * TOLERANCE["~"]', "compare/test_fairness.py"),
         ("compare/fairness.py", "2 * TOLERANCE", "0 * TOLERANCE", "compare/test_fairness.py"),
         ("compare/matched_sizes.py", "at(high) < target", "at(high) > target", "compare/test_matched_sizes.py"),
         ("compare/number_format.py", "if seconds < 10:", "if seconds < 1:", "compare/test_table.py"),
@@ -148,7 +148,7 @@ MUTANTS = [
             "compare/test_run_records.py",
         ),
         ("compare/variants.py", "count > MANY", "count >= 10 * MANY", "compare/test_variants.py compare/test_plan.py"),
-        ("compare/variant_names.py", "if p not in shared", "if p in shared", "compare/test_variant_names.py"),
+        ("compare/run_records.py", "if p not in shared", "if p in shared", "compare/test_variant_names.py"),
         (
             "compare/verdict.py",
             'if direction == "min" else -',

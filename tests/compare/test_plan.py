@@ -115,9 +115,7 @@ def test_what_cannot_be_built_is_left_out_by_name_but_never_the_baseline(fits):
     costs.refuses = [("position", "alibi")]
     design = prepare(request("model.position=alibi,t5"), fits, costs, never)
     assert names(design) == ["default", "position=t5"]
-    assert [(one.name, one.sentence) for one in design.invalid] == [
-        ("position=alibi", "position alibi cannot be built.")
-    ]
+    assert list(design.invalid.items()) == [("position=alibi", "position alibi cannot be built.")]
     with pytest.raises(UsageError, match="the baseline, position=alibi: position alibi cannot be built"):
         prepare(request("model.position=alibi,t5", base="position=alibi"), fits, costs, never)
     with pytest.raises(
@@ -276,7 +274,7 @@ def test_states(tmp_path):
     )
     lock = Lock(run_state.path_beside(several[2].folder, ".lock"))
     lock.acquire()
-    assert [step.state for step in plan.list_steps(several)] == ["finished", "continue", "running", "missing"]
+    assert list(plan.job_states(several).values()) == ["finished", "continue", "running", "missing"]
     lock.release()
 
 
@@ -299,16 +297,16 @@ def test_a_run_of_another_configuration_is_not_taken_for_this_one(fits):
 def test_an_estimate_comes_from_finished_runs(fits):
     design = prepare(request(), fits, Costs(), never)
     length = {"default": 100, "position=alibi": 200}
-    steps = plan.list_steps(plan.list_jobs(design.arms, (1, 2)))
+    steps = plan.unfinished_jobs(plan.list_jobs(design.arms, (1, 2)))
     root = fits.root / "toy"
     assert plan.estimate_seconds(steps, length, root) is None
     finish(design.arms[0].point.folder(1), steps=50, cost={"seconds": 5.0})
-    steps = plan.list_steps(plan.list_jobs(design.arms, (1, 2)))
+    steps = plan.unfinished_jobs(plan.list_jobs(design.arms, (1, 2)))
     assert plan.estimate_seconds(steps, length, root) == pytest.approx(
         3 * plan.STARTUP_SECONDS + 0.1 * (100 + 200 + 200)
     )
     assert plan.estimate_seconds(steps, dict.fromkeys(length), root) == pytest.approx(3 * (plan.STARTUP_SECONDS + 5.0))
-    assert plan.estimate_seconds(steps[:1], length, root) == 0.0
+    assert plan.estimate_seconds([], length, root) == 0.0
 
 
 def test_a_comparison_is_kept_by_paths_that_may_move_together(tmp_path):

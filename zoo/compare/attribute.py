@@ -287,10 +287,10 @@ def shares_text(shares: Sequence[Share], goal: str) -> str:
 
 def shares_chart(shares: Sequence[Share], answer: Answer) -> ReportChart:
     """The shares as bars."""
-    from zoo.compare.charts import Bar, draw_bars
+    from zoo.compare.charts import IntervalRow, draw_bars
 
     pairs = [(share.difference, share.shapley or share.alone) for share in shares]
-    rows = [Bar(str(difference), pair.mean, pair.low, pair.high) for difference, pair in pairs]
+    rows = [IntervalRow(str(difference), pair.mean, pair.low, pair.high) for difference, pair in pairs]
     kind = "Shapley's shares" if shares[0].shapley else "Effects on the first recipe"
     failing = is_of_failures(shares)
     figure = "the share of runs that failed" if failing else answer.goal

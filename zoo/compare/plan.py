@@ -116,25 +116,17 @@ class Arm:
         return replace(self, words=every, point=fits.point(every), notes=(*self.notes, note) if note else self.notes)
 
 
-@dataclass(frozen=True)
-class InvalidVariant:
-    """A variant that cannot be built, with the model's error message."""
-
-    name: str
-    sentence: str
-
-
 def build_arms(
     comparison: Comparison, fits: ZooFit, check: Callable[[Mapping[str, Any]], None]
-) -> tuple[list[Arm], list[InvalidVariant]]:
-    """Every variant once, the baseline first, and separately the variants whose parts cannot be combined.
+) -> tuple[list[Arm], dict[str, str]]:
+    """Every variant once, the baseline first, and the model's error message of those whose parts cannot be combined.
 
     Raises UsageError for an option that does not exist, for two variants with one name, and if the baseline itself
     cannot be built.
     """
     base = variants.parse_baseline(comparison.base, comparison.vary) if comparison.base else ()
     by_name: dict[str, Arm] = {}
-    invalid: list[InvalidVariant] = []
+    invalid: dict[str, str] = {}
     commands = [
         (variant, (comparison.recipe, *comparison.options, *(choice.word for choice in variant)))
         for variant in variants.design_variants(comparison.vary, base, comparison.design)
@@ -158,14 +150,14 @@ def build_arms(
         if namesake is not None:
             by_name[arm.name] = replace(namesake, notes=(*namesake.notes, *arm.notes))
             continue
-        if arm.name in [variant_without_model.name for variant_without_model in invalid]:
+        if arm.name in invalid:
             continue
         try:
             check(arm.point.config)
         except UsageError as error:
             if not by_name:
                 raise type(error)(f"the baseline, {variants.variant_text(variant)}: {error}") from error
-            invalid.append(InvalidVariant(arm.name, str(error).splitlines()[0]))
+            invalid[arm.name] = str(error).splitlines()[0]
             continue
         by_name[arm.name] = arm
     return list(by_name.values()), invalid
@@ -234,28 +226,24 @@ def take_shard(jobs: Sequence[FitJob], shard: str | None) -> list[FitJob]:
     return [job for job in jobs if job.folder.name in own]
 
 
-@dataclass(frozen=True)
-class Step:
-    """A run and its state: finished, running, continue or missing."""
-
-    job: FitJob
-    state: str
-
-
-def list_steps(jobs: Sequence[FitJob]) -> list[Step]:
+def job_states(jobs: Sequence[FitJob]) -> dict[FitJob, str]:
     """The state of every run: finished, running (its lock is held), continue (from a checkpoint), or missing."""
-    result = []
+    result = {}
     for job in jobs:
         at = run_state.read_state(job.folder)
+        result[job] = {"started": "missing", "diverged": "finished"}.get(at, at)
         if at not in run_state.END_STATES and Lock(run_state.path_beside(job.folder, ".lock")).holder() is not None:
-            result.append(Step(job, "running"))
-        else:
-            result.append(Step(job, {"started": "missing", "diverged": "finished"}.get(at, at)))
+            result[job] = "running"
     return result
 
 
-def estimate_seconds(steps: Sequence[Step], length: Mapping[str, int | None], root: Path) -> float | None:
-    """Estimated seconds for the unfinished runs, one after another, from the finished runs below ``root``.
+def unfinished_jobs(jobs: Sequence[FitJob]) -> list[FitJob]:
+    """The runs that have not ended."""
+    return [job for job, state in job_states(jobs).items() if state != "finished"]
+
+
+def estimate_seconds(unfinished: Sequence[FitJob], length: Mapping[str, int | None], root: Path) -> float | None:
+    """Estimated seconds for unfinished runs, one after another, from the finished runs below ``root``.
 
     ``length`` is the number of steps by variant, None if epochs decide. None if no finished run is there to tell.
     """
@@ -269,12 +257,12 @@ def estimate_seconds(steps: Sequence[Step], length: Mapping[str, int | None], ro
             took += number(cost.get("validation_seconds", 0.0))
             paces.setdefault(path.parent.parent.name, []).append(took / count)
             whole.append(took)
-    unfinished = [step.job.folder.parent.name for step in steps if step.state != "finished"]
     if not unfinished or not paces:
         return None if unfinished else 0.0
     usual = statistics.median(pace for steps in paces.values() for pace in steps)
     total = 0.0
-    for name in unfinished:
+    for job in unfinished:
+        name = job.folder.parent.name
         count, pace = length.get(name), statistics.median(paces[name]) if name in paces else usual
         total += STARTUP_SECONDS + (pace * count if count else statistics.median(whole))
     return total

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from zoo.compare import attribute, length_probe, matched_sizes, plan, tuning_runs, variants
 from zoo.compare.attribute import OptionDifference
-from zoo.compare.plan import Arm, Comparison, InvalidVariant, ZooFit
+from zoo.compare.plan import Arm, Comparison, ZooFit
 from zoo.compare.tuning_runs import Execute
 from zoo.errors import UsageError
 from zoo.registry import suggest
@@ -27,10 +27,10 @@ TEST_SPLIT_HINTS = {
 
 @dataclass(frozen=True)
 class PreparedRuns:
-    """The variants, the baseline first; those that cannot be built; and by variant what was solved or tuned for it."""
+    """The variants, the baseline first; why others cannot be built; and by variant what was solved or tuned for it."""
 
     arms: tuple[Arm, ...]
-    invalid: tuple[InvalidVariant, ...] = ()
+    invalid: Mapping[str, str] = field(default_factory=dict)
     tuned: Mapping[str, str] = field(default_factory=dict)
     goal: str | None = None  # the metric that decides, where it is not the first of each run
     tuning: Mapping[str, Any] = field(default_factory=dict)  # `tuning_runs.Tuning` as data
@@ -102,7 +102,8 @@ def draft_runs(comparison: Comparison, fits: ZooFit, meter: ConfigMeter) -> Prep
         return _draft_hybrids(comparison, fits, meter)
     arms, invalid = plan.build_arms(comparison, fits, meter.check)
     if len(arms) < MIN_VARIANTS:
-        why = f" {invalid[0].name}: {invalid[0].sentence}" if invalid else " The values are the recipe's own."
+        name, sentence = next(iter(invalid.items()), ("", ""))
+        why = f" {name}: {sentence}" if invalid else " The values are the recipe's own."
         raise UsageError(f"there is one variant, {arms[0].name}, and nothing to compare it with.{why}")
     goal = decisive_metric(arms, comparison.goal, meter)
     if comparison.probe:
@@ -111,7 +112,7 @@ def draft_runs(comparison: Comparison, fits: ZooFit, meter: ConfigMeter) -> Prep
         arms = matched_sizes.match_size(arms, cast(matched_sizes.SizeKind, comparison.match), fits, meter)
     if comparison.budget and matched_sizes.parse_budget(comparison.budget)[0] != "time":
         arms = matched_sizes.within_budget(arms, comparison, fits, meter)
-    return PreparedRuns(tuple(arms), tuple(invalid), _settings(arms, {}), goal)
+    return PreparedRuns(tuple(arms), invalid, _settings(arms, {}), goal)
 
 
 def _draft_hybrids(comparison: Comparison, fits: ZooFit, meter: ConfigMeter) -> PreparedRuns:

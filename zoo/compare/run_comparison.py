@@ -36,8 +36,9 @@ from zoo.compare.execute import (
 )
 from zoo.compare.looks import load_looks
 from zoo.compare.number_format import format_duration
-from zoo.compare.plan import Arm, Comparison, Step
+from zoo.compare.plan import Arm, Comparison
 from zoo.compare.prepare_runs import PreparedRuns, check_validations
+from zoo.compare.variants import variant_text
 from zoo.errors import StorageError, UsageError, ZooError
 from zoo.logging import run_state
 from zoo.registry import suggest
@@ -72,11 +73,11 @@ class FinishedRuns:
 
 
 class PendingError(Exception):
-    """A dry run has reached runs whose results decide which runs follow."""
+    """A dry run has reached ``runs`` whose results decide which runs follow."""
 
-    def __init__(self, steps: list[Step]) -> None:
+    def __init__(self, runs: list[FitJob]) -> None:
         super().__init__()
-        self.steps = steps
+        self.runs = runs
 
 
 class Runner:
@@ -93,27 +94,23 @@ class Runner:
         """Run what is missing; ``whole``: all of it, not only this shard, because later steps need it."""
         jobs = self.jobs(arms, seeds)
         if self.options.get("dry_run"):
-            unfinished = [step for step in plan.list_steps(jobs) if step.state != "finished"]
-            if unfinished:
+            if unfinished := plan.unfinished_jobs(jobs):
                 raise PendingError(unfinished)
             return
         shard = self.options.get("shard")
-        own_jobs = list(jobs) if whole else plan.take_shard(jobs, shard)
-        devices = device_shares(arms[0].point.config["trainer"], self.options.get("jobs"))
-        self.failed |= execute(own_jobs, replace(self.run_options(wait=whole or shard is None), devices=devices))
+        self.failed |= execute(
+            list(jobs) if whole else plan.take_shard(jobs, shard),
+            RunOptions(
+                jobs=self.options.get("jobs"), environment={"ZOO_BUDGET": self.budget} if self.budget else {},
+                wait=whole or shard is None, report=self.print_progress, goal=self.goal or "", at=self.at,
+                devices=device_shares(arms[0].point.config["trainer"], self.options.get("jobs")),
+            ),
+        )  # fmt: skip
 
     def jobs(self, arms: Sequence[Arm], seeds: Sequence[int]) -> list[FitJob]:
         """The jobs of the variants. Raises UsageError where an existing run has another configuration."""
         plan.verify_runs(arms, seeds, self.fits)
         return plan.list_jobs(arms, seeds)
-
-    def run_options(self, wait: bool) -> RunOptions:
-        """How runs are executed; ``wait``: until those of other processes have ended too."""
-        environment = {"ZOO_BUDGET": self.budget} if self.budget else {}
-        return RunOptions(
-            jobs=self.options.get("jobs"), environment=environment, wait=wait, report=self.print_progress,
-            goal=self.goal or "", at=self.at,
-        )  # fmt: skip
 
     def print_progress(self, line: str) -> None:
         """Print a line of progress."""
@@ -123,7 +120,6 @@ class Runner:
 def open_comparison(options: ParsedOptions, command_lines: Sequence[Sequence[str]]) -> tuple[Any, Any]:
     """A planner of runs and a meter of costs; checks each of ``command_lines``, then imports torch."""
     from zoo.cli import doctor, warning_filters
-    from zoo.compare import plan
 
     for words in command_lines:
         plan.draft_command(words)
@@ -200,12 +196,10 @@ def draft_stages(comparison: Comparison, fits: plan.ZooFit, meter: Any) -> list[
     """The variants at every size, the largest size last, as far as no run is needed. Raises UsageError."""
     if not comparison.scale:
         return [Stage(comparison, prepare_runs.draft_runs(comparison, fits, meter))]
-    stages = []
-    for size in scale_runs.check_scale(comparison):
-        request = scale_runs.comparison_at(comparison, size, fits, meter)
-        stages.append(Stage(request, prepare_runs.draft_runs(request, fits, meter), size.label))
-    aligned = scale_runs.align_variants([stage.ready for stage in stages])
-    stages = [replace(stage, ready=ready) for stage, ready in zip(stages, aligned, strict=True)]
+    sizes = scale_runs.check_scale(comparison)
+    requests = [scale_runs.comparison_at(comparison, size, fits, meter) for size in sizes]
+    aligned = scale_runs.align_variants([prepare_runs.draft_runs(request, fits, meter) for request in requests])
+    stages = [Stage(*stage) for stage in zip(requests, aligned, map(variant_text, sizes), strict=True)]
     computes = [scale_runs.training_compute(stage.ready.arms[0], meter) for stage in stages]
     order = sorted(range(len(stages)), key=computes.__getitem__)
     scale_runs.check_compute([stages[index].label for index in order], [computes[index] for index in order])
@@ -268,14 +262,15 @@ def _run_stages(comparison: Comparison, stages: list[Stage], meter: Any, runner:
             ready = prepare_runs.complete_runs(stage.request, stage.ready, runner.fits, meter, runner)
             stages[index] = replace(stage, ready=ready)
     except PendingError as pending:
-        print_plan(pending.steps, "These runs decide how the compared ones are made.")
+        print_plan(pending.runs)
+        print("These runs decide how the compared ones are made.")
         return None
     if any(prepare_runs.needs_runs(stage.request) for stage in stages):
         check_plan(comparison, stages, meter, runner)
     jobs = [job for stage in stages for job in runner.jobs(stage.ready.arms, seeds)]
     print_stages(comparison, stages, runner)
     if options.get("dry_run"):
-        print_plan(plan.list_steps(jobs))
+        print_plan(jobs)
         return None
     place = comparison_path(comparison, stages)
     record = make_record(comparison, stages, place, command_line(options))
@@ -301,8 +296,8 @@ def make_record(comparison: Comparison, stages: Sequence[Stage], place: Path, co
     stage = stages[-1]
     ready, arms = stage.ready, stage.ready.arms
     keys = [factor.key for factor in comparison.vary] or [difference.choice.key for difference in ready.differences]
-    sizes = [(at_size.label, at_size.ready.arms, at_size.ready, at_size.request.budget) for at_size in stages]
-    scale = scale_runs.as_data(place, sizes, comparison.seeds, scale_notes(comparison, stages)) if comparison.scale\
+    sizes = [(at_size.label, at_size.ready, at_size.request.budget) for at_size in stages]
+    scale = scale_runs.as_data(place, sizes, comparison.seeds, scale_notes(comparison, ready)) if comparison.scale\
         else {}  # fmt: skip
     folders = tuple(job.folder for job in plan.list_jobs(arms, comparison.seeds))
     return comparison_folder.Record(
@@ -327,34 +322,44 @@ def append_plan(
     journal.append_event(place, journal.Event(journal.PLAN, question, ended, details))
 
 
-def scale_notes(comparison: Comparison, stages: Sequence[Stage]) -> list[str]:
+def scale_notes(comparison: Comparison, ready: PreparedRuns) -> list[str]:
     """What to know about the learning rates and the variants of several sizes."""
-    if not comparison.scale:
-        return []
-    ready = stages[-1].ready
-    exclusions = [f"Left out, because {invalid.sentence}: {invalid.name}." for invalid in ready.invalid]
-    return scale_runs.rate_notes(comparison, ready.arms) + exclusions
+    exclusions = [f"Left out, because {sentence}: {name}." for name, sentence in ready.invalid.items()]
+    return [*scale_runs.rate_notes(comparison, ready.arms), *exclusions]
 
 
 def print_stages(comparison: Comparison, stages: Sequence[Stage], runner: Runner) -> None:
-    """Print what is run: its differences, sizes, numbers of runs, and notes."""
-    if differences := stages[-1].ready.differences:
-        recipes = f"{stages[-1].ready.arms[0].point.recipe} and {comparison.second_name}"
-        runner.print_progress(f"{recipes} differ in {len(differences)} options: {', '.join(map(str, differences))}")
+    """Print what is run: its differences, sizes, numbers of runs, how many are finished, their time, and notes."""
+    ready, jobs = stages[-1].ready, runner.options.get("jobs")
+    recipe = ready.arms[0].point.recipe
+    lines = []
+    if ready.differences:
+        recipes = f"{recipe} and {comparison.second_name}"
+        lines.append(f"{recipes} differ in {len(ready.differences)} options: {', '.join(map(str, ready.differences))}")
+    share = f", shard {runner.options.get('shard')}" if runner.options.get("shard") else ""
     for stage in stages:
-        if stage.label:
-            runner.print_progress(f"size {stage.label}")
         arms = stage.ready.arms
-        steps = plan.list_steps(plan.list_jobs(arms, comparison.seeds))
-        print_introduction(comparison.seeds, arms, steps, runner)
-    if power := describe_power(comparison, len(stages[-1].ready.arms) - 1, runner.options):
-        runner.print_progress(f"  {power}")
-    notes = scale_notes(comparison, stages) or stages[-1].ready.notes
-    for note in notes:
-        runner.print_progress(f"  {note}")
-    if not comparison.scale:
-        for invalid in stages[-1].ready.invalid:
-            runner.print_progress(f"  left out {invalid.name}: {invalid.sentence}")
+        runs = plan.list_jobs(arms, comparison.seeds)
+        unfinished = plan.unfinished_jobs(runs)
+        lines += [f"size {stage.label}"] if stage.label else []
+        lines.append(
+            f"{recipe}: {len(arms)} variants x {len(comparison.seeds)} seeds = {len(runs)} runs, "
+            f"{len(runs) - len(unfinished)} finished{share}"
+        )
+        if unfinished:
+            length = {arm.name: arm.point.config["trainer"].get("max_steps") for arm in arms}
+            estimate = plan.estimate_seconds(unfinished, length, arms[0].point.root / recipe)
+            time = (
+                "unknown: no run is finished yet" if estimate is None else f"about {format_duration(estimate / jobs)}"
+            )
+            lines.append(f"  {jobs} at once, {threads_per_run(jobs)} threads each · time {time}")
+    notes = [describe_power(comparison, len(ready.arms) - 1, runner.options)]
+    if comparison.scale:
+        notes += scale_notes(comparison, ready)
+    else:
+        notes += [*ready.notes, *(f"left out {name}: {sentence}" for name, sentence in ready.invalid.items())]
+    for line in (*lines, *(f"  {note}" for note in notes if note)):
+        runner.print_progress(line)
 
 
 def describe_power(comparison: Comparison, variants: int, options: ParsedOptions) -> str:
@@ -445,7 +450,7 @@ def command_line(options: ParsedOptions) -> str:
 
 def has_runs_left(jobs: Sequence[FitJob], runner: Runner) -> bool:
     """Whether runs of other shards are missing. Raises ZooError if all runs failed."""
-    unfinished = [step for step in plan.list_steps(jobs) if step.state != "finished"]
+    unfinished = plan.unfinished_jobs(jobs)
     if runner.options.get("shard") and unfinished and not runner.failed:
         runner.print_progress(
             f"{len(jobs) - len(unfinished)} of {len(jobs)} runs are finished; the others belong to other shards."
@@ -455,37 +460,18 @@ def has_runs_left(jobs: Sequence[FitJob], runner: Runner) -> bool:
         of_disk = exit_code(runner.failed.values()) == StorageError.code
         kind = StorageError if of_disk else ZooError
         raise kind(
-            f"all {len(jobs)} runs failed: {unfinished[0].job.title} and the others. See their logs."
+            f"all {len(jobs)} runs failed: {unfinished[0].title} and the others. See their logs."
             + (" When the disk works again, repeat the command." if of_disk else "")
         )
     return False
 
 
-def print_introduction(seeds: Sequence[int], arms: Sequence[Arm], steps: Sequence[Step], runner: Runner) -> None:
-    """Print how many runs there are, how many are finished, and how long the others take."""
-    unfinished, jobs = [step for step in steps if step.state != "finished"], runner.options.get("jobs")
-    point = arms[0].point
-    length = {arm.name: arm.point.config["trainer"].get("max_steps") for arm in arms}
-    estimate = plan.estimate_seconds(steps, length, point.root / point.recipe)
-    time_text = "unknown: no run is finished yet" if estimate is None else f"about {format_duration(estimate / jobs)}"
-    share = f", shard {runner.options.get('shard')}" if runner.options.get("shard") else ""
-    runner.print_progress(
-        f"{point.recipe}: {len(arms)} variants x {len(seeds)} seeds = {len(steps)} runs, "
-        f"{len(steps) - len(unfinished)} finished{share}"
-    )
-    if unfinished:
-        runner.print_progress(f"  {jobs} at once, {threads_per_run(jobs)} threads each · time {time_text}")
-
-
-def print_plan(steps: Sequence[Step], note: str = "") -> None:
+def print_plan(jobs: Sequence[FitJob]) -> None:
     """The runs, their states and their commands."""
     from zoo.cli.tables import table
 
-    table(
-        ["state", "run", "command"], [[s.state, s.job.title, shlex.join(["zoo", "fit", *s.job.words])] for s in steps]
-    )
-    if note:
-        print(note)
+    rows = [[state, job.title, shlex.join(["zoo", "fit", *job.words])] for job, state in plan.job_states(jobs).items()]
+    table(["state", "run", "command"], rows)
 
 
 def probe(finished: FinishedRuns, options: ParsedOptions) -> ReportChart:

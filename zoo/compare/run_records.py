@@ -91,6 +91,11 @@ class RunRecord:
         """Whether the run ended without its whole training: diverged, out of memory, or crashed."""
         return any(self.failure(goal) not in ("", UNMEASURED) for goal in self.goals)
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the run finished or ended early."""
+        return self.finished or self.ended_early
+
     def digest(self) -> str:
         """The digest of what the run has reached, by which one that was made again is told from one that was read.
 
@@ -298,13 +303,9 @@ def group_by_variant(ledgers: Iterable[RunRecord]) -> dict[str, dict[int, RunRec
         variant = spellings.setdefault((ledger.recipe, *sorted(name_pieces(ledger.variant))), ledger.variant)
         seeds = groups.setdefault(f"{ledger.recipe}/{variant}" if several else variant, {})
         twin = seeds.get(ledger.seed)
-        if twin is None or (_has_ended(ledger) and not _has_ended(twin)):
+        if twin is None or (ledger.has_ended and not twin.has_ended):
             seeds[ledger.seed] = ledger
     return {name: dict(sorted(seeds.items())) for name, seeds in groups.items()}
-
-
-def _has_ended(run: RunRecord) -> bool:
-    return run.finished or run.ended_early
 
 
 def duplicate_runs(ledgers: Iterable[RunRecord]) -> list[RunRecord]:

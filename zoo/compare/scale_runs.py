@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo.compare import matched_sizes, variants
 from zoo.compare.comparison_folder import Record, read_ledgers
-from zoo.compare.plan import Arm, Comparison, InvalidVariant, Point, ZooFit
+from zoo.compare.plan import Arm, Comparison, Point, ZooFit
 from zoo.compare.prepare_runs import PreparedRuns, check_comparison
 from zoo.compare.scale_result import LEAST_RATIO, LEAST_SIZES, ScaleResult, SizeAnswer, scale_result
 from zoo.compare.tuning_runs import TuningCost, total_cost
@@ -24,16 +24,8 @@ if TYPE_CHECKING:
 EQUAL_FLOPS = "flops"  # --budget without an amount: what the baseline of a size takes
 
 
-@dataclass(frozen=True)
-class Size:
-    """One size: its label ``dim=64``, and its options for `zoo fit`."""
-
-    label: str
-    words: tuple[str, ...]
-
-
-def parse_scale(texts: Sequence[str], varied: Sequence[variants.Factor]) -> list[Size]:
-    """The sizes of ``--scale dim=64,96,128``; of several options their first values are one size, and so on.
+def parse_scale(texts: Sequence[str], varied: Sequence[variants.Factor]) -> list[variants.Variant]:
+    """The sizes of ``--scale dim=64,96,128``, as options: of several their first values are one size, and so on.
 
     An option without a section is the model's. Raises UsageError for fewer than three sizes, unequal numbers of values,
     and options that vary.
@@ -60,13 +52,10 @@ def parse_scale(texts: Sequence[str], varied: Sequence[variants.Factor]) -> list
                 f"--scale: {factors[0].key} has {len(factors[0].values)} values and {factor.key} has "
                 f"{len(factor.values)}. A size takes one of each."
             )
-    sizes = []
-    for choices in zip(*(factor.choices() for factor in factors), strict=True):
-        sizes.append(Size(",".join(map(str, choices)), tuple(choice.word for choice in choices)))
-    return sizes
+    return list(zip(*(factor.choices() for factor in factors), strict=True))
 
 
-def check_scale(comparison: Comparison) -> list[Size]:
+def check_scale(comparison: Comparison) -> list[variants.Variant]:
     """The sizes of a comparison. Raises UsageError for options that do not go with --scale."""
     sizes = parse_scale(comparison.scale, comparison.vary)
     for name, value in (
@@ -93,28 +82,35 @@ def check_request(comparison: Comparison) -> list[tuple[str, ...]]:
     if not comparison.scale:
         return check_comparison(comparison)
     budget = None if comparison.budget == EQUAL_FLOPS else comparison.budget
-    sizes = [(*comparison.options, *size.words) for size in check_scale(comparison)]
     return [
-        line for options in sizes
-        for line in check_comparison(replace(comparison, options=options, budget=budget, scale=()))
+        line for size in check_scale(comparison)
+        for line in check_comparison(replace(with_size(comparison, size), budget=budget))
     ]  # fmt: skip
 
 
-def comparison_at(comparison: Comparison, size: Size, fits: ZooFit, costs: ConfigMeter) -> Comparison:
+def with_size(comparison: Comparison, size: variants.Variant) -> Comparison:
+    """The comparison with the options of one size."""
+    return replace(comparison, options=(*comparison.options, *(choice.word for choice in size)), scale=())
+
+
+def comparison_at(comparison: Comparison, size: variants.Variant, fits: ZooFit, costs: ConfigMeter) -> Comparison:
     """The comparison at one size. Raises UsageError as `zoo fit` does."""
-    words, budget = (*comparison.options, *size.words), comparison.budget
+    at_size = with_size(comparison, size)
     base = variants.parse_baseline(comparison.base, comparison.vary) if comparison.base else ()
-    choices = tuple(choice.word for choice in base)
-    recipe = fits.point((comparison.recipe, *comparison.options, *choices))
-    words = (*words, *heads_of_one_width(recipe, fits.point((comparison.recipe, *words, *choices)), words))
-    if budget == EQUAL_FLOPS:
-        point = fits.point((comparison.recipe, *words, *choices))
-        steps = point.config["trainer"].get("max_steps")
-        if not isinstance(steps, int) or steps < 1:
-            raise UsageError("--budget flops counts the baseline's steps: give --trainer.max_steps.")
-        tokens = costs.tokens_per_step(point.config) * steps
-        budget = f"flops={matched_sizes.BACKWARD * costs.cost(point.config).flops * tokens:.6g}"
-    return replace(comparison, options=words, budget=budget, scale=())
+
+    def point(words: Sequence[str]) -> Point:
+        return fits.point((comparison.recipe, *words, *(choice.word for choice in base)))
+
+    heads = heads_of_one_width(point(comparison.options), point(at_size.options), at_size.options)
+    at_size = replace(at_size, options=(*at_size.options, *heads))
+    if comparison.budget != EQUAL_FLOPS:
+        return at_size
+    config = point(at_size.options).config
+    steps = config["trainer"].get("max_steps")
+    if not isinstance(steps, int) or steps < 1:
+        raise UsageError("--budget flops counts the baseline's steps: give --trainer.max_steps.")
+    flops = matched_sizes.BACKWARD * costs.cost(config).flops * (costs.tokens_per_step(config) * steps)
+    return replace(at_size, budget=f"flops={flops:.6g}")
 
 
 def heads_of_one_width(recipe: Point, point: Point, words: Sequence[str]) -> tuple[str, ...]:
@@ -168,7 +164,7 @@ def align_variants(prepared: Sequence[PreparedRuns]) -> list[PreparedRuns]:
     missing = sorted({name for size in by_size for name in size} - set(common))
     if len(common) < 2:
         raise UsageError(f"no variant can be built at all sizes: {', '.join(missing)} cannot at some.")
-    invalid = tuple(InvalidVariant(name, "some size cannot have it") for name in missing)
+    invalid = dict.fromkeys(missing, "some size cannot have it")
     return [
         replace(ready, arms=tuple(size[name] for name in common), invalid=invalid)
         for ready, size in zip(prepared, by_size, strict=True)
@@ -204,12 +200,11 @@ def check_loss(goals: Mapping[str, str], goal: str) -> None:
 
 
 def as_data(
-    home: Path, sizes: Sequence[tuple[str, Sequence[Arm], PreparedRuns, str | None]], seeds: Sequence[int],
-    notes: Sequence[str],
-) -> dict[str, Any]:  # fmt: skip
+    home: Path, stages: Sequence[tuple[str, PreparedRuns, str | None]], seeds: Sequence[int], notes: Sequence[str]
+) -> dict[str, Any]:
     """What runs.json of a comparison records of its sizes; folders are relative to it.
 
-    A size has its label, its variants, what was prepared for them, and its budget.
+    A size has its label, what was prepared for it, and its budget.
     """
     return {
         "notes": list(notes),
@@ -217,12 +212,12 @@ def as_data(
             {
                 "label": label,
                 "budget": budget,
-                "variants": [arm.name for arm in arms],
-                "tuned": dict(prepared.tuned),
-                "tuning": dict(prepared.tuning),
-                "runs": [os.path.relpath(arm.point.folder(seed), home) for seed in seeds for arm in arms],
+                "variants": [arm.name for arm in ready.arms],
+                "tuned": dict(ready.tuned),
+                "tuning": dict(ready.tuning),
+                "runs": [os.path.relpath(arm.point.folder(seed), home) for seed in seeds for arm in ready.arms],
             }
-            for label, arms, prepared, budget in sizes
+            for label, ready, budget in stages
         ],
     }
 

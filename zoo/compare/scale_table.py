@@ -10,13 +10,14 @@ from typing import Any
 from zoo.compare import prose
 from zoo.compare.charts import (
     SMALL,
-    WIDTH,
     ReportChart,
     SeriesStyle,
+    axis_label,
     clip_name,
-    new_axes,
+    line_axes,
     pad_range,
     series_style,
+    unit_in_brackets,
     write_end_labels,
 )
 from zoo.compare.number_format import NONE, format_fixed, join_words
@@ -175,24 +176,21 @@ def draw_scaling(answer: Answer) -> list[ReportChart]:
 
 def _draw_losses(answer: Answer, result: ScaleResult, styles: dict[str, SeriesStyle]) -> ReportChart:
     """Mean losses over training FLOPs, with the laws of the smaller sizes up to the largest."""
-    from zoo.plotting import new_figure, style, text_width
+    from zoo.plotting import style
 
     ends = []
     with style():
-        figure = new_figure(WIDTH, 400)
-        room = 30 + max(text_width(figure, clip_name(variant.label), 12.5) for variant in result.variants)
-        axes = new_axes(figure, 74, 14, WIDTH - room, 346)
+        figure, axes = line_axes([clip_name(variant.label) for variant in result.variants], 400, 346)
         axes.set_xscale("log")
         computes = [point.compute for variant in result.variants for point in variant.points]
         axes.set_xlim(min(computes) / 1.1, max(computes) * 1.1)
         axes.set_ylim(
             pad_range([p.mean for variant in result.variants for p in variant.points if math.isfinite(p.mean)])
         )
-        axes.set(xlabel="FLOPs of training", ylabel=f"validation {prose.goal(answer)}{_unit_in_brackets(answer)}")
+        axes.set(xlabel="FLOPs of training", ylabel=f"validation {axis_label(answer)}")
         ticks = [point.compute for point in result.variants[0].points]
         axes.set_xticks(ticks, [format_compute(compute) for compute in ticks])
         axes.minorticks_off()
-        axes.grid(axis="y", linewidth=1)
         for variant in result.variants:
             mark_style = styles[variant.variant]
             if variant.curve:
@@ -220,19 +218,16 @@ def _draw_losses(answer: Answer, result: ScaleResult, styles: dict[str, SeriesSt
 
 def _draw_differences(answer: Answer, result: ScaleResult, styles: dict[str, SeriesStyle]) -> ReportChart:
     """Differences from the baseline by size with intervals, and at the largest size the predicted one beside."""
-    from zoo.plotting import new_figure, style, text_width
+    from zoo.plotting import style
 
     variants = [variant for variant in result.variants[1:] if not variant.reason]
     ends = []
     with style():
-        figure = new_figure(WIDTH, 360)
-        room = 30 + max(text_width(figure, clip_name(variant.label), 12.5) for variant in variants)
-        axes = new_axes(figure, 74, 14, WIDTH - room, 300)
+        figure, axes = line_axes([clip_name(variant.label) for variant in variants], 360, 300)
         axes.set_xlim(-0.5, len(result.sizes) - 0.5)
         axes.set_xticks(range(len(result.sizes)), [clip_name(size) for size in result.sizes])
         axes.axhline(0.0, color=LIGHT["ink"], linewidth=1.2)
-        axes.set_ylabel(f"difference from the baseline{_unit_in_brackets(answer)}")
-        axes.grid(axis="y", linewidth=1)
+        axes.set_ylabel(f"difference from the baseline{unit_in_brackets(answer)}")
         values = [0.0, *(value for variant in variants for value in _heights(variant))]
         axes.set_ylim(pad_range(values))
         for index, variant in enumerate(variants):
@@ -261,11 +256,6 @@ def _draw_differences(answer: Answer, result: ScaleResult, styles: dict[str, Ser
         "with the interval for the mean of as many seeds."
     )
     return ReportChart("scale-differences", "Differences by size", caption, figure)
-
-
-def _unit_in_brackets(answer: Answer) -> str:
-    unit = prose.unit(answer).strip()
-    return f" ({unit})" if unit else ""
 
 
 def _heights(variant: VariantScaling) -> list[float]:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from zoo.compare.fairness import (
     Flag,
     all_options,
-    default_baseline,
     find_flags,
     moment_flags,
     setting_value_text,
@@ -40,6 +39,7 @@ from zoo.compare.run_records import (
     UNMEASURED,
     RunRecord,
     chosen_alike,
+    closest_to_recipe,
     group_by_variant,
     match_variant,
     number,
@@ -312,7 +312,7 @@ def describe_values(value: object) -> str:
 
 def _baseline(groups: Mapping[str, Seeds], requested: str | None) -> str:
     if requested is None:
-        return default_baseline(groups)
+        return closest_to_recipe(groups)
     names = _varied_choices(groups, {})
     fitting = match_variant(
         requested, {name: {n: describe_values(_choice(runs, n)) for n in names} for name, runs in groups.items()}
