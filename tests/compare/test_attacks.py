@@ -499,7 +499,7 @@ def test_what_is_chosen_after_a_look_is_said_and_no_report_is_lost(in_process):
     assert "it was named before" not in page
     assert (home / "seeds=1-3" / "comparison.json").exists()
     assert (home / "comparison.html").read_bytes() == report
-    events = journal.read_events(home)
+    events = journal.read_journal(home)[0]
     assert [event.what for event in events] == ["plan", "look"] * 3
     assert [event.ended_runs for event in events] == [0, 4, 4, 6, 4, 4]
     again = " ".join(in_process(*words, "--seeds=2").split())
@@ -507,7 +507,7 @@ def test_what_is_chosen_after_a_look_is_said_and_no_report_is_lost(in_process):
     with (home / journal.FILE).open("ab") as file:
         file.write(b'{"event": "look", "goal')  # cut short by a kill
     in_process("compare", str(home))
-    assert len(journal.read_events(home)) == 9
+    assert len(journal.read_journal(home)[0]) == 9
     assert json.loads((home / "runs.json").read_text())["varied"] == ["model.ffn"]
 
 
@@ -564,7 +564,7 @@ def test_attribution_has_a_journal(in_process):
     assert (
         "Chosen after looking at runs of this comparison: the goal bits_per_byte instead of loss after 1 look" in again
     )
-    assert [(event.what, event.ended_runs) for event in journal.read_events(home)] == [
+    assert [(event.what, event.ended_runs) for event in journal.read_journal(home)[0]] == [
         ("plan", 0), ("look", 4), ("plan", 4), ("look", 4),
     ]  # fmt: skip
     assert (home / "goal=bits_per_byte" / "comparison.html").exists()

@@ -23,7 +23,7 @@ from zoo.compare.attribute import (
 from zoo.compare.paired_tests import PairedTestPlan
 from zoo.compare.plan import Arm
 from zoo.compare.run_records import RunRecord
-from zoo.compare.variants import Choice
+from zoo.compare.variants import Choice, option_text
 from zoo.errors import UsageError
 from zoo.training.config_meter import ConfigMeter
 from zoo.training.setup import display_value
@@ -251,7 +251,7 @@ def test_the_table_says_how_to_read_it():
 
 def test_values_are_written_so_that_a_command_line_reads_them(fits):
     value = {"class_path": "zoo.parts.position.RoPE", "init_args": {"base": 1e-8}}
-    assert json.loads(attribute.option_text(value)) == value
-    assert attribute.option_text(None) == "null"
-    assert attribute.option_text("none") == "none"
-    assert attribute.option_text(True) == "true"
+    assert json.loads(option_text(value)) == value
+    assert option_text(None) == "null"
+    assert option_text("none") == "none"
+    assert option_text(True) == "true"

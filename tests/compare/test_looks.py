@@ -10,7 +10,6 @@ from zoo.compare import sequential
 from zoo.compare.looks import (
     FIRST,
     UNTIL,
-    Alternatives,
     Looks,
     Question,
     load_looks,
@@ -270,7 +269,7 @@ def test_a_run_that_was_made_again_with_another_result_is_another_look():
 
 def test_a_question_that_is_chosen_after_a_look_shares_what_is_spent_with_the_others():
     _, looks = look_at(Looks(), LOSS, seeds(5, "a", "b", "c"))
-    share, choices = FIRST * (1 - FIRST) * ALPHA, Alternatives(goal=5, at=4)
+    share, choices = FIRST * (1 - FIRST) * ALPHA, {"goal": 5, "at": 4}
     for question, candidates in [
         (Question("accuracy", "default"), 4), (Question("loss", "a"), 3), (Question("loss", "default", "last"), 3),
         (Question("accuracy", "a"), 12), (Question("loss", "default", margin=0.1), 1),
@@ -308,7 +307,7 @@ class Searcher:
         every = dict.fromkeys([*names, f"v{baseline}"], numbers)
         if self.looks.find_missing_seeds(every):
             return
-        look = self.looks.next_look(question, every, alternatives=Alternatives(goal=len(self.figures)))
+        look = self.looks.next_look(question, every, alternatives={"goal": len(self.figures)})
         plan = self.looks.plan(look)
         order = [seed - 1 for seed in plan.sort_seeds(numbers)]
         samples = {

@@ -195,12 +195,12 @@ def _from_file(options: ParsedOptions) -> Comparison | None:
     for key, values in content["vary"].items():
         if not isinstance(values, list):
             raise UsageError(f"{path}: vary: {key!r} holds no list of values.")
-        vary.append(variants.make_factor(key, [_word(value) for value in values]))
+        vary.append(variants.make_factor(key, [variants.option_text(value) for value in values]))
     settings = content.get("options") or {}
     if not isinstance(settings, dict):
         raise UsageError(f"{path}: 'options' holds options of zoo fit, such as trainer.max_steps: 500")
     _check_keys(path, content["recipe"], {**content["vary"], **settings})
-    words = [f"--{key}={_word(value)}" for key, value in settings.items()]
+    words = [f"--{key}={variants.option_text(value)}" for key, value in settings.items()]
     comparison = Comparison(
         recipe=content["recipe"], vary=tuple(vary), options=(*words, *fit_words(options)), name=path.stem
     )
@@ -219,13 +219,6 @@ def _check_keys(path: Path, recipe: str, content: Mapping[str, Any]) -> None:
             check_output_path(key, item, str(path))
 
 
-def _word(value: object) -> str:
-    """A value of a file as a command line has it."""
-    from zoo.compare.attribute import option_text
-
-    return option_text(value)
-
-
 def _option_text(value: object) -> str:
     """A value of one of the file's own keys as the option of that name: ``{tokens: 2M}`` is tokens=2M."""
     if isinstance(value, Mapping):
@@ -235,5 +228,5 @@ def _option_text(value: object) -> str:
 
 def _list_text(value: object) -> str:
     if isinstance(value, list):
-        return ",".join(map(_word, value)) + ("," if len(value) == 1 else "")
-    return _word(value)
+        return ",".join(map(variants.option_text, value)) + ("," if len(value) == 1 else "")
+    return variants.option_text(value)

@@ -1,21 +1,25 @@
-"""The folder of a comparison, ``runs/<recipe>/compare/<name>``: the list of its runs (runs.json) and its report."""
+"""The folder of a comparison, ``runs/<recipe>/compare/<name>``, with the list of its runs (runs.json), and that of a
+scoreboard, ``runs/compare/<recipes>/<name>``, with the list of its comparisons (recipes.json).
+"""
 
 from __future__ import annotations
 
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from zoo.compare.run_records import OTHER_SEED, RunRecord, name_pieces, parse_record, read_crash, read_records
+from zoo.config.run_folder import slug
 from zoo.errors import UsageError
 from zoo.io import atomic_files, limits
 from zoo.io.content_digests import check_digest, with_digest
 from zoo.logging.run_state import LEDGER
 
 FILE, FORMAT = "runs.json", 2
+SCOREBOARD, SCOREBOARD_FORMAT = "recipes.json", 1
 FOLDER = "compare"
 
 
@@ -33,7 +37,7 @@ class Record:
     at: str | None = None  # when the decisive figure is taken; None: the default
     margin: float | None = None
     until: str | None = None
-    tuning: Mapping[str, Any] = field(default_factory=dict)  # `tuning_runs.Tuning.as_data`
+    tuning: Mapping[str, Any] = field(default_factory=dict)  # as of `tuning_runs.tune_variants`
     scale: Mapping[str, Any] = field(default_factory=dict)  # `scale_runs.ScalePlan.as_data`
 
 
@@ -45,21 +49,9 @@ def comparison_path(root: Path, recipe: str, title: str) -> Path:
 def save_record(home: Path, record: Record) -> None:
     """Write runs.json, with run folders relative to it, so that all of them can be moved together."""
     home.mkdir(parents=True, exist_ok=True)
-    content = {
-        "format": FORMAT,
-        "runs": [os.path.relpath(folder, home) for folder in record.folders],
-        "baseline": record.baseline,
-        "goal": record.goal,
-        "budget": record.budget,
-        "tuned": dict(record.tuned),
-        "command": record.command,
-        "varied": None if record.varied is None else list(record.varied),
-        "at": record.at,
-        "margin": record.margin,
-        "until": record.until,
-        "tuning": dict(record.tuning),
-        "scale": dict(record.scale),
-    }
+    runs = [os.path.relpath(folder, home) for folder in record.folders]
+    content = {"format": FORMAT, "runs": runs, **asdict(replace(record, folders=()))}
+    del content["folders"]
     atomic_files.write_json(home / FILE, with_digest(content), end="\n")
 
 
@@ -111,3 +103,49 @@ def read_ledgers(folders: Sequence[Path], budget: str | None = None) -> list[Run
     if budget is None:
         return ledgers
     return [replace(ledger, setting={**ledger.setting, "budget": budget}) for ledger in ledgers]
+
+
+def scoreboard_path(root: Path, recipes: Sequence[str], title: str) -> Path:
+    """``<root>/compare/<recipe>+<recipe>/<title>``."""
+    return root / FOLDER / slug("+".join(recipes)) / title
+
+
+def save_members(home: Path, members: Mapping[Path, Mapping[str, str]], command: str) -> None:
+    """Write recipes.json: the folders of comparisons, relative to it, with what all recipes call their variants."""
+    home.mkdir(parents=True, exist_ok=True)
+    comparisons = [{"folder": os.path.relpath(folder, home), "names": names} for folder, names in members.items()]
+    content = {"format": SCOREBOARD_FORMAT, "comparisons": comparisons, "command": command}
+    atomic_files.write_json(home / SCOREBOARD, content, end="\n")
+
+
+def load_members(home: Path) -> tuple[dict[Path, dict[str, str]], str] | None:
+    """The comparisons of a scoreboard and its command; None for any other folder. Raises UsageError if damaged."""
+    path = home / SCOREBOARD
+    if not path.is_file():
+        return None
+    try:
+        content: Any = limits.read_json(path)
+        members = {
+            Path(os.path.normpath(home / comparison["folder"])): {
+                str(name): str(shared) for name, shared in comparison["names"].items()
+            }
+            for comparison in content["comparisons"]
+        }
+        return members, str(content["command"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"{path} is damaged: {error!r:.80}. Run the comparison again: it repeats no run.") from error
+
+
+def same_recipes(home: Path) -> list[Path]:
+    """The folders of scoreboards of the same recipes, in whatever order they were named; this one is among them."""
+
+    def recipes(folder: Path) -> set[Path]:
+        """The folders of a scoreboard's recipes; none for a folder that is no scoreboard, or a damaged one."""
+        try:
+            saved = load_members(folder)
+        except UsageError:
+            return set()
+        return {comparison.resolve().parents[1] for comparison in saved[0]} if saved else set()
+
+    folders = sorted(path.parent for path in home.parent.parent.glob(f"*/*/{SCOREBOARD}"))
+    return [folder for folder in folders if recipes(home) and recipes(folder) == recipes(home)]

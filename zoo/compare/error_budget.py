@@ -27,7 +27,7 @@ from filelock import FileLock
 from zoo.command_line import ParsedOptions
 from zoo.compare import comparison_folder, journal, scale_runs, verdict
 from zoo.compare.fairness import Flag
-from zoo.compare.looks import DECISIONS, Alternatives, Looks, Question, load_looks, parse_planned, save_looks
+from zoo.compare.looks import DECISIONS, Looks, Question, load_looks, parse_planned, save_looks
 from zoo.compare.looks import FILE as LOOKS
 from zoo.compare.paired_tests import T_TEST, PairedTestPlan, PairResult
 from zoo.compare.run_records import DECISIVE, RunRecord
@@ -49,7 +49,7 @@ def look_and_record(record: comparison_folder.Record, options: ParsedOptions, ho
         raise UsageError("all runs of this comparison have been removed.")
     earlier_looks = (home / LOOKS).exists()
     answer = look_at_comparison(ledgers, options, record, home)
-    events = journal.read_events(home)
+    events, *_ = journal.read_journal(home)
     seeds = tuple(sorted({seed for row in answer.rows for seed in (*row.figures, *row.unfinished)}))
     question = journal.RunsQuestion(
         answer.goal, answer.baseline, answer.at, record.margin, options.get("test"), seeds=seeds,
@@ -157,7 +157,7 @@ def check_looks(looks: Looks, home: Path, variants: Collection[str]) -> None:
 
     To begin again would spend the error probability of all looks twice.
     """
-    if not looks.looks and journal.has_tested(journal.read_events(home), variants):
+    if not looks.looks and journal.has_tested(journal.read_journal(home)[0], variants):
         raise UsageError(
             f"{home / LOOKS} is gone, and {journal.FILE} beside it has looks at this comparison.\n"
             "It records what they have tested. Restore it, or begin a comparison with other seeds: --runs DIR"
@@ -180,13 +180,13 @@ def refuse_missing_seeds(missing_seeds: Mapping[str, Sequence[int]], variants: S
     return result
 
 
-def count_alternatives(answer: Answer) -> Alternatives:
+def count_alternatives(answer: Answer) -> dict[str, int]:
     """How many figures could decide, and how many moments of runs."""
     runs = [run for seeds in answer.runs.values() for run in seeds.values() if run.finished]
     validations = min((len(run.validations) for run in runs), default=1)
     moments = validations + (validations > 1) + all(run.test for run in runs)  # last, last:2 and so on, best, test
     others = [mean for mean, _ in (answer.base.others or {}).values() if math.isfinite(mean)]
-    return Alternatives(1 + len(others), max(1, moments))
+    return {"goal": 1 + len(others), "at": max(1, moments)}
 
 
 def reserve_tries(options: ParsedOptions, place: Path, variants: Sequence[str], save: bool = True) -> None:

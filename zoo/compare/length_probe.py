@@ -144,20 +144,27 @@ def window_losses(model: Any, data: Any, length: int) -> tuple[float, float, int
     return total / count, last / few if few else math.nan, int(count)
 
 
+def losses_by_factor(
+    losses: Mapping[str, Mapping[int, Sequence[LengthLoss]]], late: bool
+) -> dict[str, dict[int, dict[int, float | None]]]:
+    """Variant → factor → seed → loss over the last quarter (``late``) or all; None: undefined."""
+    result: dict[str, dict[int, dict[int, float | None]]] = {variant: {} for variant in losses}
+    for variant, seeds in losses.items():
+        for seed, run_losses in seeds.items():
+            for loss in run_losses:
+                value = loss.last_quarter if late else loss.overall
+                result[variant].setdefault(loss.factor, {})[seed] = value
+    return {variant: dict(sorted(factors.items())) for variant, factors in result.items()}
+
+
 def mean_losses(
     losses: Mapping[str, Mapping[int, Sequence[LengthLoss]]], late: bool = True
 ) -> dict[str, dict[float, float | None]]:
     """Mean loss over seeds by variant and factor, over the last quarter (``late``) or all; None: undefined."""
     series: dict[str, dict[float, float | None]] = {}
-    for variant, seeds in losses.items():
-        for factor in sorted({loss.factor for run_losses in seeds.values() for loss in run_losses}):
-            values = [
-                loss.last_quarter if late else loss.overall
-                for run_losses in seeds.values()
-                for loss in run_losses
-                if loss.factor == factor
-            ]
-            finite = [value for value in values if value is not None]
+    for variant, factors in losses_by_factor(losses, late).items():
+        for factor, by_seed in factors.items():
+            finite = [value for value in by_seed.values() if value is not None]
             series.setdefault(variant, {})[float(factor)] = statistics.mean(finite) if finite else None
     return series
 
@@ -207,32 +214,23 @@ def length_differences(
 
     Student's t of each length alone. They are no verdicts: neither lengths nor looks are corrected for.
     """
-    factors = sorted({loss.factor for seeds in losses.values() for run_losses in seeds.values() for loss in run_losses})
+    by_factor = losses_by_factor(losses, late)
     result = []
-    for factor in factors:
-        values = {
-            variant: {seed: (loss.last_quarter if late else loss.overall) for seed, run_losses in seeds.items()
-                      for loss in run_losses if loss.factor == factor}
-            for variant, seeds in losses.items()
-        }  # fmt: skip
+    for factor in sorted({factor for factors in by_factor.values() for factor in factors}):
+        values = {variant: factors.get(factor, {}) for variant, factors in by_factor.items()}
         reasons = {variant: _no_difference(variant, baseline, values, failures or {}) for variant in values}
-        samples = {
-            variant: _paired(of_seed, values[baseline]) for variant, of_seed in values.items()
-            if variant != baseline and not reasons[variant]
-        }  # fmt: skip
+        samples: dict[str, Sample] = {}
+        for variant, by_seed in values.items():
+            if variant != baseline and not reasons[variant]:
+                pairs = [(loss, values[baseline][seed]) for seed, loss in sorted(by_seed.items())
+                         if seed in values[baseline]]  # fmt: skip
+                samples[variant] = ([ours for ours, _ in pairs], [theirs for _, theirs in pairs])  # type: ignore[misc]
         tested = compare_samples(samples, T_TEST)
         result += [
             LengthDifference(variant, factor, late, tested.get(variant, NOT_TESTED).pair, reasons[variant])
             for variant in values if variant != baseline
         ]  # fmt: skip
     return result
-
-
-def _paired(ours: Mapping[int, float | None], theirs: Mapping[int, float | None]) -> Sample:
-    """The losses of the seeds that both have."""
-    pairs = [(value, their_value) for seed, value in sorted(ours.items())
-             if value is not None and (their_value := theirs.get(seed)) is not None]  # fmt: skip
-    return [value for value, _ in pairs], [their_value for _, their_value in pairs]
 
 
 def _no_difference(

@@ -33,7 +33,7 @@ class PreparedRuns:
     invalid: Mapping[str, str] = field(default_factory=dict)
     tuned: Mapping[str, str] = field(default_factory=dict)
     goal: str | None = None  # the metric that decides, where it is not the first of each run
-    tuning: Mapping[str, Any] = field(default_factory=dict)  # `tuning_runs.Tuning` as data
+    tuning: Mapping[str, Any] = field(default_factory=dict)  # as `tuning_runs.tune_variants` describes it
     differences: tuple[OptionDifference, ...] = ()  # differences of the two recipes whose hybrids the variants are
 
     @property
@@ -140,8 +140,8 @@ def complete_runs(
     if comparison.tune:
         sweep = tuning_runs.sweep_rates(comparison.tune, comparison.vary)
         seeds = tuning_runs.tuning_seeds(comparison.seeds, comparison.tune_seeds)
-        arms, sweep_result = tuning_runs.tune_variants(arms, sweep, seeds, fits, execute, draft.goal, comparison.at)
-        tuned, tuning = sweep_result.sentences, sweep_result.as_data()
+        arms, tuning = tuning_runs.tune_variants(arms, sweep, seeds, fits, execute, draft.goal, comparison.at)
+        tuned = tuning_runs.tuning_sentences(tuning)
     return replace(draft, arms=tuple(arms), tuned=_settings(arms, tuned), tuning=tuning)
 
 

@@ -159,7 +159,9 @@ def show_result(finished: FinishedRuns, options: ParsedOptions) -> int:
     if not comparison.attribute:
         return print_answer(answer, options, folder, charts)
     runs = [run for seeds in answer.runs.values() for run in seeds.values()]
-    shares = attribute.shares_of_arms(finished.stages[-1].ready.differences, finished.arms, runs, answer)
+    figures = attribute.hybrid_figures(finished.arms, runs, answer.goal, answer.at)
+    differences = finished.stages[-1].ready.differences
+    shares = attribute.compute_shares(differences, figures, answer.lower_is_better, answer.plan)
     code = print_answer(answer, options, folder, [attribute.shares_chart(shares, answer)])
     print(f"\n{attribute.shares_text(shares, answer.goal)}", file=output_stream(options), flush=True)
     return code

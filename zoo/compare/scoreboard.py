@@ -6,9 +6,11 @@ import csv
 import io
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,7 +25,11 @@ from zoo.compare.statistics import ALPHA, Verdict, holm_adjust
 from zoo.compare.verdict import EXIT_CODES, Answer, VariantRow, best_outcome
 from zoo.errors import UsageError
 
+if TYPE_CHECKING:
+    from zoo.compare.charts import ReportChart
+
 FIXED = PairedTestPlan("permutation", ALPHA)
+TEMPLATE = "scoreboard.html"
 
 
 @dataclass(frozen=True)
@@ -357,6 +363,51 @@ def as_json(board: Scoreboard) -> str:
         "recipes": [{"names": task.names, **json.loads(table.as_json(task.answer))} for task in board.tasks],
     }  # fmt: skip
     return console.as_json(strict_values(content), indent=2, allow_nan=False) + "\n"
+
+
+def write_report(board: Scoreboard, reports: Mapping[str, Path], folder: Path) -> list[Path]:
+    """Write scoreboard.md, .csv, .json and .html and a PNG per chart, and return their paths.
+
+    ``reports`` are the folders of the recipes' own reports. Raises UsageError if the folder cannot be written to.
+    """
+    from zoo.compare.report import render, write_files
+
+    charts = draw_charts(board)
+    page = render(
+        TEMPLATE, board=board, question=question(board), sentences=sentences(board), legend=legend(board),
+        overall=overall_cells(board), tasks=task_cells(board), flags=flags(board), charts=charts,
+        links={recipe: os.path.relpath(place / "comparison.html", folder) for recipe, place in reports.items()},
+    )  # fmt: skip
+    texts = {"md": as_markdown(board), "csv": as_csv(board), "json": as_json(board), "html": page}
+    return write_files("scoreboard", texts, charts, folder)
+
+
+def draw_charts(board: Scoreboard) -> list[ReportChart]:
+    """P(improvement) of every variant, and the normalised score of every run."""
+    from zoo.compare.charts import IntervalRow, clip_name, draw_intervals
+
+    rows = [row for row in board.rows if row.name != board.baseline and _is_defined(row.improvement)]
+    charts = []
+    if rows:
+        charts.append(draw_intervals(
+            "improvement", f"P(improvement) on {board.baseline}",
+            [IntervalRow(row.name, *row.improvement) for row in rows],
+            "P(a run of the variant is better), mean over tasks", 0.5, (0.0, 1.0),
+            "With 95 % intervals of a bootstrap of seeds within each task. The line: no difference.",
+        ))  # fmt: skip
+    scores = []
+    for task in board.tasks:
+        for row in board.rows:
+            values = list(row.scores.get(task.recipe, {}).values())
+            if values and row.name != board.baseline:
+                mean = sum(values) / len(values)
+                scores.append(IntervalRow(f"{clip_name(task.recipe, 16)}: {row.name}", mean, points=tuple(values)))
+    if scores:
+        charts.append(draw_intervals(
+            "scores", "Every run, by task", scores, f"score: relative to the mean of {board.baseline} in the task",
+            1.0, None, "Small: a run. Large: the mean of the runs of a task. A failed run scores 0.",
+        ))  # fmt: skip
+    return charts
 
 
 def _is_defined(estimate: BootstrapEstimate) -> bool:

@@ -6,6 +6,7 @@ third of the time of scipy.stats.
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
@@ -315,17 +316,13 @@ def seeds_needed(effect: float, alpha: float = ALPHA, chance: float = POWER) -> 
     """The fewest seeds with power ``chance`` for a true d_z of ``effect``; None above MAX_SEEDS or for no effect."""
     if math.isnan(effect) or effect == 0.0:
         return None
-    # the normal approximation is a few seeds too low: search the exact number from there
+    # the normal approximation is a few seeds too low
     normal = (NormalDist().inv_cdf(1 - alpha / 2) + NormalDist().inv_cdf(chance)) / effect
     if normal * normal > MAX_SEEDS:
         return None
-    fewest = fewest_seeds(alpha)
-    count = max(fewest, math.floor(normal * normal))
-    while power(effect, count, alpha) < chance:
-        count += 1
-    while count > fewest and power(effect, count - 1, alpha) >= chance:
-        count -= 1
-    return count if count <= MAX_SEEDS else None
+    counts = range(fewest_seeds(alpha), MAX_SEEDS + 1)
+    index = bisect.bisect_left(counts, chance, key=lambda count: power(effect, count, alpha))
+    return counts[index] if index < len(counts) else None
 
 
 def smallest_effect(n: int, alpha: float = ALPHA, chance: float = POWER) -> float:

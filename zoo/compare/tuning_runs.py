@@ -11,7 +11,7 @@ from zoo.compare import matched_sizes, run_records
 from zoo.compare.number_format import format_duration, join_words
 from zoo.compare.plan import Arm, ZooFit
 from zoo.compare.run_records import DECISIVE, RunRecord, number
-from zoo.compare.variants import MOST_SEEDS, Choice, Factor, parse_factor
+from zoo.compare.variants import MOST_SEEDS, Factor, parse_factor
 from zoo.errors import UsageError, ZooError
 from zoo.logging import run_state
 
@@ -42,11 +42,6 @@ def sweep_rates(text: str, varied: Sequence[Factor]) -> Factor:
     return factor
 
 
-def trials(arm: Arm, sweep: Factor, fits: ZooFit) -> list[tuple[Choice, Arm]]:
-    """A variant with each value of the sweep."""
-    return [(choice, arm.with_options(fits, choice.word)) for choice in sweep.choices()]
-
-
 @dataclass(frozen=True)
 class TuningCost:
     """What tuning took: runs, their optimizer steps, and their seconds of training without validation."""
@@ -60,54 +55,25 @@ class TuningCost:
         return f"{self.runs} runs, {self.steps:,} steps{time}"
 
 
-@dataclass(frozen=True)
-class TunedVariant:
-    """The value that was best for a variant, the mean figure of each value, and how many seeds failed with it."""
-
-    value: str
-    figures: Mapping[str, float]  # NaN where all seeds failed
-    failures: Mapping[str, int]
-    edge: bool  # whether it is the smallest or the largest of several numbers
-    cost: TuningCost
-
-
-@dataclass(frozen=True)
-class Tuning:
-    """The result of a sweep: an option, the seeds of its runs, and by new variant name what was best."""
-
-    option: str
-    seeds: tuple[int, ...]
-    variants: Mapping[str, TunedVariant]
-
-    @property
-    def sentences(self) -> dict[str, str]:
-        """By new variant name a sentence about its value; it begins with the option's name."""
-        return {name: self._sentence(variant) for name, variant in self.variants.items()}
-
-    def _sentence(self, variant: TunedVariant) -> str:
-        seeds = f"seed{'s' * (len(self.seeds) > 1)} {join_words([*map(str, self.seeds)])}"
-        failing = [f"{value} ({count} of {len(self.seeds)})" for value, count in variant.failures.items() if count]
+def tuning_sentences(tuning: Mapping[str, Any]) -> dict[str, str]:
+    """By variant a sentence about the value that `tune_variants` chose; it begins with the option's name."""
+    seeds, name = tuning["seeds"], tuning["option"].rpartition(".")[2]
+    many = f"seed{'s' * (len(seeds) > 1)} {join_words([*map(str, seeds)])}"
+    sentences = {}
+    for variant, tuned in tuning["variants"].items():
+        failing = [f"{value} ({count} of {len(seeds)})" for value, count in tuned["failures"].items() if count]
         pieces = [
-            f"{self.option.rpartition('.')[2]} {variant.value}, best of {len(variant.figures)} on validation "
-            f"with {seeds}",
-            *(["at the edge of the grid (a better one may lie beyond)"] if variant.edge else []),
+            f"{name} {tuned['value']}, best of {len(tuned['figures'])} on validation with {many}",
+            *(["at the edge of the grid (a better one may lie beyond)"] if tuned["edge"] else []),
             *([f"runs failed with {join_words(failing)}"] if failing else []),
-            f"found in {variant.cost}",
+            f"found in {TuningCost(**tuned['cost'])}",
         ]
-        return ", ".join(pieces)
-
-    def as_data(self) -> dict[str, Any]:
-        """As a JSON document; a figure that does not exist is null."""
-        variants = {
-            name: asdict(variant)
-            | {"figures": {v: f if math.isfinite(f) else None for v, f in variant.figures.items()}}
-            for name, variant in self.variants.items()
-        }
-        return {"option": self.option, "seeds": list(self.seeds), "variants": variants}
+        sentences[variant] = ", ".join(pieces)
+    return sentences
 
 
 def total_cost(tuning: Mapping[str, Any]) -> TuningCost | None:
-    """The cost of a sweep in the form of `Tuning.as_data`, over all variants; None for none."""
+    """The cost of a sweep that `tune_variants` describes, over all variants; None for none."""
     costs = [variant["cost"] for variant in tuning.get("variants", {}).values()]
     names = ("runs", "steps", "seconds")
     return TuningCost(*(sum(cost[name] for cost in costs) for name in names)) if costs else None
@@ -116,13 +82,15 @@ def total_cost(tuning: Mapping[str, Any]) -> TuningCost | None:
 def tune_variants(
     arms: Sequence[Arm], sweep: Factor, seeds: Sequence[int], fits: ZooFit, execute: Execute,
     goal: str | None = None, at: str = DECISIVE,
-) -> tuple[list[Arm], Tuning]:  # fmt: skip
-    """Every variant, the baseline too, with the value whose mean validation figure over ``seeds`` was best.
+) -> tuple[list[Arm], dict[str, Any]]:  # fmt: skip
+    """Every variant, the baseline too, with the value whose mean figure over ``seeds`` was best, and the sweep
+    as data: its option and seeds, and by new variant name the best value, the mean figure of each (None where all seeds
+    failed), how many seeds failed with it, whether it is at the edge of the grid, and its cost.
 
     A value with which fewer seeds failed goes before any other. ``at`` is when the figure is taken; the test split is
     left alone. Raises ZooError if all runs of a variant failed.
     """
-    sweeps = [(arm, trials(arm, sweep, fits)) for arm in arms]
+    sweeps = [(arm, [(choice, arm.with_options(fits, choice.word)) for choice in sweep.choices()]) for arm in arms]
     execute([trial for _, several in sweeps for _, trial in several], seeds)
     winners, variants = [], {}
     for arm, several in sweeps:
@@ -145,11 +113,13 @@ def tune_variants(
         runs = [run for of_value in records.values() for run in of_value]
         example = next((run for run in runs if run.goals), runs[0])
         sign = -1 if example.goals.get(_goal(example, goal)) == "max" else 1
-        variants[winner.name] = TunedVariant(
-            best, {value: sign * mean for value, mean in means.items()}, failures, is_at_edge(best, list(means)),
-            TuningCost(len(runs), sum(run.steps for run in runs), _sum(number(r.cost.get("seconds")) for r in runs)),
-        )  # fmt: skip
-    return winners, Tuning(sweep.key, tuple(seeds), variants)
+        cost = TuningCost(len(runs), sum(run.steps for run in runs), _sum(number(r.cost.get("seconds")) for r in runs))
+        variants[winner.name] = {
+            "value": best,
+            "figures": {value: None if math.isnan(mean) else sign * mean for value, mean in means.items()},
+            "failures": failures, "edge": is_at_edge(best, list(means)), "cost": asdict(cost),
+        }  # fmt: skip
+    return winners, {"option": sweep.key, "seeds": list(seeds), "variants": variants}
 
 
 def is_at_edge(value: str, values: Sequence[str]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import os
 from collections.abc import Iterator, Sequence
@@ -82,6 +83,11 @@ def make_factor(key: str, values: Sequence[str]) -> Factor:
 def spell_value(key: str, value: str) -> str:
     """The value itself, or the full name of a part for a short one: NoPosition for `none` as model.position."""
     return registry.full_name(key.removeprefix("model."), value)
+
+
+def option_text(value: object) -> str:
+    """A value as the text of a command-line option, in JSON, which YAML parses."""
+    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def parse_factors(texts: Sequence[str]) -> tuple[Factor, ...]:

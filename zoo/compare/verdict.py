@@ -153,7 +153,7 @@ class Answer:
     look_number: int = 0  # which of them this is, from 1 on; 0 for none
     look: Look | None = None  # this one; None where nothing records looks
     looks_elsewhere: int = 0  # looks at the same runs by other comparisons of the recipe, which spend too
-    tuning: Mapping[str, Any] = field(default_factory=dict)  # `tuning_runs.Tuning.as_data`, empty without --tune
+    tuning: Mapping[str, Any] = field(default_factory=dict)  # as of `tuning_runs.tune_variants`, empty without --tune
     # effects in a grid in which every combination was run, corrected with the variants
     effects: tuple[Effect, ...] = ()
     scaling: ScaleResult | None = None  # result of --scale; the rows are then those of the largest size
