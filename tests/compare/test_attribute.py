@@ -21,9 +21,8 @@ from zoo.compare.attribute import (
     subsets,
 )
 from zoo.compare.paired_tests import PairedTestPlan
-from zoo.compare.plan import Arm
+from zoo.compare.plan import Arm, Choice, option_text
 from zoo.compare.run_records import RunRecord
-from zoo.compare.variants import Choice, option_text
 from zoo.errors import UsageError
 from zoo.training.config_meter import ConfigMeter
 from zoo.training.setup import display_value

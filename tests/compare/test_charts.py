@@ -62,7 +62,7 @@ def every_chart():
     yield "differences-bare", draw_differences(bare)
     yield "flops", draw_pareto(usual)
     yield "speed", draw_pareto(usual, "speed")
-    yield "lines", draw_lines("lengths", probe, ("length", "loss"), ["1×", "2×", "4×"], {"A": {1: 0.1, 2: 0.1, 4: 0.2}})
+    yield "lines", draw_lines("lengths", probe, ("length", "loss"), ["1×", "2×", "4×"])
     yield (
         "bars",
         draw_bars(

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from zoo.compare import sequential
+from zoo.compare import paired_tests
 from zoo.compare.looks import (
     FIRST,
     UNTIL,
@@ -345,8 +345,9 @@ class Searcher:
 
 @pytest.mark.parametrize("count", [300, pytest.param(1000, marks=pytest.mark.campaign)])
 def test_who_looks_and_chooses_goal_baseline_variants_and_seeds_makes_no_more_false_claims(count, monkeypatch):
-    monkeypatch.setattr(sequential, "confidence_sequence", lambda *_: (math.nan, math.nan))  # slow, and decides nothing
-    monkeypatch.setattr(sequential, "seeds_needed_sequentially", lambda *_: None)
+    # slow, and decides nothing
+    monkeypatch.setattr(paired_tests, "confidence_sequence", lambda *_: (math.nan, math.nan))
+    monkeypatch.setattr(paired_tests, "seeds_needed_sequentially", lambda *_: None)
     rng = np.random.default_rng(7)
     rate = np.mean([Searcher(rng).search() for _ in range(count)])
     assert 0.02 < rate <= ALPHA

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.compare import fabricate
-from zoo.compare import comparison_folder, prose, report, scale_runs, scale_table, table
+from zoo.compare import prose, report, run_records, scale_runs, scale_table, table
 from zoo.compare.scale_result import SizeAnswer, scale_result
 from zoo.compare.verdict import answer
 
@@ -113,14 +113,14 @@ def write_comparison(home):
             "runs": folders,
         })  # fmt: skip
     largest = [home.parent / "lm-tiny" / run.variant / f"s{run.seed}" for run in runs_of_size(192, 7.8)]
-    record = comparison_folder.Record(tuple(largest), "dim=192", varied=("model.position",), scale=data)
-    comparison_folder.save_record(home, record)
-    return comparison_folder.load_record(home)
+    record = run_records.Record(tuple(largest), "dim=192", varied=("model.position",), scale=data)
+    run_records.save_record(home, record)
+    return run_records.load_record(home)
 
 
 def test_a_report_has_prediction_and_sizes(tmp_path):
     record = write_comparison(tmp_path / "compare")
-    result = answer(comparison_folder.read_ledgers(record.folders), record.baseline, varied=record.varied)
+    result = answer(run_records.read_ledgers(record.folders), record.baseline, varied=record.varied)
     scaling = scale_runs.answer_scale(tmp_path / "compare", record, result.goal, result.at)
     result = replace(result, scaling=scaling)
     text = " ".join(table.as_text(result).split())

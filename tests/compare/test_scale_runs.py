@@ -5,9 +5,8 @@ import pytest
 from tests.compare.fake_zoo import Costs, Fits
 from zoo.cli import find_command
 from zoo.compare import command, scale_runs
-from zoo.compare.plan import Arm, Comparison, Point
+from zoo.compare.plan import Arm, Comparison, Point, parse_factors, variant_text
 from zoo.compare.prepare_runs import PreparedRuns
-from zoo.compare.variants import parse_factors, variant_text
 from zoo.errors import UsageError
 
 

@@ -8,8 +8,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from test_report import Balanced
 from test_scoreboard import RECIPES, board
 
-from zoo.compare import comparison_folder, scoreboard, tensorboard_summary
-from zoo.compare.comparison_folder import load_members, save_members, scoreboard_path
+from zoo.compare import run_records, scoreboard, tensorboard_summary
+from zoo.compare.run_records import load_members, save_members, scoreboard_path
 from zoo.compare.tensorboard_summary import tensorboard_folder
 from zoo.errors import UsageError
 
@@ -54,8 +54,8 @@ def test_tensorboard_shows_the_runs_of_every_recipe_beside_the_scoreboard(tmp_pa
     for recipe in ("a", "b"):
         runs = [lay(ledger(name, seed, choices={"norm": name}, recipe=recipe), tmp_path).parent
                 for name in ("default", "norm=x") for seed in (1, 2)]  # fmt: skip
-        home = comparison_folder.comparison_path(tmp_path, recipe, "norm")
-        comparison_folder.save_record(home, comparison_folder.Record(tuple(runs), "default"))
+        home = run_records.comparison_path(tmp_path, recipe, "norm")
+        run_records.save_record(home, run_records.Record(tuple(runs), "default"))
         members[home] = {"default": "default", "norm=x": "x"}
     place = scoreboard_path(tmp_path, ["a", "b"], "norm")
     save_members(place, members, "zoo compare a b")
@@ -71,7 +71,7 @@ def test_tensorboard_shows_the_runs_of_every_recipe_beside_the_scoreboard(tmp_pa
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"comparisons": [{"folder": "x"}], "command": ""}'])
 def test_a_damaged_record_is_refused(tmp_path, content):
-    (tmp_path / comparison_folder.SCOREBOARD).write_text(content)
+    (tmp_path / run_records.SCOREBOARD).write_text(content)
     with pytest.raises(UsageError, match="is damaged"):
         load_members(tmp_path)
     assert load_members(tmp_path / "none") is None
@@ -85,7 +85,7 @@ def test_the_order_in_which_recipes_are_named_makes_no_other_scoreboard(tmp_path
         save_members(places["".join(recipes)], members, "zoo compare")
     again = scoreboard_path(tmp_path, ["a", "b"], "again")
     save_members(again, {tmp_path / each / "compare" / "again": {} for each in ("a", "b")}, "zoo compare")
-    assert comparison_folder.same_recipes(places["ab"]) == sorted([places["ab"], places["ba"], again])
-    (places["ba"] / comparison_folder.SCOREBOARD).write_text("{")
-    assert comparison_folder.same_recipes(places["ab"]) == sorted([places["ab"], again])
-    assert comparison_folder.same_recipes(tmp_path / "compare" / "other" / "norm") == []
+    assert run_records.same_recipes(places["ab"]) == sorted([places["ab"], places["ba"], again])
+    (places["ba"] / run_records.SCOREBOARD).write_text("{")
+    assert run_records.same_recipes(places["ab"]) == sorted([places["ab"], again])
+    assert run_records.same_recipes(tmp_path / "compare" / "other" / "norm") == []

@@ -16,11 +16,9 @@ import numpy as np
 
 from zoo import registry
 from zoo.compare.paired_tests import T_TEST, PairedTestPlan, count_fewest_seeds
-from zoo.compare.plan import Arm, Point, ZooFit
+from zoo.compare.plan import Arm, Choice, Point, ZooFit, option_text
 from zoo.compare.run_records import DECISIVE, RunRecord, number
-from zoo.compare.sequential import last_p
-from zoo.compare.statistics import Paired, Verdict, holm_adjust, judge, paired_t_test, round_count, rounding_of
-from zoo.compare.variants import Choice, option_text
+from zoo.compare.statistics import Paired, Verdict, holm_adjust, judge, last_p, paired_t_test, round_count, rounding_of
 from zoo.errors import UsageError
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import numpy as np
 
 from zoo.compare import prose
 from zoo.compare.number_format import decimal_places, format_fixed
-from zoo.compare.outcomes import failure_text
+from zoo.compare.paired_tests import failure_text
 from zoo.compare.run_records import number
 from zoo.compare.statistics import mean_and_deviation
 from zoo.compare.verdict import Answer, VariantRow
@@ -109,7 +109,10 @@ def draw_curves(answer: Answer) -> ReportChart:
                 for points in lines[row.variant]:
                     axes.plot(*_xy(points), color=colour, linewidth=1.2 if row.failures else 0.8, alpha=0.35)
             if not row.failures:
-                _band(axes, mean, sd, colour, 0.16 if len(lines) < 5 else 0.1)
+                if any(sd):
+                    (xs, means), spread = _xy(mean), np.array(sd)
+                    opacity = 0.16 if len(lines) < 5 else 0.1
+                    axes.fill_between(xs, means - spread, means + spread, color=colour, alpha=opacity, linewidth=0)
                 axes.plot(*_xy(mean), color=colour, linewidth=2.2, dashes=dashes, zorder=3 + order / 100)
             for seed, points in zip(row.figures, lines[row.variant], strict=True):
                 if seed in row.failures and (last := _last(points)):
@@ -218,14 +221,13 @@ def draw_lines(
     series: Mapping[str, Mapping[float, float | None]],
     labels: tuple[str, str],
     ticks: Sequence[str] | None = None,
-    bands: Mapping[str, Mapping[float, float]] | None = None,
     caption: str = "",
     styles: Mapping[str, SeriesStyle] | None = None,
 ) -> ReportChart:
     """A line per name over a few x on a logarithmic axis, such as lengths 1, 2, 4 and 8.
 
     ``series`` maps name → x → y, where a y of None is undefined and marked below the axes. ``labels`` name the x and y
-    axes, ``ticks`` are the labels of the x, ``bands`` standard deviations, ``styles`` the styles of the names.
+    axes, ``ticks`` are the labels of the x, ``styles`` the styles of the names.
     """
     from zoo.plotting import style
 
@@ -251,8 +253,6 @@ def draw_lines(
         for index, name in enumerate(series):
             colour, marker, dashes = mark_style = (styles or {}).get(name) or series_style(index)
             points = [(x, math.nan if y is None else y) for x, y in sorted(series[name].items())]
-            sds = (bands or {}).get(name, {})
-            _band(axes, points, [sds.get(x, 0.0) for x, _ in points], colour, 0.16)
             axes.plot(*_xy(points), color=colour, linewidth=2.2, dashes=dashes)
             for point in points:
                 if math.isfinite(point[1]):
@@ -472,14 +472,6 @@ def _note(axes: Axes, words: str, place: Point, shift: Point, size: float, colou
         words, place, shift, system, textcoords="offset points", fontsize=size, color=colour, ha=side,
         va="center_baseline", annotation_clip=False,
     )  # fmt: skip
-
-
-def _band(axes: Axes, points: Sequence[Point], sds: Sequence[float], colour: str, opacity: float) -> None:
-    """Fill one standard deviation around a line."""
-    if not any(sds):
-        return
-    (x, y), sd = _xy(points), np.array(sds)
-    axes.fill_between(x, y - sd, y + sd, color=colour, alpha=opacity, linewidth=0)
 
 
 def _whisker(axes: Axes, ends: Range, y: float, colour: str) -> None:

@@ -17,7 +17,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from typing import Any
 from filelock import FileLock
 
 from zoo.command_line import ParsedOptions
-from zoo.compare import comparison_folder, journal, scale_runs, verdict
+from zoo.compare import journal, run_records, scale_runs, verdict
 from zoo.compare.fairness import Flag
 from zoo.compare.looks import DECISIONS, Looks, Question, load_looks, parse_planned, save_looks
 from zoo.compare.looks import FILE as LOOKS
@@ -39,12 +39,12 @@ from zoo.io import atomic_files, limits
 SERIES_FORMAT, TRIES = 1, 100
 
 
-def look_and_record(record: comparison_folder.Record, options: ParsedOptions, home: Path) -> tuple[Answer, Path]:
+def look_and_record(record: run_records.Record, options: ParsedOptions, home: Path) -> tuple[Answer, Path]:
     """The verdict over a comparison's finished runs, after a look that ``home`` records, and the folder of its report.
 
     Raises UsageError if there is no run.
     """
-    ledgers = comparison_folder.read_ledgers(record.folders, record.budget)
+    ledgers = run_records.read_ledgers(record.folders, record.budget)
     if not ledgers:
         raise UsageError("all runs of this comparison have been removed.")
     earlier_looks = (home / LOOKS).exists()
@@ -73,24 +73,17 @@ def look_and_record(record: comparison_folder.Record, options: ParsedOptions, ho
 
 
 def look_at_comparison(
-    ledgers: Sequence[RunRecord], options: ParsedOptions, record: comparison_folder.Record, home: Path
+    ledgers: Sequence[RunRecord], options: ParsedOptions, record: run_records.Record, home: Path
 ) -> Answer:
     """The verdict over a comparison's finished runs, with what earlier looks have left to spend; records the look."""
     first_answer = answer_records(ledgers, options, record)
     seeds = {row.variant: tuple(row.figures) for row in first_answer.rows}
     variants = [row.variant for row in first_answer.rows[1:]]
-    alpha, path = ALPHA, Path(options.get("series") or "")
-    if options.get("series"):
-        check_series_file(path)
-    with hold_lock(path) if options.get("series") else nullcontext(), hold_lock(home / LOOKS):
-        series = load_series(path, options.get("tries")) if options.get("series") and variants else None
-        if series is not None:
-            entry = series.entry(series_key(options, home), variants)
-            alpha = entry.level
-        looks = load_looks(home, seeds, alpha)
+    with open_series(options, home, variants) as opened, hold_lock(home / LOOKS):
+        looks = load_looks(home, seeds, opened[1].level if opened else ALPHA)
         check_looks(looks, home, seeds)
-        if series is not None:
-            looks.check_budget(alpha)
+        if opened:
+            looks.check_budget(opened[1].level)
         answer = answer_after_looks(looks, first_answer, ledgers, options, record)
         assert answer.look is not None
         words = {row.variant: row.verdict.word for row in answer.rows[1:]}
@@ -99,27 +92,28 @@ def look_at_comparison(
         new = looks.with_look(answer.look, tested_words, results)
         if new != looks:
             save_or_warn(home, lambda: save_looks(home, new))
-        if series is not None:
-            save_series(path, series.with_entry(entry, [name for name in words if words[name] in DECISIONS[:2]]))
+        if opened:
+            decided = [name for name, word in words.items() if word in DECISIONS[:2]]
+            save_series(Path(options.get("series")), opened[0].with_entry(opened[1], decided))
     return replace(answer, looks=new.looks, look_number=new.number(answer.look))
 
 
-def look_at_runs(ledgers: Sequence[RunRecord], options: ParsedOptions, record: comparison_folder.Record) -> Answer:
+def look_at_runs(ledgers: Sequence[RunRecord], options: ParsedOptions, record: run_records.Record) -> Answer:
     """The verdict over runs of no recorded comparison, as a comparison of their recipe would give it now.
 
     Nothing is recorded, but what comparisons have spent on the same runs counts.
     """
     first_answer = answer_records(ledgers, options, record)
     homes = sorted({run.path.parents[2] for seeds in first_answer.runs.values() for run in seeds.values()})
-    beside = [path.parent for home in homes for path in home.glob(f"{comparison_folder.FOLDER}/*/{LOOKS}")]
+    beside = [path.parent for home in homes for path in home.glob(f"{run_records.FOLDER}/*/{LOOKS}")]
     names = [row.variant for row in first_answer.rows]
-    looks = load_looks(homes[0] / comparison_folder.FOLDER, names, beside=beside)
+    looks = load_looks(homes[0] / run_records.FOLDER, names, beside=beside)
     return answer_after_looks(looks, first_answer, ledgers, options, record)
 
 
 def answer_after_looks(
     looks: Looks, first_answer: Answer, ledgers: Sequence[RunRecord], options: ParsedOptions,
-    record: comparison_folder.Record,
+    record: run_records.Record,
 ) -> Answer:  # fmt: skip
     """The verdict that a look after others gives; without one on variants of which seeds are left out.
 
@@ -140,7 +134,7 @@ def answer_after_looks(
 
 
 def answer_records(
-    ledgers: Sequence[RunRecord], options: ParsedOptions, record: comparison_folder.Record,
+    ledgers: Sequence[RunRecord], options: ParsedOptions, record: run_records.Record,
     test_plan: PairedTestPlan | None = None, refusals: Sequence[Flag] = (),
 ) -> Answer:  # fmt: skip
     """The verdict over finished runs, with the goal and the moment of the command line."""
@@ -194,20 +188,30 @@ def reserve_tries(options: ParsedOptions, place: Path, variants: Sequence[str], 
 
     Raises UsageError if there are none left, if the file is damaged, and if the comparison was looked at before.
     """
-    if options.get("series"):
-        path = Path(options.get("series"))
-        check_series_file(path)
-        with hold_lock(path):
-            series = load_series(path, options.get("tries"))
-            entry = series.entry(series_key(options, place), variants)
+    with open_series(options, place, variants) as opened:
+        if opened:
+            series, entry = opened
             load_looks(place, variants).check_budget(entry.level)
             if save:
-                save_series(path, series.with_entry(entry, entry.decided))
+                save_series(Path(options.get("series")), series.with_entry(entry, entry.decided))
 
 
-def series_key(options: ParsedOptions, place: Path) -> str:
-    """The name of a comparison in the file of a series: its folder, relative to that file."""
-    return os.path.relpath(place, Path(options.get("series")).parent)
+@contextmanager
+def open_series(
+    options: ParsedOptions, home: Path, variants: Sequence[str]
+) -> Iterator[tuple[Series, SeriesEntry] | None]:
+    """The series of --series, locked, and the entry of a comparison, named by its folder relative to the file.
+
+    None without the option, and for no variants.
+    """
+    if not options.get("series"):
+        yield None
+        return
+    path = Path(options.get("series"))
+    check_series_file(path)
+    with hold_lock(path):
+        series = load_series(path, options.get("tries")) if variants else Series()
+        yield (series, series.entry(os.path.relpath(home, path.parent), variants)) if variants else None
 
 
 def save_or_warn(home: Path, save: Callable[[], object]) -> None:

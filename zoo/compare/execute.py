@@ -127,7 +127,10 @@ class _Worker:
             if busy and not self.active:
                 if not self.options.wait:
                     break
-                self._print_once(f"waiting for {len(busy)} runs that others do: {busy[0]}")
+                text = f"waiting for {len(busy)} runs that others do: {busy[0]}"
+                if text != self.last_message:  # polling does not repeat it
+                    self.options.report(text)
+                self.last_message = text
             if self.waiting or self.active:
                 time.sleep(POLL if self.active else 10 * POLL)
         return self.failures
@@ -217,12 +220,6 @@ class _Worker:
 
     def _report_progress(self, job: FitJob, what: str) -> None:
         self.options.report(f"{self.finished_count}/{self.count}  {job.title} · {what}")
-
-    def _print_once(self, text: str) -> None:
-        """Print a message unless it was the last one, so that polling does not repeat it."""
-        if text != self.last_message:
-            self.last_message = text
-            self.options.report(text)
 
     def _refresh_locks(self) -> None:
         """Refresh the locks; stop runs whose lock another worker has taken over as stale."""

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from zoo.compare.number_format import format_fixed
+from zoo.compare.number_format import format_fixed, format_span
 from zoo.compare.paired_tests import NOT_TESTED, T_TEST, Sample, compare_samples
+from zoo.compare.run_records import read_object
 from zoo.compare.statistics import Paired
 from zoo.errors import UsageError
-from zoo.io import limits
 from zoo.logging import run_state
 from zoo.registry import suggest
 
@@ -32,6 +32,9 @@ class LengthLoss(NamedTuple):
     last_quarter: float | None
     tokens: int
     undefined: str = ""  # the model's error message if it cannot read texts of this length
+
+
+Losses = Mapping[str, Mapping[int, Sequence[LengthLoss]]]  # by variant and seed
 
 
 def parse_factors(text: str) -> tuple[int, ...]:
@@ -144,9 +147,7 @@ def window_losses(model: Any, data: Any, length: int) -> tuple[float, float, int
     return total / count, last / few if few else math.nan, int(count)
 
 
-def losses_by_factor(
-    losses: Mapping[str, Mapping[int, Sequence[LengthLoss]]], late: bool
-) -> dict[str, dict[int, dict[int, float | None]]]:
+def losses_by_factor(losses: Losses, late: bool) -> dict[str, dict[int, dict[int, float | None]]]:
     """Variant → factor → seed → loss over the last quarter (``late``) or all; None: undefined."""
     result: dict[str, dict[int, dict[int, float | None]]] = {variant: {} for variant in losses}
     for variant, seeds in losses.items():
@@ -157,9 +158,7 @@ def losses_by_factor(
     return {variant: dict(sorted(factors.items())) for variant, factors in result.items()}
 
 
-def mean_losses(
-    losses: Mapping[str, Mapping[int, Sequence[LengthLoss]]], late: bool = True
-) -> dict[str, dict[float, float | None]]:
+def mean_losses(losses: Losses, late: bool = True) -> dict[str, dict[float, float | None]]:
     """Mean loss over seeds by variant and factor, over the last quarter (``late``) or all; None: undefined."""
     series: dict[str, dict[float, float | None]] = {}
     for variant, factors in losses_by_factor(losses, late).items():
@@ -169,9 +168,7 @@ def mean_losses(
     return series
 
 
-def table(
-    losses: Mapping[str, Mapping[int, Sequence[LengthLoss]]], failures: Mapping[str, str] | None = None
-) -> list[list[str]]:
+def table(losses: Losses, failures: Mapping[str, str] | None = None) -> list[list[str]]:
     """A heading and a row per variant: mean loss over the last quarter (and overall) at every factor.
 
     ``failures`` says by variant how many of its runs failed; it has no mean then, because the others are a selection.
@@ -180,7 +177,8 @@ def table(
     columns = sorted({factor for points in late.values() for factor in points})
     rows = [["nats per token, last quarter (all)", *(f"{factor:g}×" for factor in columns)]]
     for variant, points in late.items():
-        cells = [_cell(points.get(factor), overall[variant].get(factor)) for factor in columns]
+        pairs = [(points.get(factor), overall[variant].get(factor)) for factor in columns]
+        cells = ["undefined" if a is None or b is None else f"{a:.3f} ({b:.3f})" for a, b in pairs]
         rows.append([variant, *(["–"] * len(columns) if variant in (failures or {}) else cells)])
     names = {variant for variant, *_ in rows}
     for variant, text in (failures or {}).items():
@@ -199,22 +197,20 @@ class LengthDifference:
 
     variant: str
     factor: int
-    late: bool
     pair: Paired
     reason: str = ""
 
 
 def length_differences(
-    losses: Mapping[str, Mapping[int, Sequence[LengthLoss]]],
+    losses: Losses,
     baseline: str,
     failures: Mapping[str, str] | None = None,
-    late: bool = True,
 ) -> list[LengthDifference]:
-    """Every variant against the baseline at every length, paired by seed, over the last quarter (``late``) or all.
+    """Every variant against the baseline at every length, paired by seed, over the last quarter.
 
     Student's t of each length alone. They are no verdicts: neither lengths nor looks are corrected for.
     """
-    by_factor = losses_by_factor(losses, late)
+    by_factor = losses_by_factor(losses, late=True)
     result = []
     for factor in sorted({factor for factors in by_factor.values() for factor in factors}):
         values = {variant: factors.get(factor, {}) for variant, factors in by_factor.items()}
@@ -227,7 +223,7 @@ def length_differences(
                 samples[variant] = ([ours for ours, _ in pairs], [theirs for _, theirs in pairs])  # type: ignore[misc]
         tested = compare_samples(samples, T_TEST)
         result += [
-            LengthDifference(variant, factor, late, tested.get(variant, NOT_TESTED).pair, reasons[variant])
+            LengthDifference(variant, factor, tested.get(variant, NOT_TESTED).pair, reasons[variant])
             for variant in values if variant != baseline
         ]  # fmt: skip
     return result
@@ -273,7 +269,7 @@ def differences_legend(baseline: str, differences: Sequence[LengthDifference]) -
     seeds = sorted({difference.pair.n for difference in differences if not difference.reason})
     if not seeds:
         return ""
-    many = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    many = format_span(seeds)
     return (
         f"Differences from {baseline} in the last quarter, paired over {many} seed{'s' * (seeds != [1])}; an interval "
         "holds for all variants of its length. They are no verdicts: neither lengths nor looks are corrected for."
@@ -293,10 +289,6 @@ def save_differences(home: Path, differences: Sequence[LengthDifference]) -> Non
     write_json(home / FILE, {MARK: 1, "runs": _read_saved(home / FILE), "differences": content})
 
 
-def _cell(late: float | None, overall: float | None) -> str:
-    return "undefined" if late is None or overall is None else f"{late:.3f} ({overall:.3f})"
-
-
 def _identity(folder: Path) -> list[object]:
     """Name, size and time of a run's best checkpoint and the digest of its batches: equal if it is the same run."""
     from zoo.inference.find_run import checkpoint_to_use
@@ -307,8 +299,5 @@ def _identity(folder: Path) -> list[object]:
 
 
 def _read_saved(path: Path) -> dict[str, Any]:
-    try:
-        content = limits.read_json(path)
-    except (OSError, ValueError):
-        return {}
-    return dict(content.get("runs", {})) if isinstance(content, dict) and content.get(MARK) == 1 else {}
+    content = read_object(path)
+    return dict(content.get("runs", {})) if content.get(MARK) == 1 else {}

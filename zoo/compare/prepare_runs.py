@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from zoo.compare import attribute, length_probe, matched_sizes, plan, tuning_runs, variants
+from zoo.compare import attribute, equal_conditions, length_probe, plan
 from zoo.compare.attribute import OptionDifference
+from zoo.compare.equal_conditions import Execute
 from zoo.compare.plan import Arm, Comparison, ZooFit
-from zoo.compare.tuning_runs import Execute
 from zoo.errors import UsageError
 from zoo.registry import suggest
 
@@ -33,7 +33,7 @@ class PreparedRuns:
     invalid: Mapping[str, str] = field(default_factory=dict)
     tuned: Mapping[str, str] = field(default_factory=dict)
     goal: str | None = None  # the metric that decides, where it is not the first of each run
-    tuning: Mapping[str, Any] = field(default_factory=dict)  # as `tuning_runs.tune_variants` describes it
+    tuning: Mapping[str, Any] = field(default_factory=dict)  # as `equal_conditions.tune_variants` describes it
     differences: tuple[OptionDifference, ...] = ()  # differences of the two recipes whose hybrids the variants are
 
     @property
@@ -46,19 +46,19 @@ def check_comparison(comparison: Comparison) -> list[tuple[str, ...]]:
     """The arguments of every variant for `zoo fit`. Raises UsageError for errors that can be found without torch."""
     if comparison.attribute:
         return [(recipe, *comparison.options) for recipe in (comparison.recipe, comparison.attribute)]
-    if comparison.match is not None and comparison.match not in matched_sizes.SIZE_KINDS:
+    if comparison.match is not None and comparison.match not in equal_conditions.SIZE_KINDS:
         raise UsageError(
-            f"--match {comparison.match!r} is not a size.{suggest(comparison.match, matched_sizes.SIZE_KINDS)} "
-            f"There are: {', '.join(matched_sizes.SIZE_KINDS)}"
+            f"--match {comparison.match!r} is not a size.{suggest(comparison.match, equal_conditions.SIZE_KINDS)} "
+            f"There are: {', '.join(equal_conditions.SIZE_KINDS)}"
         )
     if comparison.budget:
-        matched_sizes.parse_budget(comparison.budget)
+        equal_conditions.parse_budget(comparison.budget)
     if comparison.tune:
-        tuning_runs.sweep_rates(comparison.tune, comparison.vary)
+        equal_conditions.sweep_rates(comparison.tune, comparison.vary)
     if comparison.probe:
         length_probe.parse_factors(comparison.probe)
-    base = variants.parse_baseline(comparison.base, comparison.vary) if comparison.base else ()
-    combinations = variants.design_variants(comparison.vary, base, comparison.design)
+    base = plan.parse_baseline(comparison.base, comparison.vary) if comparison.base else ()
+    combinations = plan.design_variants(comparison.vary, base, comparison.design)
     return [(comparison.recipe, *comparison.options, *(choice.word for choice in variant)) for variant in combinations]
 
 
@@ -109,9 +109,9 @@ def draft_runs(comparison: Comparison, fits: ZooFit, meter: ConfigMeter) -> Prep
     if comparison.probe:
         length_probe.check_config(arms[0].point.config, meter.task_class(arms[0].point.config))
     if comparison.match:
-        arms = matched_sizes.match_size(arms, cast(matched_sizes.SizeKind, comparison.match), fits, meter)
-    if comparison.budget and matched_sizes.parse_budget(comparison.budget)[0] != "time":
-        arms = matched_sizes.within_budget(arms, comparison, fits, meter)
+        arms = equal_conditions.match_size(arms, cast(equal_conditions.SizeKind, comparison.match), fits, meter)
+    if comparison.budget and equal_conditions.parse_budget(comparison.budget)[0] != "time":
+        arms = equal_conditions.within_budget(arms, comparison, fits, meter)
     return PreparedRuns(tuple(arms), invalid, _settings(arms, {}), goal)
 
 
@@ -133,15 +133,15 @@ def complete_runs(
     arms: list[Arm] = list(draft.arms)
     tuned: dict[str, str] = {}
     tuning: dict[str, Any] = {}
-    what, size = matched_sizes.parse_budget(comparison.budget) if comparison.budget else ("", 0.0)
+    what, size = equal_conditions.parse_budget(comparison.budget) if comparison.budget else ("", 0.0)
     if what == "time":
-        (seed,) = tuning_runs.tuning_seeds(comparison.seeds)
-        arms = tuning_runs.steps_within_time(arms, size, seed, fits, meter, execute)
+        (seed,) = equal_conditions.tuning_seeds(comparison.seeds)
+        arms = equal_conditions.steps_within_time(arms, size, seed, fits, meter, execute)
     if comparison.tune:
-        sweep = tuning_runs.sweep_rates(comparison.tune, comparison.vary)
-        seeds = tuning_runs.tuning_seeds(comparison.seeds, comparison.tune_seeds)
-        arms, tuning = tuning_runs.tune_variants(arms, sweep, seeds, fits, execute, draft.goal, comparison.at)
-        tuned = tuning_runs.tuning_sentences(tuning)
+        sweep = equal_conditions.sweep_rates(comparison.tune, comparison.vary)
+        seeds = equal_conditions.tuning_seeds(comparison.seeds, comparison.tune_seeds)
+        arms, tuning = equal_conditions.tune_variants(arms, sweep, seeds, fits, execute, draft.goal, comparison.at)
+        tuned = equal_conditions.tuning_sentences(tuning)
     return replace(draft, arms=tuple(arms), tuned=_settings(arms, tuned), tuning=tuning)
 
 

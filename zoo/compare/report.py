@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import shlex
@@ -91,7 +92,7 @@ def page(answer: Answer, charts: Sequence[ReportChart] = ()) -> str:
         total_time=format_duration(training_time(answer)),
         common=_common(answer),
         sections=scale_table.sections(answer),
-        version=_setting(answer, "zoo"),
+        version=next(iter(answer.runs[answer.baseline].values())).setting.get("zoo", ""),
         tests=TEST_NAMES,
     )
 
@@ -164,10 +165,6 @@ def _text(value: Any) -> str:
         if isinstance(value, dict)
         else describe_values(value)
     )
-
-
-def _setting(answer: Answer, name: str) -> str:
-    return str(next(iter(answer.runs[answer.baseline].values())).setting.get(name, ""))
 
 
 ENVIRONMENT = ("zoo", "torch", "python", "device", "machine", "threads", "processes", "precision", "kernel")
@@ -271,17 +268,12 @@ def run_command(run: RunRecord) -> str:
     except (OSError, UsageError):  # without a log, or with one that cannot be read
         lines = []
     for line in lines:
-        words = _command_words(line.removeprefix("$ ")) if line.startswith("$ ") else []
+        words: list[str] = []
+        with contextlib.suppress(ValueError):  # no words of a shell
+            words = shlex.split(line.removeprefix("$ ")) if line.startswith("$ ") else []
         if "fit" in words and "--resume" not in words:
             return shlex.join(["zoo", "fit", *words[words.index("fit") + 1 :]])
     return shlex.join(["zoo", "fit", str(Path(folder) / CONFIG)])
-
-
-def _command_words(line: str) -> list[str]:
-    try:
-        return shlex.split(line)
-    except ValueError:
-        return []
 
 
 def failed_runs(answer: Answer) -> list[list[str]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import shlex
-import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -17,7 +16,6 @@ from zoo import console
 from zoo.cli.tables import is_terminal
 from zoo.command_line import ParsedOptions
 from zoo.compare import (
-    comparison_folder,
     error_budget,
     journal,
     plan,
@@ -36,9 +34,8 @@ from zoo.compare.execute import (
 )
 from zoo.compare.looks import load_looks
 from zoo.compare.number_format import format_duration
-from zoo.compare.plan import Arm, Comparison
+from zoo.compare.plan import Arm, Comparison, variant_text
 from zoo.compare.prepare_runs import PreparedRuns, check_validations
-from zoo.compare.variants import variant_text
 from zoo.errors import StorageError, UsageError, ZooError
 from zoo.logging import run_state
 from zoo.registry import suggest
@@ -63,7 +60,7 @@ class FinishedRuns:
 
     comparison: Comparison
     stages: tuple[Stage, ...]  # by size; the last one decides
-    record: comparison_folder.Record
+    record: run_records.Record
     place: Path
 
     @property
@@ -229,7 +226,8 @@ def check_plan(comparison: Comparison, stages: Sequence[Stage], meter: Any, runn
             runner.jobs(arms, comparison.seeds)
     last = stages[-1].ready.arms
     if comparison.scale:
-        scale_runs.check_loss(meter.goals(last[0].point.config)[1], goal or first_goal(meter, last[0]))
+        goals = meter.goals(last[0].point.config)[1]
+        scale_runs.check_loss(goals, goal or next(iter(goals)))
     place = comparison_path(comparison, stages)
     names = [arm.name for arm in last]
     error_budget.check_looks(load_looks(place, names), place, names)
@@ -251,7 +249,7 @@ def check_names(comparisons: Sequence[Comparison], drafts: Sequence[Sequence[Sta
 def comparison_path(comparison: Comparison, stages: Sequence[Stage]) -> Path:
     """The folder of a comparison."""
     point = stages[-1].ready.arms[0].point
-    return comparison_folder.comparison_path(point.root, point.recipe, comparison.title)
+    return run_records.comparison_path(point.root, point.recipe, comparison.title)
 
 
 def _run_stages(comparison: Comparison, stages: list[Stage], meter: Any, runner: Runner) -> FinishedRuns | None:
@@ -277,7 +275,7 @@ def _run_stages(comparison: Comparison, stages: list[Stage], meter: Any, runner:
     place = comparison_path(comparison, stages)
     record = make_record(comparison, stages, place, command_line(options))
     error_budget.reserve_tries(options, place, [arm.name for arm in stages[-1].ready.arms[1:]])
-    comparison_folder.save_record(place, record)
+    run_records.save_record(place, record)
     append_plan(comparison, stages, record, place, meter, options)
     for stage in stages:
         runner.budget = stage.request.budget
@@ -293,7 +291,7 @@ def _run_stages(comparison: Comparison, stages: list[Stage], meter: Any, runner:
     return FinishedRuns(comparison, tuple(stages), record, place)
 
 
-def make_record(comparison: Comparison, stages: Sequence[Stage], place: Path, command: str) -> comparison_folder.Record:
+def make_record(comparison: Comparison, stages: Sequence[Stage], place: Path, command: str) -> run_records.Record:
     """What the comparison's folder records of its runs, those of the size that decides."""
     stage = stages[-1]
     ready, arms = stage.ready, stage.ready.arms
@@ -302,20 +300,21 @@ def make_record(comparison: Comparison, stages: Sequence[Stage], place: Path, co
     scale = scale_runs.as_data(place, sizes, comparison.seeds, scale_notes(comparison, ready)) if comparison.scale\
         else {}  # fmt: skip
     folders = tuple(job.folder for job in plan.list_jobs(arms, comparison.seeds))
-    return comparison_folder.Record(
+    return run_records.Record(
         folders, arms[0].name, ready.goal, stage.request.budget, ready.tuned, command, tuple(keys), comparison.at,
         comparison.margin, comparison.until, ready.tuning, scale,
     )  # fmt: skip
 
 
 def append_plan(
-    comparison: Comparison, stages: Sequence[Stage], record: comparison_folder.Record, place: Path, meter: Any,
+    comparison: Comparison, stages: Sequence[Stage], record: run_records.Record, place: Path, meter: Any,
     options: ParsedOptions,
 ) -> None:  # fmt: skip
     """Write down in the journal what is asked, before the runs."""
     arms = stages[-1].ready.arms
     question = journal.RunsQuestion(
-        (record.goal or first_goal(meter, arms[0])).removeprefix("val/"), arms[0].name, comparison.at,
+        (record.goal or next(iter(meter.goals(arms[0].point.config)[1]))).removeprefix("val/"),
+        arms[0].name, comparison.at,
         comparison.margin, options.get("test"), seeds=comparison.seeds, variants=tuple(arm.name for arm in arms),
     )  # fmt: skip
     ended = sum(run_state.read_state(folder) in run_state.END_STATES for folder in record.folders)
@@ -385,14 +384,9 @@ def check_goal(meter: Any, arm: Arm, goal: str | None) -> None:
         )
 
 
-def first_goal(meter: Any, arm: Arm) -> str:
-    """The figure that decides unless one is named: the first that the task monitors."""
-    return next(iter(meter.task_class(arm.point.config).monitored_metrics))
-
-
 def run_until_decided(
-    arms: Sequence[Arm], seeds: Sequence[int], record: comparison_folder.Record, place: Path, runner: Runner
-) -> comparison_folder.Record:
+    arms: Sequence[Arm], seeds: Sequence[int], record: run_records.Record, place: Path, runner: Runner
+) -> run_records.Record:
     """Run seed after seed of the undecided variants, or to the next planned look, and look after each; the record of
     all runs.
 
@@ -400,39 +394,36 @@ def run_until_decided(
     nine of ten such observations allow. Before the first seed that could decide, all are run together.
     """
     from zoo.compare.looks import DECISIONS, UNTIL, parse_planned
-    from zoo.compare.sequential import fewest_seeds
-    from zoo.compare.statistics import ALPHA
+    from zoo.compare.statistics import ALPHA, fewest_sequential_seeds
 
     undecided, done, folders, planned = list(arms[1:]), 0, [], parse_planned(record.until)
-    batch = planned[0] if planned else fewest_seeds(UNTIL * ALPHA / len(undecided))
+    batch = planned[0] if planned else fewest_sequential_seeds(UNTIL * ALPHA / len(undecided))
     while undecided and done < len(seeds) and not runner.failed:
         now = seeds[done : done + batch]
         folders += [arm.point.folder(seed) for seed in now for arm in (arms[0], *undecided)]
         record = replace(record, folders=tuple(folders))
-        comparison_folder.save_record(place, record)
+        run_records.save_record(place, record)
         runner((arms[0], *undecided), now)
         done += len(now)
-        ledgers = comparison_folder.read_ledgers(record.folders, record.budget)
+        ledgers = run_records.read_ledgers(record.folders, record.budget)
         answer = error_budget.look_at_comparison(ledgers, runner.options, record, place)
         rows = {row.variant: row for row in answer.rows}
-        hopeless = [
-            name for name, row in rows.items()
-            if record.margin is None and not planned and row.verdict.word == "not distinguishable" and row.differences
-            and (row.verdict.fewest or math.inf) > len(seeds)
-        ]  # fmt: skip
+        open_arms = []
         for arm in undecided:
-            if arm.name in rows:
-                more = f": more than {len(seeds)} seeds would be needed" if arm.name in hopeless else ""
-                word = rows[arm.name].verdict.word
+            row = rows.get(arm.name)
+            word = row.verdict.word if row else ""
+            hopeless = (
+                row is not None and record.margin is None and not planned and word == "not distinguishable"
+                and bool(row.differences) and (row.verdict.fewest or math.inf) > len(seeds)
+            )  # fmt: skip
+            open_arms += [] if hopeless or word in DECISIONS else [arm]
+            if row is not None:
+                more = f": more than {len(seeds)} seeds would be needed" if hopeless else ""
                 runner.print_progress(
-                    f"{done} seeds  {rows[arm.name].label} · {word if word in DECISIONS else f'undecided{more}'}"
+                    f"{done} seeds  {row.label} · {word if word in DECISIONS else f'undecided{more}'}"
                 )
-        undecided = [
-            arm for arm in undecided
-            if arm.name not in hopeless and (arm.name not in rows or rows[arm.name].verdict.word not in DECISIONS)
-        ]  # fmt: skip
         # the nearest to a decision first; as many seeds at once as there are jobs for
-        undecided.sort(key=lambda arm: rows[arm.name].pair.p if arm.name in rows else 1.0)
+        undecided = sorted(open_arms, key=lambda arm: rows[arm.name].pair.p if arm.name in rows else 1.0)
         if planned:
             batch = next((count for count in planned if count > done), done) - done
             continue
@@ -480,7 +471,7 @@ def probe(finished: FinishedRuns, options: ParsedOptions) -> ReportChart:
     """Measure every finished run on longer texts, print the table, and draw the chart in the answer's colours."""
     from zoo.compare import length_probe
     from zoo.compare.charts import draw_lines, variant_styles
-    from zoo.compare.outcomes import failure_text
+    from zoo.compare.paired_tests import failure_text
     from zoo.compare.table import plain_columns
 
     def report(line: str) -> None:
@@ -488,9 +479,7 @@ def probe(finished: FinishedRuns, options: ParsedOptions) -> ReportChart:
 
     comparison, place = finished.comparison, finished.place
     factors = length_probe.parse_factors(comparison.probe or "")
-    answer = error_budget.answer_records(
-        comparison_folder.read_ledgers(finished.record.folders), options, finished.record
-    )
+    answer = error_budget.answer_records(run_records.read_ledgers(finished.record.folders), options, finished.record)
     labels = {row.variant: row.label for row in answer.rows}
     styles = {labels[variant]: mark_style for variant, mark_style in variant_styles(answer).items()}
     folders = {
@@ -532,7 +521,7 @@ def answer_folders(folders: Sequence[Path], options: ParsedOptions) -> int:
     """`zoo compare FOLDER`: print the result of finished runs, without torch."""
     out = options.get("out")
     place = Path(out) if out else None
-    record = comparison_folder.load_record(folders[0]) if len(folders) == 1 else None
+    record = run_records.load_record(folders[0]) if len(folders) == 1 else None
     if record is not None:
         new_record = replace(
             record, baseline=options.get("baseline") or record.baseline, goal=options.get("goal") or record.goal,
@@ -544,7 +533,7 @@ def answer_folders(folders: Sequence[Path], options: ParsedOptions) -> int:
         raise UsageError("--series is for a comparison that zoo compare has run: RECIPE --vary …, or its folder.")
     ledgers = run_records.read_records(*folders)
     run_records.check_one_task(ledgers)
-    record = comparison_folder.Record((), options.get("baseline"), margin=options.get("margin"))
+    record = run_records.Record((), options.get("baseline"), margin=options.get("margin"))
     return print_answer(error_budget.look_at_runs(ledgers, options, record), options, place)
 
 
@@ -559,8 +548,7 @@ def print_answer(answer: Answer, options: ParsedOptions, place: Path | None, mor
     if options.get("json"):
         print(table.as_json(answer))
     else:
-        width = min(shutil.get_terminal_size((table.WIDTH, 0)).columns, 160) if is_terminal() else table.WIDTH
-        console.draw(table.as_text(answer, width, is_terminal()))
+        console.draw(table.as_text(answer, table.terminal_width(), is_terminal()))
     if place is not None:
         write_report(answer, options, Path(options.get("out") or place), more)
     if options.get("exit_code"):
@@ -577,7 +565,7 @@ def write_report(answer: Answer, options: ParsedOptions, place: Path, more: Sequ
     out = output_stream(options)
     files = write_report(answer, place, more)
     goals = tensorboard_summary.write_summary(place, answer)
-    homes = [folder for folder in (place, place.parent) if (folder / comparison_folder.FILE).is_file()]
+    homes = [folder for folder in (place, place.parent) if (folder / run_records.RUNS_FILE).is_file()]
     runs = homes[0] if homes else next(iter(next(iter(answer.runs.values())).values())).path.parents[2]
     page = next((file for file in files if file.suffix == ".html"), place)
     print(f"\nreport  {page}\nlook    zoo tensorboard {runs}", file=out)

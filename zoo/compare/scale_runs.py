@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zoo.compare import matched_sizes, variants
-from zoo.compare.comparison_folder import Record, read_ledgers
+from zoo.compare import plan
+from zoo.compare.equal_conditions import TuningCost, total_cost
 from zoo.compare.plan import Arm, Comparison, Point, ZooFit
 from zoo.compare.prepare_runs import PreparedRuns, check_comparison
+from zoo.compare.run_records import BACKWARD, Record, read_ledgers
 from zoo.compare.scale_result import LEAST_RATIO, LEAST_SIZES, ScaleResult, SizeAnswer, scale_result
-from zoo.compare.tuning_runs import TuningCost, total_cost
 from zoo.compare.verdict import answer
 from zoo.errors import UsageError
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 EQUAL_FLOPS = "flops"  # --budget without an amount: what the baseline of a size takes
 
 
-def parse_scale(texts: Sequence[str], varied: Sequence[variants.Factor]) -> list[variants.Variant]:
+def parse_scale(texts: Sequence[str], varied: Sequence[plan.Factor]) -> list[plan.Variant]:
     """The sizes of ``--scale dim=64,96,128``, as options: of several their first values are one size, and so on.
 
     An option without a section is the model's. Raises UsageError for fewer than three sizes, unequal numbers of values,
@@ -33,14 +33,14 @@ def parse_scale(texts: Sequence[str], varied: Sequence[variants.Factor]) -> list
     factors = []
     for text in texts:
         key, equals, values = text.partition("=")
-        pieces = variants.split_values(values)
+        pieces = plan.split_values(values)
         if not equals or not key or len(pieces) < LEAST_SIZES:
             raise UsageError(
                 f"--scale {text!r} is not OPTION=VALUE,VALUE,VALUE: two sizes to fit and one to predict, or more, such "
                 "as --scale dim=64,96,128,192"
             )
         name = key.removeprefix("--")
-        factors.append(variants.make_factor(name if "." in name else f"model.{name}", pieces))
+        factors.append(plan.make_factor(name if "." in name else f"model.{name}", pieces))
         if len(factors[-1].values) < len(pieces):
             raise UsageError(f"--scale {text!r}: a value occurs twice.")
     keys = [factor.key for factor in factors]
@@ -55,7 +55,7 @@ def parse_scale(texts: Sequence[str], varied: Sequence[variants.Factor]) -> list
     return list(zip(*(factor.choices() for factor in factors), strict=True))
 
 
-def check_scale(comparison: Comparison) -> list[variants.Variant]:
+def check_scale(comparison: Comparison) -> list[plan.Variant]:
     """The sizes of a comparison. Raises UsageError for options that do not go with --scale."""
     sizes = parse_scale(comparison.scale, comparison.vary)
     for name, value in (
@@ -88,15 +88,15 @@ def check_request(comparison: Comparison) -> list[tuple[str, ...]]:
     ]  # fmt: skip
 
 
-def with_size(comparison: Comparison, size: variants.Variant) -> Comparison:
+def with_size(comparison: Comparison, size: plan.Variant) -> Comparison:
     """The comparison with the options of one size."""
     return replace(comparison, options=(*comparison.options, *(choice.word for choice in size)), scale=())
 
 
-def comparison_at(comparison: Comparison, size: variants.Variant, fits: ZooFit, costs: ConfigMeter) -> Comparison:
+def comparison_at(comparison: Comparison, size: plan.Variant, fits: ZooFit, costs: ConfigMeter) -> Comparison:
     """The comparison at one size. Raises UsageError as `zoo fit` does."""
     at_size = with_size(comparison, size)
-    base = variants.parse_baseline(comparison.base, comparison.vary) if comparison.base else ()
+    base = plan.parse_baseline(comparison.base, comparison.vary) if comparison.base else ()
 
     def point(words: Sequence[str]) -> Point:
         return fits.point((comparison.recipe, *words, *(choice.word for choice in base)))
@@ -109,7 +109,7 @@ def comparison_at(comparison: Comparison, size: variants.Variant, fits: ZooFit, 
     steps = config["trainer"].get("max_steps")
     if not isinstance(steps, int) or steps < 1:
         raise UsageError("--budget flops counts the baseline's steps: give --trainer.max_steps.")
-    flops = matched_sizes.BACKWARD * costs.cost(config).flops * (costs.tokens_per_step(config) * steps)
+    flops = BACKWARD * costs.cost(config).flops * (costs.tokens_per_step(config) * steps)
     return replace(at_size, budget=f"flops={flops:.6g}")
 
 
@@ -158,7 +158,7 @@ def align_variants(prepared: Sequence[PreparedRuns]) -> list[PreparedRuns]:
 
     Raises UsageError if the baseline alone remains.
     """
-    by_size = [{variants.variant_text(arm.variant): arm for arm in ready.arms} for ready in prepared]
+    by_size = [{plan.variant_text(arm.variant): arm for arm in ready.arms} for ready in prepared]
     first_size, *others = by_size
     common = [name for name in first_size if all(name in size for size in others)]
     missing = sorted({name for size in by_size for name in size} - set(common))
@@ -174,7 +174,7 @@ def align_variants(prepared: Sequence[PreparedRuns]) -> list[PreparedRuns]:
 def training_compute(arm: Arm, costs: ConfigMeter) -> float:
     """Training FLOPs of a run, up to the tokens of a step, which all sizes share unless the data vary."""
     steps = arm.point.config["trainer"].get("max_steps")
-    flops = matched_sizes.BACKWARD * costs.cost(arm.point.config).flops
+    flops = BACKWARD * costs.cost(arm.point.config).flops
     return float(flops * (steps if isinstance(steps, int) and steps > 0 else 1))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from zoo.compare import prose
 from zoo.compare.charts import (
@@ -21,8 +20,8 @@ from zoo.compare.charts import (
     write_end_labels,
 )
 from zoo.compare.number_format import NONE, format_fixed, join_words
-from zoo.compare.scale_result import ScaleResult, VariantScaling
-from zoo.compare.scaling_law import SAMPLES, Crossing, Interval
+from zoo.compare.scale_result import SAMPLES, Crossing, ScaleResult, VariantScaling
+from zoo.compare.statistics import Interval
 from zoo.compare.verdict import Answer
 from zoo.palette import LIGHT
 
@@ -43,11 +42,6 @@ def sections(answer: Answer) -> list[Section]:
     if result is None:
         return []
     return [_prediction(answer, result), *([_laws(result)] if result.irreducible else []), _by_size(answer, result)]
-
-
-def as_data(answer: Answer) -> dict[str, Any] | None:
-    """The same for --json, with all digits; None without --scale."""
-    return None if answer.scaling is None else answer.scaling.as_data()
 
 
 def format_compute(flops: float) -> str:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zoo.compare import comparison_folder
+from zoo.compare import run_records
 from zoo.compare.run_records import short_names
 from zoo.compare.verdict import Answer, answer
 from zoo.config.run_folder import slug
@@ -153,15 +153,13 @@ def tensorboard_folder(folder: Path) -> Iterator[tuple[Path, tuple[str, ...]]]:
     in common, too. For a scoreboard's the runs of each recipe are below the recipe's name. Raises UsageError for a
     damaged record of a comparison.
     """
-    saved = comparison_folder.load_members(folder)
-    record = comparison_folder.load_record(folder)
+    saved = run_records.load_members(folder)
+    record = run_records.load_record(folder)
     if saved is None and record is None:
         yield folder, headline_tags(folder)
         return
     goals: list[str] = []
-    records = (
-        {home.parents[1].name: comparison_folder.load_record(home) for home in saved[0]} if saved else {"": record}
-    )
+    records = {home.parents[1].name: run_records.load_record(home) for home in saved[0]} if saved else {"": record}
     with tempfile.TemporaryDirectory(prefix="zoo-tensorboard-") as place:
         for recipe, comparison in records.items():
             labels, pinned = _labels(comparison) if comparison else ({}, ())
@@ -177,10 +175,10 @@ def tensorboard_folder(folder: Path) -> Iterator[tuple[Path, tuple[str, ...]]]:
         yield Path(place), tuple(dict.fromkeys((*SCOREBOARD_TAGS, *goals)))[:MOST] if saved else tuple(goals)
 
 
-def _labels(record: comparison_folder.Record) -> tuple[dict[str, str], tuple[str, ...]]:
+def _labels(record: run_records.Record) -> tuple[dict[str, str], tuple[str, ...]]:
     """What the tables call each variant, by its folder's name, and the charts to pin."""
     names: Sequence[str] = list(dict.fromkeys(run.parent.name for run in record.folders))
-    ledgers = comparison_folder.read_ledgers(record.folders)
+    ledgers = run_records.read_ledgers(record.folders)
     goals = list(next((run.goals for run in ledgers if run.goals), {}))
     try:
         result = answer(ledgers, record.baseline, record.goal)

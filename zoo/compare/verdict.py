@@ -17,23 +17,21 @@ from zoo.compare.fairness import (
 )  # fmt: skip
 from zoo.compare.looks import Look
 from zoo.compare.number_format import NONE, join_words
-from zoo.compare.outcomes import (
-    OutcomeTest,
-    compare_outcomes,
-    failure_text,
-    judge_outcomes,
-    other_failures,
-)  # fmt: skip
 from zoo.compare.paired_tests import (
     NOT_TESTED,
     T_TEST,
     Effect,
+    OutcomeTest,
     PairedTestPlan,
     Sample,
+    compare_outcomes,
     compare_samples,
+    failure_text,
     grid_contrasts,
     judge_all,
-)
+    judge_outcomes,
+    other_failures,
+)  # fmt: skip
 from zoo.compare.run_records import (
     DECISIVE,
     UNMEASURED,
@@ -111,11 +109,6 @@ class VariantRow:
         return tuple(seed for seed, how in self.failures.items() if how == "diverged")
 
     @property
-    def failed(self) -> tuple[int, ...]:
-        """The seeds that ended without a figure: diverged, out of memory, or crashed."""
-        return tuple(self.failures)
-
-    @property
     def sentence(self) -> str:
         """The verdict, with the numbers of failed, unpaired and unfinished seeds."""
         pieces = [self.verdict.sentence]
@@ -153,7 +146,7 @@ class Answer:
     look_number: int = 0  # which of them this is, from 1 on; 0 for none
     look: Look | None = None  # this one; None where nothing records looks
     looks_elsewhere: int = 0  # looks at the same runs by other comparisons of the recipe, which spend too
-    tuning: Mapping[str, Any] = field(default_factory=dict)  # as of `tuning_runs.tune_variants`, empty without --tune
+    tuning: Mapping[str, Any] = field(default_factory=dict)  # see `equal_conditions.tune_variants`
     # effects in a grid in which every combination was run, corrected with the variants
     effects: tuple[Effect, ...] = ()
     scaling: ScaleResult | None = None  # result of --scale; the rows are then those of the largest size
