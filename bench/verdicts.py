@@ -17,11 +17,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from zoo.compare import sequential
+from zoo.compare import statistics
+from zoo.compare.error_budget import Series
 from zoo.compare.looks import DECISIONS, FIRST, UNTIL, Looks, Question, planned_levels
 from zoo.compare.paired_tests import T_TEST, PairedTestPlan, PairResult, TestName, compare_samples, judge_all
-from zoo.compare.scaling_law import LawBootstrap
-from zoo.compare.series import Series
+from zoo.compare.scale_result import LawBootstrap
 from zoo.compare.statistics import ALPHA, least_p
 
 Floats = NDArray[np.float64]
@@ -196,7 +196,7 @@ def false_verdicts(count: int, _: np.random.Generator, nulls: Sequence[Null] = N
         cells.append(" / ".join(f"{100 * rate:.1f}" for rate in planned) + " %")
         ours, theirs = null.samples(rng, count, PATIENCE)
         differences = (ours - theirs)[:, :MOST]
-        decided = sequential.p_values(differences)[:, -1] <= ALPHA * UNTIL
+        decided = statistics.p_values(differences)[:, -1] <= ALPHA * UNTIL
         few = zip(ours[:FEW].tolist(), theirs[:FEW].tolist(), strict=True)
         words = [follow_advice(*pair) for pair in few]
         mark = "" if null.symmetric else " *"
@@ -209,7 +209,7 @@ def false_verdicts(count: int, _: np.random.Generator, nulls: Sequence[Null] = N
 
 def stopping_times(differences: Floats, level: float) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
     """Whether the test until decided has decided within all seeds, and after how many it stops."""
-    hits = sequential.p_values(differences) <= level
+    hits = statistics.p_values(differences) <= level
     decided = hits[:, -1]
     return decided, np.where(decided, hits.argmax(axis=1) + 1, differences.shape[1])
 
@@ -225,8 +225,8 @@ def power_and_seeds(count: int, rng: np.random.Generator) -> list[list[str]]:
         figures = 10.0 + np.stack([np.zeros_like(values), values], axis=1)[..., : PLANNED[-1]]
         fixed = [percent(differing_families(figures[..., :seeds])) for seeds in PLANNED]
         added = differing_families(figures[..., : PLANNED[0]], first)
-        added |= sequential.p_values(values[:, : PLANNED[-1]])[:, -1] <= later
-        late = sequential.seeds_needed_sequentially(effect, ALPHA * UNTIL)
+        added |= statistics.p_values(values[:, : PLANNED[-1]])[:, -1] <= later
+        late = statistics.seeds_needed_sequentially(effect, ALPHA * UNTIL)
         rows.append([f"{effect:g}", *fixed, percent(added), percent(planned_families(figures)), percent(decided),
                      f"{stops.mean():.1f}", str(late or "–")])  # fmt: skip
     return rows
@@ -245,7 +245,7 @@ def margins(count: int, rng: np.random.Generator) -> list[list[str]]:
                 plan, ours = PairedTestPlan(margin=margin), values[:, :seeds]
                 tested = (compare_samples({"v": (one, np.zeros(seeds))}, plan)["v"] for one in ours)
                 cells.append(percent([one.equivalent <= ALPHA for one in tested]))
-            sides = [sequential.p_values(margin + sign * values, "positive") for sign in (1.0, -1.0)]
+            sides = [statistics.p_values(margin + sign * values, "positive") for sign in (1.0, -1.0)]
             hits = np.maximum(*sides) <= ALPHA * UNTIL
             cells.append(percent(hits[:, -1]))
         stops = np.where(hits[:, -1], hits.argmax(axis=1) + 1, MOST)

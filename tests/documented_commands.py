@@ -72,10 +72,10 @@ def check_explained(parsed) -> None:
 
 def check_compared(parsed) -> None:
     """A recipe with each value of each option that is varied."""
-    from zoo.compare import variants
+    from zoo.compare import plan
 
-    assert variants.parse_seeds(parsed.get("seeds"))
-    factors = [variants.parse_factor(text) for text in parsed.get("vary")]
+    assert plan.parse_seeds(parsed.get("seeds"))
+    factors = [plan.parse_factor(text) for text in parsed.get("vary")]
     if not factors:
         raise ValueError("nothing is varied")
     for choice in (choice for factor in factors for choice in factor.choices()):

@@ -14,7 +14,7 @@ from tests.documented_commands import find_problem
 from tests.plugin_paths import PROJECTS, write_metadata
 from zoo import recipe_files, registry
 from zoo.cli import main
-from zoo.compare import variants
+from zoo.compare import plan
 from zoo.config import fit_options, run_config
 from zoo.conformance.__main__ import shared_tables, table
 from zoo.conformance.contract import SUBJECTS
@@ -85,8 +85,8 @@ def test_a_command_of_the_first_pages_is_valid(words, tmp_path, monkeypatch, cap
     options = [(words, [])]
     if command == "compare":
         vary, seeds = words[words.index("--vary") + 1], words[words.index("--seeds") + 1]
-        assert variants.parse_seeds(seeds)
-        options = [([words[0]], [choice.word]) for choice in variants.parse_factor(vary).choices()]
+        assert plan.parse_seeds(seeds)
+        options = [([words[0]], [choice.word]) for choice in plan.parse_factor(vary).choices()]
     for arguments, more in options:
         parsed = fit_options.parse("fit", [*arguments, *more])
         assert run_config.make_plan(parsed, run_config.read_draft(parsed)).config["model"]

@@ -26,6 +26,7 @@ DECLARED = [
 # What the modules of a layer may import: parts of zoo, and packages beside the standard library (None: any).
 APPLICATIONS = ("compare", "conformance", "explain")  # on the core, entered by their commands
 UPPER = tuple(f"zoo.{folder}" for folder in APPLICATIONS)
+ACROSS = {"conformance": ("zoo.compare.executor",)}  # what an application may import of another one: what it checks
 PLUGINS = ("errors", "io", "plugins", "registry")
 MAY_IMPORT = {
     "errors": ((), ()),
@@ -95,6 +96,9 @@ def test_imports_run_one_way(path):
             assert not name.startswith(tuple(f"zoo.{folder}" for folder in APPLICATIONS)), (
                 f"{layer(path)} imports {name}"
             )
+        others = tuple(folder for folder in UPPER if folder != f"zoo.{layer(path)}")
+        if layer(path) in APPLICATIONS and name.startswith(others):
+            assert name.startswith(ACROSS.get(layer(path), ())), f"{layer(path)} imports {name}"
         if layer(path) not in ("cli", *APPLICATIONS) and path.name not in ("__main__.py", "__init__.py"):
             assert not name.startswith("zoo.cli"), f"{layer(path)} imports {name}, which is on top"
 

@@ -123,7 +123,7 @@ def measure_task(part: Part, recipe: str) -> dict[str, Any]:
 @functools.cache
 def shared_meter() -> Any:
     """What prepares data once for all runs."""
-    from zoo.compare.measure_model import ConfigMeter
+    from zoo.training.config_meter import ConfigMeter
 
     return ConfigMeter()
 

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from bench import verdicts
-from zoo.compare import sequential
+from zoo.compare import statistics
 from zoo.compare.looks import UNTIL
 from zoo.compare.paired_tests import PairedTestPlan, compare_samples, judge_all
 from zoo.compare.statistics import ALPHA
@@ -21,7 +21,7 @@ def most(count, rate=ALPHA):
 @pytest.mark.parametrize("null", SYMMETRIC, ids=lambda null: null.title)
 def test_looks_after_every_seed_give_few_false_verdicts(null):
     ours, theirs = null.samples(np.random.default_rng(11), 2000, verdicts.MOST)
-    false = sequential.p_values(ours - theirs)[:, -1] <= ALPHA
+    false = statistics.p_values(ours - theirs)[:, -1] <= ALPHA
     assert false.sum() <= most(2000)
     assert false.sum() > 20  # a test that never errs has no power
     assert verdicts.t_after_every_seed(ours - theirs).mean() > 0.15  # what it is for
@@ -41,7 +41,7 @@ def test_the_simulated_paths_are_those_of_the_verdict():
     rng = np.random.default_rng(13)
     ours, theirs = rng.standard_normal((40, 12)) + 0.7, rng.standard_normal((40, 12))
     plan = PairedTestPlan("sequential", UNTIL * ALPHA)
-    paths = sequential.p_values(ours - theirs)
+    paths = statistics.p_values(ours - theirs)
     for path, one, other in zip(paths, ours, theirs, strict=True):
         for count in (2, 6, 12):
             tested = compare_samples({"v": (one[:count], other[:count])}, plan)

@@ -124,9 +124,9 @@ MUTANTS = [
             "result = -np.asarray(variant",
             "compare/test_statistics.py",
         ),
-        ("compare/fairness.py", 'if ~ > TOLERANCE["~"]:', 'if ~ > 3 * TOLERANCE["~"]:', "compare/test_fairness.py"),
+        ("compare/fairness.py", "spread > TOLERANCE", "spread > 3 * TOLERANCE", "compare/test_fairness.py"),
         ("compare/fairness.py", "2 * TOLERANCE", "0 * TOLERANCE", "compare/test_fairness.py"),
-        ("compare/matched_sizes.py", "at(high) < target", "at(high) > target", "compare/test_matched_sizes.py"),
+        ("compare/equal_conditions.py", "at(high) < target", "at(high) > target", "compare/test_equal_conditions.py"),
         ("compare/number_format.py", "if seconds < 10:", "if seconds < 1:", "compare/test_table.py"),
         (
             "compare/number_format.py",
@@ -147,8 +147,8 @@ MUTANTS = [
             'if content["format"] == 0:',
             "compare/test_run_records.py",
         ),
-        ("compare/variants.py", "count > MANY", "count >= 10 * MANY", "compare/test_variants.py compare/test_plan.py"),
-        ("compare/variant_names.py", "if p not in shared", "if p in shared", "compare/test_variant_names.py"),
+        ("compare/plan.py", "count > MANY", "count >= 10 * MANY", "compare/test_variants.py compare/test_plan.py"),
+        ("compare/run_records.py", "if p not in shared", "if p in shared", "compare/test_variant_names.py"),
         (
             "compare/verdict.py",
             'if direction == "min" else -',

@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.test_compare_scale import write_run
 from zoo.cli import main
-from zoo.compare import device_shares, run_comparison
+from zoo.compare import execute, run_comparison
 from zoo.compare.plan import Point
 
 Cost = namedtuple("Cost", "parameters flops")
@@ -133,17 +133,17 @@ def lose_looks(design):
 
 
 def exhaust_series(design):
-    from zoo.compare import series
+    from zoo.compare import error_budget
 
-    empty = series.load_series(Path("series.json"), 1)
-    series.save_series(Path("series.json"), empty.with_entry(empty.entry("elsewhere", ["a"]), []))
+    empty = error_budget.load_series(Path("error_budget.json"), 1)
+    error_budget.save_series(Path("error_budget.json"), empty.with_entry(empty.entry("elsewhere", ["a"]), []))
 
 
 REFUSALS = {
     "goal": (("--goal", "nope"), "--goal 'nope'", None),
     "test split": (("--at", "test"), "has no test split", None),
     "validations": (("--at", "last:5"), "will have 2 validations", None),
-    "series": (("--series", "series.json"), "series", exhaust_series),
+    "series": (("--series", "error_budget.json"), "series", exhaust_series),
     "damaged looks": ((), "is damaged", damage_looks),
     "lost looks": ((), "looks.json is gone", lose_looks),
     "report in a file": (("--out", "file"), "file: it is a file", lambda design: Path("file").write_text("")),
@@ -158,7 +158,7 @@ ONE_RECIPE = ("series",)  # refused by name where several recipes or --attribute
 @pytest.mark.parametrize("design", DESIGNS)
 def test_a_refusal_comes_before_everything_else(compare, monkeypatch, design, refusal, dry):
     words, message, prepare = REFUSALS[refusal]
-    monkeypatch.setattr(device_shares, "visible_devices", lambda: ("0", "1"))
+    monkeypatch.setattr(execute, "visible_devices", lambda: ("0", "1"))
     if prepare is not None:
         prepare(design)
     before = snapshot(".")

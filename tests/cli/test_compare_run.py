@@ -237,7 +237,7 @@ def test_what_was_changed_after_a_look_is_said_and_reported_elsewhere(compare):
     ]  # fmt: skip
     fewer = json.loads(compare("toy", "--vary", "model.norm=default,good", "--json")[1])
     assert fewer["late_choices"] == ["variants, of which left out norm=same after 2 looks"]
-    events = journal.read_events(FOLDER)
+    events = journal.read_journal(FOLDER)[0]
     first, second = events[0].question, events[2].question
     assert (first.margin, second.margin, second.test) == (None, 0.1, "permutation")
     assert journal.report_folder(FOLDER, events, second) == FOLDER / "margin=0.1,test=permutation"

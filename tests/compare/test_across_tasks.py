@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy.stats import mannwhitneyu, trim_mean
 
-from zoo.compare import across_tasks
-from zoo.compare.across_tasks import (
+from zoo.compare import scoreboard
+from zoo.compare.scoreboard import (
     bootstrap_improvement,
     bootstrap_interquartile_mean,
     flip_signs_over_tasks,
@@ -169,4 +169,4 @@ def test_without_an_effect_the_test_rejects_as_often_as_it_says():
     p = [flip_signs_over_tasks([task[i] for task in tasks]) for i in range(500)]
     assert np.mean(np.array(p) <= 0.05) < 0.08
     assert np.mean(np.array(p) <= 0.5) == pytest.approx(0.5, abs=0.08)
-    assert across_tasks.RESAMPLES >= 10_000
+    assert scoreboard.RESAMPLES >= 10_000

@@ -19,7 +19,7 @@ from statsmodels.stats.weightstats import DescrStatsW
 
 from bench.verdicts import FIXED, PATIENCE, follow_advice
 from zoo.cli import main
-from zoo.compare import figures_on_test_split, fit_commands, journal, prose, report, run_comparison
+from zoo.compare import execute, journal, plan, prose, report, run_comparison
 from zoo.compare.looks import FIRST, load_looks
 from zoo.compare.paired_tests import PairedTestPlan, compare_samples, judge_all
 from zoo.compare.plan import verify_runs
@@ -324,7 +324,7 @@ def test_a_validation_of_fewer_batches_is_not_comparable(bench):
 def test_a_run_with_other_callbacks_is_not_taken_for_a_plain_one(bench):
     bench.fit(7, "--trainer.callbacks=EMA", "--name=default", "--runs=averaged")
     folder = bench.folder / "averaged" / "toy" / "default" / "s7"
-    fits = fit_commands.ZooFit("averaged")
+    fits = plan.ZooFit("averaged")
     arm = run_comparison.Arm((), ("./toy.yaml",), fits.point(("./toy.yaml",)))
     assert "trainer.callbacks was" in fits.changes(arm.point, folder)[0]
     with pytest.raises(UsageError, match=r"another configuration: trainer\.callbacks was .*EMA"):
@@ -385,7 +385,7 @@ def test_the_test_split_may_decide(in_process, monkeypatch):
     def run(words, **options):
         return SimpleNamespace(returncode=main(words[words.index("zoo") + 1 :]))  # after: python -P -m zoo
 
-    monkeypatch.setattr(figures_on_test_split.subprocess, "run", run)
+    monkeypatch.setattr(execute.subprocess, "run", run)
     words = ["compare", "./toy.yaml", "--vary", "model.ffn=mlp,swiglu", "--seeds=2", "--runs=tested"]
     text = " ".join(in_process(*words, "--at=test").split())
     assert "loss: figure on the test split of each run" in text
@@ -499,7 +499,7 @@ def test_what_is_chosen_after_a_look_is_said_and_no_report_is_lost(in_process):
     assert "it was named before" not in page
     assert (home / "seeds=1-3" / "comparison.json").exists()
     assert (home / "comparison.html").read_bytes() == report
-    events = journal.read_events(home)
+    events = journal.read_journal(home)[0]
     assert [event.what for event in events] == ["plan", "look"] * 3
     assert [event.ended_runs for event in events] == [0, 4, 4, 6, 4, 4]
     again = " ".join(in_process(*words, "--seeds=2").split())
@@ -507,7 +507,7 @@ def test_what_is_chosen_after_a_look_is_said_and_no_report_is_lost(in_process):
     with (home / journal.FILE).open("ab") as file:
         file.write(b'{"event": "look", "goal')  # cut short by a kill
     in_process("compare", str(home))
-    assert len(journal.read_events(home)) == 9
+    assert len(journal.read_journal(home)[0]) == 9
     assert json.loads((home / "runs.json").read_text())["varied"] == ["model.ffn"]
 
 
@@ -564,7 +564,7 @@ def test_attribution_has_a_journal(in_process):
     assert (
         "Chosen after looking at runs of this comparison: the goal bits_per_byte instead of loss after 1 look" in again
     )
-    assert [(event.what, event.ended_runs) for event in journal.read_events(home)] == [
+    assert [(event.what, event.ended_runs) for event in journal.read_journal(home)[0]] == [
         ("plan", 0), ("look", 4), ("plan", 4), ("look", 4),
     ]  # fmt: skip
     assert (home / "goal=bits_per_byte" / "comparison.html").exists()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.compare.fake_zoo import Costs, Fits
-from zoo.compare import attribute, fit_commands
+from zoo.compare import attribute, plan
 from zoo.compare.attribute import (
     OptionDifference,
     build_hybrids,
@@ -20,18 +20,17 @@ from zoo.compare.attribute import (
     shares_text,
     subsets,
 )
-from zoo.compare.measure_model import ConfigMeter
 from zoo.compare.paired_tests import PairedTestPlan
-from zoo.compare.plan import Arm
+from zoo.compare.plan import Arm, Choice, option_text
 from zoo.compare.run_records import RunRecord
-from zoo.compare.variants import Choice
 from zoo.errors import UsageError
+from zoo.training.config_meter import ConfigMeter
 from zoo.training.setup import display_value
 
 
 @pytest.fixture(scope="module")
 def fits(tmp_path_factory):
-    return fit_commands.ZooFit(str(tmp_path_factory.mktemp("runs")))
+    return plan.ZooFit(str(tmp_path_factory.mktemp("runs")))
 
 
 def point(fits, name, *options):
@@ -251,7 +250,7 @@ def test_the_table_says_how_to_read_it():
 
 def test_values_are_written_so_that_a_command_line_reads_them(fits):
     value = {"class_path": "zoo.parts.position.RoPE", "init_args": {"base": 1e-8}}
-    assert json.loads(attribute.option_text(value)) == value
-    assert attribute.option_text(None) == "null"
-    assert attribute.option_text("none") == "none"
-    assert attribute.option_text(True) == "true"
+    assert json.loads(option_text(value)) == value
+    assert option_text(None) == "null"
+    assert option_text("none") == "none"
+    assert option_text(True) == "true"

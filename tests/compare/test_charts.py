@@ -15,7 +15,7 @@ from PIL import Image
 from zoo.compare.charts import (
     DASHES,
     MARKERS,
-    Bar,
+    IntervalRow,
     clip_name,
     draw_bars,
     draw_charts,
@@ -62,8 +62,15 @@ def every_chart():
     yield "differences-bare", draw_differences(bare)
     yield "flops", draw_pareto(usual)
     yield "speed", draw_pareto(usual, "speed")
-    yield "lines", draw_lines("lengths", probe, ("length", "loss"), ["1×", "2×", "4×"], {"A": {1: 0.1, 2: 0.1, 4: 0.2}})
-    yield "bars", draw_bars("parts", [Bar("norm", -0.1, -0.2, 0.0), Bar("ffn", 0.03), Bar("block", math.nan)], "change")
+    yield "lines", draw_lines("lengths", probe, ("length", "loss"), ["1×", "2×", "4×"])
+    yield (
+        "bars",
+        draw_bars(
+            "parts",
+            [IntervalRow("norm", -0.1, -0.2, 0.0), IntervalRow("ffn", 0.03), IntervalRow("block", math.nan)],
+            "change",
+        ),
+    )
     yield "many", draw_curves(answer(study(dict.fromkeys(("default", *(f"a={i}" for i in range(13))), 1.7), seeds=2)))
 
 
@@ -276,8 +283,8 @@ def test_what_is_undefined_is_marked_and_not_drawn():
 
 
 def test_bars_are_coloured_by_what_is_good():
-    assert "var(--c1" in draw_bars("x", [Bar("a", -1.0)], "change").svg()
-    assert "var(--c2" in draw_bars("x", [Bar("a", -1.0)], "change", good="high").svg()
+    assert "var(--c1" in draw_bars("x", [IntervalRow("a", -1.0)], "change").svg()
+    assert "var(--c2" in draw_bars("x", [IntervalRow("a", -1.0)], "change", good="high").svg()
 
 
 def test_labels_are_moved_apart_and_stay_inside():

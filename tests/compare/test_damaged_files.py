@@ -9,7 +9,7 @@ import random
 import pytest
 
 from tests.compare import fabricate
-from zoo.compare import comparison_folder, error_budget, run_records, table
+from zoo.compare import error_budget, run_records, table
 from zoo.errors import UsageError
 
 REMOVED = object()
@@ -36,12 +36,12 @@ def site(tmp_path, monkeypatch):
             )
             (folders[-1] / "ledger.json").write_text(json.dumps(content))
     home = tmp_path / "runs" / "lm-tiny" / "compare" / "position"
-    record = comparison_folder.Record(tuple(folders), "default", varied=("model.position",), at="last")
-    comparison_folder.save_record(home, record)
+    record = run_records.Record(tuple(folders), "default", varied=("model.position",), at="last")
+    run_records.save_record(home, record)
     options = Options(test="t", series=str(tmp_path / "series.json"))
 
     def look():
-        record = comparison_folder.load_record(home)
+        record = run_records.load_record(home)
         answer, _ = error_budget.look_and_record(record, options, home)
         table.as_text(answer, 100, False)
         json.loads(table.as_json(answer))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from zoo.compare.device_shares import device_shares, split_devices, visible_devices
+from zoo.compare.execute import device_shares, split_devices, visible_devices
 from zoo.errors import UsageError
 
 

@@ -18,8 +18,8 @@ import pytest
 
 from tests.compare.fake_compare import how, jobs
 from tests.compare.toy_site import make_site, read_table
-from zoo.compare import comparison_folder, run_records
 from zoo.compare import execute as execution
+from zoo.compare import run_records
 from zoo.compare.execute import execute, exit_code, headline_text, last_log_lines, threads_per_run
 from zoo.compare.plan import take_shard
 from zoo.errors import UsageError
@@ -310,11 +310,11 @@ def test_a_process_that_dies_is_counted_beside_its_run(tmp_path, monkeypatch, ho
     crash = run_records.read_crash(tmp_path / "toy/b/s1")
     assert (crash["state"], crash["crashes"]) == ("crashed", 3)
     assert crash["cause"].startswith(cause)
-    (record,) = comparison_folder.read_ledgers([tmp_path / "toy/b/s1"])
+    (record,) = run_records.read_ledgers([tmp_path / "toy/b/s1"])
     assert record.failure("loss") == "crashed"
     monkeypatch.delenv("FAKE_FIT")
     assert execute(jobs(tmp_path, "b", (1,)), how()) == {}
-    (record,) = comparison_folder.read_ledgers([tmp_path / "toy/b/s1"])
+    (record,) = run_records.read_ledgers([tmp_path / "toy/b/s1"])
     assert record.failure("loss") == ""
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from fabricate import run, study
 
-from zoo.compare.fairness import default_baseline, find_flags, speed_ratio
+from zoo.compare.fairness import find_flags, speed_ratio
+from zoo.compare.run_records import closest_to_recipe
 
 
 def pair(seeds=2, base=None, **changes):
@@ -229,9 +230,9 @@ def test_unfinished_damaged_and_doubled_runs_are_named(tmp_path):
 
 
 def test_the_baseline_is_default_or_the_first():
-    assert default_baseline(["a", "default", "b"]) == "default"
-    assert default_baseline(["x/a", "x/default"]) == "x/default"
-    assert default_baseline(["b", "a"]) == "b"
+    assert closest_to_recipe(["a", "default", "b"]) == "default"
+    assert closest_to_recipe(["x/a", "x/default"]) == "x/default"
+    assert closest_to_recipe(["b", "a"]) == "b"
 
 
 def test_flags_are_told_against_the_baseline_that_was_named():

@@ -15,10 +15,9 @@ from zoo.compare.journal import (
     append_event,
     changed_runs,
     choices_after_looking,
-    count_damaged_lines,
     describe_gaps,
     list_seeds,
-    read_events,
+    read_journal,
     report_folder,
 )  # fmt: skip
 from zoo.errors import StorageError
@@ -42,11 +41,11 @@ def look(question=QUESTION, ended_runs=4):
 def test_events_are_read_as_they_were_written(tmp_path):
     for event in (plan(), look()):
         append_event(tmp_path / "new", event)
-    events = read_events(tmp_path / "new")
+    events = read_journal(tmp_path / "new")[0]
     assert [(one.what, one.question, one.ended_runs) for one in events] == [(PLAN, QUESTION, 0), (LOOK, QUESTION, 4)]
     assert events[1].details["verdicts"] == {"a": "better"}
     assert "time" in events[0].details
-    assert read_events(tmp_path) == []
+    assert read_journal(tmp_path)[0] == []
 
 
 def test_a_line_that_a_kill_cut_short_is_left_out_and_the_next_one_whole(tmp_path):
@@ -54,7 +53,7 @@ def test_a_line_that_a_kill_cut_short_is_left_out_and_the_next_one_whole(tmp_pat
     with (tmp_path / FILE).open("ab") as file:
         file.write(b'{"event": "look", "goal": "lo')
     append_event(tmp_path, look())
-    assert [one.what for one in read_events(tmp_path)] == [PLAN, LOOK]
+    assert [one.what for one in read_journal(tmp_path)[0]] == [PLAN, LOOK]
 
 
 def write_events(folder, count):
@@ -68,7 +67,7 @@ def test_several_processes_append_whole_lines(tmp_path):
         worker.start()
     for worker in workers:
         worker.join()
-    assert len(read_events(tmp_path)) == len((tmp_path / FILE).read_text().splitlines()) == 60
+    assert len(read_journal(tmp_path)[0]) == len((tmp_path / FILE).read_text().splitlines()) == 60
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
@@ -169,14 +168,14 @@ def test_runs_that_are_gone_or_different_are_named_once():
 
 
 def test_lines_that_are_no_events_are_counted(tmp_path):
-    assert count_damaged_lines(tmp_path) == 0
+    assert read_journal(tmp_path)[1] == 0
     assert describe_gaps(tmp_path, False) == ""
     assert "journal.jsonl is gone" in describe_gaps(tmp_path, True)
     append_event(tmp_path, plan())
     assert describe_gaps(tmp_path, True) == ""
     with (tmp_path / FILE).open("ab") as file:
         file.write(b'{"event": "look"}\n\n[1]\n')
-    assert count_damaged_lines(tmp_path) == 2
+    assert read_journal(tmp_path)[1] == 2
     assert "2 of 3 lines cannot be read or were changed" in describe_gaps(tmp_path, False)
 
 
@@ -184,7 +183,7 @@ def test_lines_that_are_no_events_are_counted(tmp_path):
 def test_lines_that_were_changed_by_hand_are_counted(tmp_path, change):
     for ended_runs in (0, 4, 8, 12):
         append_event(tmp_path, plan(ended_runs=ended_runs))
-    assert count_damaged_lines(tmp_path) == 0
+    assert read_journal(tmp_path)[1] == 0
     lines = (tmp_path / FILE).read_text().splitlines()
     if change == "edited":
         lines[1] = lines[1].replace('"ended_runs": 4', '"ended_runs": 0')
@@ -196,10 +195,10 @@ def test_lines_that_were_changed_by_hand_are_counted(tmp_path, change):
         append_event(tmp_path / "other", plan(ended_runs=4))
         lines[1] = (tmp_path / "other" / FILE).read_text().strip()
     (tmp_path / FILE).write_text("\n".join(lines) + "\n")
-    assert count_damaged_lines(tmp_path) > 0
-    before = count_damaged_lines(tmp_path)
+    assert read_journal(tmp_path)[1] > 0
+    before = read_journal(tmp_path)[1]
     append_event(tmp_path, plan(ended_runs=16))
-    assert count_damaged_lines(tmp_path) == before  # later lines are whole
+    assert read_journal(tmp_path)[1] == before  # later lines are whole
 
 
 def test_a_line_without_a_digest_is_damaged(tmp_path):
@@ -208,7 +207,7 @@ def test_a_line_without_a_digest_is_damaged(tmp_path):
     del line["digest"]
     with (tmp_path / FILE).open("a") as file:
         file.write(json.dumps(line) + "\n")
-    assert (len(read_events(tmp_path)), count_damaged_lines(tmp_path)) == (2, 1)
+    assert (len(read_journal(tmp_path)[0]), read_journal(tmp_path)[1]) == (2, 1)
 
 
 @pytest.mark.parametrize(

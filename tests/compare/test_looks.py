@@ -6,11 +6,10 @@ import math
 import numpy as np
 import pytest
 
-from zoo.compare import sequential
+from zoo.compare import paired_tests
 from zoo.compare.looks import (
     FIRST,
     UNTIL,
-    Alternatives,
     Looks,
     Question,
     load_looks,
@@ -270,7 +269,7 @@ def test_a_run_that_was_made_again_with_another_result_is_another_look():
 
 def test_a_question_that_is_chosen_after_a_look_shares_what_is_spent_with_the_others():
     _, looks = look_at(Looks(), LOSS, seeds(5, "a", "b", "c"))
-    share, choices = FIRST * (1 - FIRST) * ALPHA, Alternatives(goal=5, at=4)
+    share, choices = FIRST * (1 - FIRST) * ALPHA, {"goal": 5, "at": 4}
     for question, candidates in [
         (Question("accuracy", "default"), 4), (Question("loss", "a"), 3), (Question("loss", "default", "last"), 3),
         (Question("accuracy", "a"), 12), (Question("loss", "default", margin=0.1), 1),
@@ -308,7 +307,7 @@ class Searcher:
         every = dict.fromkeys([*names, f"v{baseline}"], numbers)
         if self.looks.find_missing_seeds(every):
             return
-        look = self.looks.next_look(question, every, alternatives=Alternatives(goal=len(self.figures)))
+        look = self.looks.next_look(question, every, alternatives={"goal": len(self.figures)})
         plan = self.looks.plan(look)
         order = [seed - 1 for seed in plan.sort_seeds(numbers)]
         samples = {
@@ -346,8 +345,9 @@ class Searcher:
 
 @pytest.mark.parametrize("count", [300, pytest.param(1000, marks=pytest.mark.campaign)])
 def test_who_looks_and_chooses_goal_baseline_variants_and_seeds_makes_no_more_false_claims(count, monkeypatch):
-    monkeypatch.setattr(sequential, "confidence_sequence", lambda *_: (math.nan, math.nan))  # slow, and decides nothing
-    monkeypatch.setattr(sequential, "seeds_needed_sequentially", lambda *_: None)
+    # slow, and decides nothing
+    monkeypatch.setattr(paired_tests, "confidence_sequence", lambda *_: (math.nan, math.nan))
+    monkeypatch.setattr(paired_tests, "seeds_needed_sequentially", lambda *_: None)
     rng = np.random.default_rng(7)
     rate = np.mean([Searcher(rng).search() for _ in range(count)])
     assert 0.02 < rate <= ALPHA

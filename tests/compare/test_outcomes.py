@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest, fisher_exact
 
-from zoo.compare import sequential
-from zoo.compare.outcomes import compare_outcomes, failure_text, judge_outcomes, other_failures
+from zoo.compare import statistics
+from zoo.compare.paired_tests import compare_outcomes, failure_text, judge_outcomes, other_failures
 
 NAN = math.nan
 
@@ -75,7 +75,7 @@ def test_where_seeds_are_added_until_decided_outcomes_are_tested_in_their_order(
     order = [5, 1, 2, 4, 3]
     test = compare_outcomes(ours, theirs, True, order, until_decided=True)
     assert (test.wins, test.losses, math.isnan(test.p_rate)) == (0, 3, True)
-    assert test.p == test.p_sign == sequential.last_p(np.array([0.0, 1.0, 0.0, 1.0, 1.0]))
+    assert test.p == test.p_sign == statistics.last_p(np.array([0.0, 1.0, 0.0, 1.0, 1.0]))
     assert not test.favours_variant
     assert judge_outcomes(test, 0.01, 1, level=0.02).word == "worse"
     assert judge_outcomes(test, 0.03, 1, level=0.02).word == "not distinguishable"

@@ -9,11 +9,10 @@ import pytest
 from tests.compare.fake_compare import how
 from tests.compare.fake_compare import jobs as toys
 from tests.compare.fake_zoo import Costs, Fits
-from zoo.compare import comparison_folder, fit_commands, matched_sizes, plan, prepare_runs
+from zoo.compare import equal_conditions, plan, prepare_runs, run_records
 from zoo.compare.execute import execute
-from zoo.compare.plan import Comparison
+from zoo.compare.plan import Comparison, parse_factors
 from zoo.compare.prepare_runs import complete_runs, draft_runs
-from zoo.compare.variants import parse_factors
 from zoo.errors import UsageError, ZooError
 from zoo.io.locks import Lock
 from zoo.logging import run_state
@@ -115,9 +114,7 @@ def test_what_cannot_be_built_is_left_out_by_name_but_never_the_baseline(fits):
     costs.refuses = [("position", "alibi")]
     design = prepare(request("model.position=alibi,t5"), fits, costs, never)
     assert names(design) == ["default", "position=t5"]
-    assert [(one.name, one.sentence) for one in design.invalid] == [
-        ("position=alibi", "position alibi cannot be built.")
-    ]
+    assert list(design.invalid.items()) == [("position=alibi", "position alibi cannot be built.")]
     with pytest.raises(UsageError, match="the baseline, position=alibi: position alibi cannot be built"):
         prepare(request("model.position=alibi,t5", base="position=alibi"), fits, costs, never)
     with pytest.raises(
@@ -145,7 +142,7 @@ def test_one_variant_is_no_comparison(fits):
     ],
 )  # fmt: skip
 def test_budgets(text, expected):
-    assert matched_sizes.parse_budget(text) == expected
+    assert equal_conditions.parse_budget(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -153,10 +150,10 @@ def test_budgets(text, expected):
 )
 def test_no_budgets(text):
     if text == "time=3M":
-        assert matched_sizes.parse_budget(text) == ("time", 180.0)  # units ignore case
+        assert equal_conditions.parse_budget(text) == ("time", 180.0)  # units ignore case
         return
     with pytest.raises(UsageError, match="--budget"):
-        matched_sizes.parse_budget(text)
+        equal_conditions.parse_budget(text)
 
 
 def test_a_budget_of_tokens_is_as_many_steps_for_all(fits):
@@ -206,9 +203,9 @@ def test_a_budget_of_time_measures_each_variant_first(fits):
 def test_matching_solves_for_the_width_and_tells_the_residual(fits, what):
     costs = Costs()
     design = prepare(request("model.ffn=plain,glu", "model.position=rope,learned", match=what), fits, costs, never)
-    target = matched_sizes.amount(costs.cost(design.arms[0].point.config), what)
+    target = equal_conditions.amount(costs.cost(design.arms[0].point.config), what)
     for arm in design.arms[1:]:
-        near = matched_sizes.amount(costs.cost(arm.point.config), what)
+        near = equal_conditions.amount(costs.cost(arm.point.config), what)
         assert abs(near / target - 1) < 0.02
     assert len(design.notes) == 3
     assert all("from the baseline's" in note for note in design.notes)
@@ -250,7 +247,7 @@ def test_solving(count, target, usual, width):
         widths.append(h)
         return count(h)
 
-    result = matched_sizes.solve_width(count_parameters, target, usual)
+    result = equal_conditions.solve_width(count_parameters, target, usual)
     assert abs(count(result) - target) == min(abs(count(h) - target) for h in range(1, 4000))
     assert result == width
     assert result == usual or count(result) != count(result - 1)  # the smallest of those with its count
@@ -276,7 +273,7 @@ def test_states(tmp_path):
     )
     lock = Lock(run_state.path_beside(several[2].folder, ".lock"))
     lock.acquire()
-    assert [step.state for step in plan.list_steps(several)] == ["finished", "continue", "running", "missing"]
+    assert list(plan.job_states(several).values()) == ["finished", "continue", "running", "missing"]
     lock.release()
 
 
@@ -299,32 +296,32 @@ def test_a_run_of_another_configuration_is_not_taken_for_this_one(fits):
 def test_an_estimate_comes_from_finished_runs(fits):
     design = prepare(request(), fits, Costs(), never)
     length = {"default": 100, "position=alibi": 200}
-    steps = plan.list_steps(plan.list_jobs(design.arms, (1, 2)))
+    steps = plan.unfinished_jobs(plan.list_jobs(design.arms, (1, 2)))
     root = fits.root / "toy"
     assert plan.estimate_seconds(steps, length, root) is None
     finish(design.arms[0].point.folder(1), steps=50, cost={"seconds": 5.0})
-    steps = plan.list_steps(plan.list_jobs(design.arms, (1, 2)))
+    steps = plan.unfinished_jobs(plan.list_jobs(design.arms, (1, 2)))
     assert plan.estimate_seconds(steps, length, root) == pytest.approx(
         3 * plan.STARTUP_SECONDS + 0.1 * (100 + 200 + 200)
     )
     assert plan.estimate_seconds(steps, dict.fromkeys(length), root) == pytest.approx(3 * (plan.STARTUP_SECONDS + 5.0))
-    assert plan.estimate_seconds(steps[:1], length, root) == 0.0
+    assert plan.estimate_seconds([], length, root) == 0.0
 
 
 def test_a_comparison_is_kept_by_paths_that_may_move_together(tmp_path):
-    place = comparison_folder.comparison_path(tmp_path / "runs", "toy", "position")
-    record = comparison_folder.Record(
+    place = run_records.comparison_path(tmp_path / "runs", "toy", "position")
+    record = run_records.Record(
         (tmp_path / "runs/toy/a/s1",), "a", "loss", "flops=1e9", {"a": "lr 1"}, "zoo compare toy", ("lr",)
     )
-    comparison_folder.save_record(place, record)
-    assert comparison_folder.load_record(place) == record
+    run_records.save_record(place, record)
+    assert run_records.load_record(place) == record
     (tmp_path / "runs").rename(tmp_path / "elsewhere")
-    moved = comparison_folder.load_record(comparison_folder.comparison_path(tmp_path / "elsewhere", "toy", "position"))
+    moved = run_records.load_record(run_records.comparison_path(tmp_path / "elsewhere", "toy", "position"))
     assert moved.folders == (tmp_path / "elsewhere/toy/a/s1",)
-    assert comparison_folder.load_record(tmp_path) is None
-    (tmp_path / comparison_folder.FILE).write_text("{}")
+    assert run_records.load_record(tmp_path) is None
+    (tmp_path / run_records.RUNS_FILE).write_text("{}")
     with pytest.raises(UsageError, match="is damaged"):
-        comparison_folder.load_record(tmp_path)
+        run_records.load_record(tmp_path)
 
 
 # the real `zoo fit`
@@ -332,7 +329,7 @@ def test_a_comparison_is_kept_by_paths_that_may_move_together(tmp_path):
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory):
-    return fit_commands.ZooFit(str(tmp_path_factory.mktemp("runs")))
+    return plan.ZooFit(str(tmp_path_factory.mktemp("runs")))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.compare import fabricate
-from zoo.compare import comparison_folder, learning_rates, report, scale_runs, scale_table, table
+from zoo.compare import prose, report, run_records, scale_runs, scale_table, table
 from zoo.compare.scale_result import SizeAnswer, scale_result
 from zoo.compare.verdict import answer
 
@@ -113,14 +113,14 @@ def write_comparison(home):
             "runs": folders,
         })  # fmt: skip
     largest = [home.parent / "lm-tiny" / run.variant / f"s{run.seed}" for run in runs_of_size(192, 7.8)]
-    record = comparison_folder.Record(tuple(largest), "dim=192", varied=("model.position",), scale=data)
-    comparison_folder.save_record(home, record)
-    return comparison_folder.load_record(home)
+    record = run_records.Record(tuple(largest), "dim=192", varied=("model.position",), scale=data)
+    run_records.save_record(home, record)
+    return run_records.load_record(home)
 
 
 def test_a_report_has_prediction_and_sizes(tmp_path):
     record = write_comparison(tmp_path / "compare")
-    result = answer(comparison_folder.read_ledgers(record.folders), record.baseline, varied=record.varied)
+    result = answer(run_records.read_ledgers(record.folders), record.baseline, varied=record.varied)
     scaling = scale_runs.answer_scale(tmp_path / "compare", record, result.goal, result.at)
     result = replace(result, scaling=scaling)
     text = " ".join(table.as_text(result).split())
@@ -151,24 +151,24 @@ def test_without_sizes_nothing_is_added():
 def test_a_rate_of_the_baseline_is_said_under_the_verdict():
     runs = list(runs_of_size(64, 1.0))
     result = answer(runs, "dim=64")
-    assert learning_rates.notes(result) == [
+    assert prose.learning_rate_notes(result) == [
         "The learning rate 0.003 was chosen for RoPE or the recipe, not for ALiBi: --tune model.lr=… chooses one for "
         "each variant."
     ]
-    assert learning_rates.notes(result)[0] in " ".join(table.as_text(result).split())
+    assert prose.learning_rate_notes(result)[0] in " ".join(table.as_text(result).split())
     assert json.loads(table.as_json(result))["variants"][1]["rate_of_baseline"] is True
     tuned = dict.fromkeys(("dim=64", "dim=64,position=alibi"), "lr 0.003, best of 3")
-    assert learning_rates.notes(answer(runs, "dim=64", tuned=tuned)) == []
+    assert prose.learning_rate_notes(answer(runs, "dim=64", tuned=tuned)) == []
     other = dict.fromkeys(("dim=64", "dim=64,position=alibi"), "dropout 0.1, best of 3")
-    assert len(learning_rates.notes(answer(runs, "dim=64", tuned=other))) == 1
+    assert len(prose.learning_rate_notes(answer(runs, "dim=64", tuned=other))) == 1
     own = [replace(run, choices={**run.choices, "lr": 0.001 if "alibi" in run.variant else 0.003}) for run in runs]
-    assert learning_rates.notes(answer(own, "dim=64")) == []
+    assert prose.learning_rate_notes(answer(own, "dim=64")) == []
 
 
 def test_the_cost_of_tuning_is_counted():
     tuning = {"seeds": [0, 1001], "variants": {"a": {"cost": {"runs": 6, "steps": 600, "seconds": 12.0}}}}
     result = replace(answer(list(runs_of_size(64, 1.0)), "dim=64"), tuning=tuning)
-    assert learning_rates.notes(result)[-1] == (
+    assert prose.learning_rate_notes(result)[-1] == (
         "Tuning of all variants took 6 runs, 600 steps, 12 s of training more, with seeds 0 and 1001, which are not "
         "compared."
     )

@@ -5,9 +5,8 @@ import pytest
 from tests.compare.fake_zoo import Costs, Fits
 from zoo.cli import find_command
 from zoo.compare import command, scale_runs
-from zoo.compare.plan import Arm, Comparison, Point
+from zoo.compare.plan import Arm, Comparison, Point, parse_factors, variant_text
 from zoo.compare.prepare_runs import PreparedRuns
-from zoo.compare.variants import parse_factors
 from zoo.errors import UsageError
 
 
@@ -17,8 +16,12 @@ def request(*scale, **more):
 
 def test_sizes_take_one_value_of_each_option():
     sizes = scale_runs.check_scale(request("dim=64,96,128", "trainer.max_steps=10,20,30"))
-    assert [size.label for size in sizes] == ["dim=64,max_steps=10", "dim=96,max_steps=20", "dim=128,max_steps=30"]
-    assert sizes[1].words == ("--model.dim=96", "--trainer.max_steps=20")
+    assert [variant_text(size) for size in sizes] == [
+        "dim=64,max_steps=10",
+        "dim=96,max_steps=20",
+        "dim=128,max_steps=30",
+    ]
+    assert tuple(choice.word for choice in sizes[1]) == ("--model.dim=96", "--trainer.max_steps=20")
 
 
 @pytest.mark.parametrize(
@@ -50,7 +53,7 @@ def test_a_budget_of_flops_is_that_of_the_baseline_of_each_size(tmp_path, monkey
     assert [float(text.removeprefix("flops=")) for text in budgets] == pytest.approx([10 * each, 20 * each, 30 * each])
     monkeypatch.setattr(scale_runs, "check_comparison", lambda each: [each])  # without a model there is none yet
     assert [(each.budget, each.options) for each in scale_runs.check_request(comparison)] == [
-        (None, size.words) for size in sizes
+        (None, tuple(choice.word for choice in size)) for size in sizes
     ]
 
 
@@ -88,7 +91,7 @@ def test_variants_that_some_size_lacks_are_left_out(tmp_path):
     aligned = scale_runs.align_variants(sizes)
     assert [[arm.variant[0].value for arm in each.arms] for each in aligned] == [["rope", "t5"]] * 3
     assert [each.tuned for each in aligned] == [each.tuned for each in sizes]
-    assert [[one.name for one in each.invalid] for each in aligned] == [["position=alibi"]] * 3
+    assert [list(each.invalid) for each in aligned] == [["position=alibi"]] * 3
     with pytest.raises(UsageError, match="no variant can be built at all sizes"):
         scale_runs.align_variants([PreparedRuns((arms["rope"],))] * 2)
 

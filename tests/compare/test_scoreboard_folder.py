@@ -8,8 +8,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from test_report import Balanced
 from test_scoreboard import RECIPES, board
 
-from zoo.compare import comparison_folder, scoreboard_folder, tensorboard_summary
-from zoo.compare.scoreboard_folder import ScoreboardMember, load_members, save_members, scoreboard_path
+from zoo.compare import run_records, scoreboard, tensorboard_summary
+from zoo.compare.run_records import load_members, save_members, scoreboard_path
 from zoo.compare.tensorboard_summary import tensorboard_folder
 from zoo.errors import UsageError
 
@@ -20,7 +20,7 @@ def result():
 
 
 def test_the_report_is_complete_and_needs_nothing_else(result, tmp_path):
-    files = scoreboard_folder.write_report(result, {"lm-tiny": tmp_path / "lm-tiny"}, tmp_path / "board")
+    files = scoreboard.write_report(result, {"lm-tiny": tmp_path / "lm-tiny"}, tmp_path / "board")
     assert {path.name for path in files} == {
         "scoreboard.md", "scoreboard.csv", "scoreboard.json", "scoreboard.html", "improvement.png", "scores.png",
     }  # fmt: skip
@@ -50,13 +50,13 @@ def test_tensorboard_has_a_run_per_variant_and_a_figure_per_task(result, tmp_pat
 
 
 def test_tensorboard_shows_the_runs_of_every_recipe_beside_the_scoreboard(tmp_path):
-    members = []
+    members = {}
     for recipe in ("a", "b"):
         runs = [lay(ledger(name, seed, choices={"norm": name}, recipe=recipe), tmp_path).parent
                 for name in ("default", "norm=x") for seed in (1, 2)]  # fmt: skip
-        home = comparison_folder.comparison_path(tmp_path, recipe, "norm")
-        comparison_folder.save_record(home, comparison_folder.Record(tuple(runs), "default"))
-        members.append(ScoreboardMember(home, {"default": "default", "norm=x": "x"}))
+        home = run_records.comparison_path(tmp_path, recipe, "norm")
+        run_records.save_record(home, run_records.Record(tuple(runs), "default"))
+        members[home] = {"default": "default", "norm=x": "x"}
     place = scoreboard_path(tmp_path, ["a", "b"], "norm")
     save_members(place, members, "zoo compare a b")
     (place / "tensorboard").mkdir()
@@ -71,7 +71,7 @@ def test_tensorboard_shows_the_runs_of_every_recipe_beside_the_scoreboard(tmp_pa
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"comparisons": [{"folder": "x"}], "command": ""}'])
 def test_a_damaged_record_is_refused(tmp_path, content):
-    (tmp_path / scoreboard_folder.FILE).write_text(content)
+    (tmp_path / run_records.SCOREBOARD).write_text(content)
     with pytest.raises(UsageError, match="is damaged"):
         load_members(tmp_path)
     assert load_members(tmp_path / "none") is None
@@ -80,14 +80,12 @@ def test_a_damaged_record_is_refused(tmp_path, content):
 def test_the_order_in_which_recipes_are_named_makes_no_other_scoreboard(tmp_path):
     places = {}
     for recipes in (["a", "b"], ["b", "a"], ["a", "b", "c"], ["a", "c"]):
-        members = [ScoreboardMember(tmp_path / recipe / "compare" / "norm", {"default": "x"}) for recipe in recipes]
+        members = {tmp_path / recipe / "compare" / "norm": {"default": "x"} for recipe in recipes}
         places["".join(recipes)] = scoreboard_path(tmp_path, recipes, "norm")
         save_members(places["".join(recipes)], members, "zoo compare")
     again = scoreboard_path(tmp_path, ["a", "b"], "again")
-    save_members(
-        again, [ScoreboardMember(tmp_path / each / "compare" / "again", {}) for each in ("a", "b")], "zoo compare"
-    )
-    assert scoreboard_folder.same_recipes(places["ab"]) == sorted([places["ab"], places["ba"], again])
-    (places["ba"] / scoreboard_folder.FILE).write_text("{")
-    assert scoreboard_folder.same_recipes(places["ab"]) == sorted([places["ab"], again])
-    assert scoreboard_folder.same_recipes(tmp_path / "compare" / "other" / "norm") == []
+    save_members(again, {tmp_path / each / "compare" / "again": {} for each in ("a", "b")}, "zoo compare")
+    assert run_records.same_recipes(places["ab"]) == sorted([places["ab"], places["ba"], again])
+    (places["ba"] / run_records.SCOREBOARD).write_text("{")
+    assert run_records.same_recipes(places["ab"]) == sorted([places["ab"], again])
+    assert run_records.same_recipes(tmp_path / "compare" / "other" / "norm") == []

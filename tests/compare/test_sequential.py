@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from zoo.compare import sequential
-from zoo.compare.sequential import BETS, confidence_sequence, fewest_seeds, last_p, log_wealth, p_values
+from zoo.compare import statistics
+from zoo.compare.statistics import BETS, confidence_sequence, fewest_sequential_seeds, last_p, log_wealth, p_values
 
 SEEDS = 12
 SIGNS = np.array(list(itertools.product((1.0, -1.0), repeat=SEEDS)))  # all 4,096
@@ -55,9 +55,9 @@ def test_p_does_not_depend_on_unit_or_sign_and_never_rises():
 
 
 def test_before_six_seeds_nothing_is_decided_at_five_percent():
-    assert fewest_seeds(0.05) == 6
+    assert fewest_sequential_seeds(0.05) == 6
     assert last_p(np.ones(6)) <= 0.05 < last_p(np.ones(5))
-    assert fewest_seeds(0.004) == 10
+    assert fewest_sequential_seeds(0.004) == 10
 
 
 @pytest.mark.parametrize("start", range(4))
@@ -82,11 +82,11 @@ def test_an_interval_without_ends_is_none():
 
 def test_seeds_needed_are_those_after_which_four_of_five_have_decided():
     for effect, level in ((0.4, 0.05), (1.0, 0.05), (2.0, 0.05), (1.0, 0.008)):
-        needed = sequential.seeds_needed_sequentially(effect, level)
+        needed = statistics.seeds_needed_sequentially(effect, level)
         figures = np.random.default_rng(7).standard_normal((2000, needed)) + effect
         decided = (p_values(figures) <= level).mean(axis=0)
         assert decided[-1] == pytest.approx(0.8, abs=0.06)
-        assert sequential.seeds_needed_sequentially(-effect, level) == needed
-    assert sequential.seeds_needed_sequentially(0.0) is None
-    assert sequential.seeds_needed_sequentially(math.nan) is None
-    assert sequential.seeds_needed_sequentially(0.05) is None
+        assert statistics.seeds_needed_sequentially(-effect, level) == needed
+    assert statistics.seeds_needed_sequentially(0.0) is None
+    assert statistics.seeds_needed_sequentially(math.nan) is None
+    assert statistics.seeds_needed_sequentially(0.05) is None

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from zoo.compare.series import Series, check_series_file, load_series, save_series
+from zoo.compare.error_budget import Series, check_series_file, load_series, save_series
 from zoo.compare.statistics import ALPHA
 from zoo.errors import StorageError, UsageError
 

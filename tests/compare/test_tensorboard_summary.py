@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.compare.fabricate import lay, ledger, study
-from zoo.compare import comparison_folder, tensorboard_summary
+from zoo.compare import run_records, tensorboard_summary
 from zoo.compare.tensorboard_summary import (
     COLUMNS,
     PINNED,
@@ -29,8 +29,8 @@ def comparison(tmp_path):
     files = [
         lay(ledger(name, seed, choices=choices), tmp_path) for name, choices in VARIANTS.items() for seed in (1, 2)
     ]
-    home = comparison_folder.comparison_path(tmp_path, "lm-tiny", "position")
-    comparison_folder.save_record(home, comparison_folder.Record(tuple(f.parent for f in files), "max_steps=9"))
+    home = run_records.comparison_path(tmp_path, "lm-tiny", "position")
+    run_records.save_record(home, run_records.Record(tuple(f.parent for f in files), "max_steps=9"))
     (home / tensorboard_summary.NAME).mkdir()
     return home
 
@@ -57,7 +57,7 @@ def test_before_a_run_is_finished_names_are_those_of_the_variants(comparison):
 
 
 def test_a_damaged_record_is_refused(comparison):
-    (comparison / comparison_folder.FILE).write_text("{")
+    (comparison / run_records.RUNS_FILE).write_text("{")
     with pytest.raises(UsageError, match="is damaged"), tensorboard_folder(comparison):
         pass
 

@@ -7,10 +7,9 @@ import pytest
 
 from tests.compare.fabricate import WHOLE
 from tests.compare.fake_zoo import Costs, Fits
-from zoo.compare import prepare_runs, tuning_runs
-from zoo.compare.plan import Comparison
+from zoo.compare import equal_conditions, prepare_runs
+from zoo.compare.plan import Comparison, parse_factors
 from zoo.compare.prepare_runs import complete_runs, draft_runs
-from zoo.compare.variants import parse_factors
 from zoo.errors import UsageError, ZooError
 
 LOSSES = {
@@ -75,7 +74,7 @@ def test_each_variant_gets_the_rate_that_is_best_for_it(fits, goal):
         if goal in (None, "loss")
         else {"0.1": -3.0}.items() <= (figures.items())
     )
-    assert tuning_runs.total_cost(result.tuning) == tuning_runs.TuningCost(12, 1200, 24.0)
+    assert equal_conditions.total_cost(result.tuning) == equal_conditions.TuningCost(12, 1200, 24.0)
 
 
 def test_the_mean_over_seeds_decides_and_not_one_of_them(fits):
@@ -96,12 +95,12 @@ def test_a_rate_with_a_failed_seed_is_behind_all_others(fits):
 def test_the_figure_is_taken_when_that_of_the_verdict_is(fits):
     folder = fits.root / "toy" / "a" / "s0"
     finish(folder, 3.0, best=1.0)
-    run = tuning_runs.run_records.parse_record(folder / "ledger.json")
-    assert [tuning_runs.score(run, "loss", at) for at in ("last", "best")] == [3.0, 1.0]
-    assert tuning_runs.score(run, "acc") == 3.0
+    run = equal_conditions.run_records.parse_record(folder / "ledger.json")
+    assert [equal_conditions.score(run, "loss", at) for at in ("last", "best")] == [3.0, 1.0]
+    assert equal_conditions.score(run, "acc") == 3.0
     finish(fits.root / "toy" / "a" / "s1", None)
-    run = tuning_runs.run_records.parse_record(fits.root / "toy" / "a" / "s1" / "ledger.json")
-    assert math.isnan(tuning_runs.score(run))
+    run = equal_conditions.run_records.parse_record(fits.root / "toy" / "a" / "s1" / "ledger.json")
+    assert math.isnan(equal_conditions.score(run))
 
 
 @pytest.mark.parametrize(
@@ -110,14 +109,16 @@ def test_the_figure_is_taken_when_that_of_the_verdict_is(fits):
      ("1", ["1"], False), ("a", ["a", "b"], False)],
 )  # fmt: skip
 def test_an_edge_is_the_smallest_or_largest_number(value, values, edge):
-    assert tuning_runs.is_at_edge(value, values) is edge
+    assert equal_conditions.is_at_edge(value, values) is edge
 
 
 def test_seeds_of_tuning_are_none_of_the_compared():
-    assert tuning_runs.tuning_seeds((1, 2, 3)) == [0]
-    assert tuning_runs.tuning_seeds((0, 4)) == [1001]
-    assert tuning_runs.tuning_seeds((0, 1002), 3) == [1001, 1003, 1004]
-    assert tuning_runs.tuning_seeds(range(1, 6), 3) == tuning_runs.tuning_seeds(range(1, 31), 3)  # stay with more seeds
+    assert equal_conditions.tuning_seeds((1, 2, 3)) == [0]
+    assert equal_conditions.tuning_seeds((0, 4)) == [1001]
+    assert equal_conditions.tuning_seeds((0, 1002), 3) == [1001, 1003, 1004]
+    assert equal_conditions.tuning_seeds(range(1, 6), 3) == equal_conditions.tuning_seeds(
+        range(1, 31), 3
+    )  # stay with more seeds
 
 
 def test_one_seed_of_tuning(fits):

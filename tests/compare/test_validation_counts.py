@@ -2,7 +2,7 @@
 
 import pytest
 
-from zoo.compare.validation_counts import check_validations, most_validations
+from zoo.compare.prepare_runs import check_validations, most_validations
 from zoo.errors import UsageError
 
 

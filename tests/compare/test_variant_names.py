@@ -2,7 +2,7 @@
 
 import pytest
 
-from zoo.compare.variant_names import closest_to_recipe, match_variant, short_names
+from zoo.compare.run_records import closest_to_recipe, match_variant, short_names
 
 LONG = ["max_steps=9,val=3", "max_steps=9,position=rope,val=3", "max_steps=9,norm=rmsnorm,position=rope,val=3"]
 CHOICES = {

@@ -4,9 +4,9 @@ import pytest
 
 from zoo import recipe_files
 from zoo.cli import find_command, help
-from zoo.compare import command, run_records, variants
+from zoo.compare import command, plan, run_records
 from zoo.compare.commands import COMPARE_OPTIONS
-from zoo.compare.variants import (
+from zoo.compare.plan import (
     Choice,
     Factor,
     design_variants,
@@ -81,8 +81,8 @@ def test_no_seeds(text):
         parse_seeds(text)
 
 
-def names(variants):
-    return [variant_text(variant) for variant in variants]
+def names(designed):
+    return [variant_text(variant) for variant in designed]
 
 
 def test_a_grid_has_the_baseline_and_every_combination():
@@ -93,7 +93,7 @@ def test_a_grid_has_the_baseline_and_every_combination():
 
 
 def test_one_at_a_time_changes_one_option_of_the_baseline():
-    base = variants.parse_baseline("position=ALiBi", [A, B])
+    base = plan.parse_baseline("position=ALiBi", [A, B])
     assert names(design_variants([A, B], base, "one-at-a-time")) == [
         "position=ALiBi", "position=RoPE", "position=ALiBi",
         "position=ALiBi,norm=LayerNorm", "position=ALiBi,norm=RMSNorm",
@@ -111,15 +111,15 @@ def test_a_large_grid_must_be_asked_for():
 
 
 def test_the_baseline_names_varied_options_by_any_end_of_their_names():
-    assert variants.parse_baseline("position=nope", [A, B]) == (Choice("model.position", "NoPosition"),)
-    assert variants.parse_baseline("model.norm=RMSNorm,position=T5", [A, B]) == (
+    assert plan.parse_baseline("position=nope", [A, B]) == (Choice("model.position", "NoPosition"),)
+    assert plan.parse_baseline("model.norm=RMSNorm,position=T5", [A, B]) == (
         Choice("model.norm", "RMSNorm"),
         Choice("model.position", "T5"),
     )
     with pytest.raises(UsageError, match=r"'postion' does not vary\. Did you mean 'position'"):
-        variants.parse_baseline("postion=rope", [A, B])
+        plan.parse_baseline("postion=rope", [A, B])
     with pytest.raises(UsageError, match="is not OPTION=VALUE"):
-        variants.parse_baseline("position", [A, B])
+        plan.parse_baseline("position", [A, B])
 
 
 # files
@@ -264,7 +264,7 @@ def test_a_folder_whose_name_holds_commas_is_one_value(first, second, tmp_path, 
     monkeypatch.chdir(tmp_path)
     varied = parse_factor(f"tune.start={','.join(paths)}")
     assert varied.values == tuple(paths)
-    assert variants.parse_baseline(f"start={paths[1]}", [varied]) == (Choice("tune.start", paths[1]),)
+    assert plan.parse_baseline(f"start={paths[1]}", [varied]) == (Choice("tune.start", paths[1]),)
     assert parse_factor("model.norm=rmsnorm,layernorm").values == ("rmsnorm", "layernorm")
     assert parse_factor(f"tune.start={paths[0]},nowhere/else").values == (paths[0], "nowhere/else")
 

@@ -19,7 +19,7 @@ from itertools import islice
 warnings.simplefilter("ignore")
 torch.set_num_threads(1)
 from bench.study import peak_above
-from zoo.compare.measure_model import ConfigMeter
+from zoo.training.config_meter import ConfigMeter
 from zoo.explain.costs import step_memory
 from zoo.explain.subjects import find_subject
 from zoo.training.memory_estimate import BATCHES, estimate, full_batch

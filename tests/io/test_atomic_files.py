@@ -20,11 +20,10 @@ ALLOWED = {
     "zoo/io/atomic_files.py": {"*"},
     "zoo/logging/tensorboard.py": {"truncate"},  # an event file, back to what a checkpoint knew of
     "zoo/compare/execute.py": {"open"},  # a run's log, which the run itself goes on with
-    "zoo/compare/figures_on_test_split.py": {"open"},  # the same log
     "zoo/compare/journal.py": {"open", "fsync"},  # a journal of lines, which are appended under a lock and synced
     "zoo/conformance/streams.py": {"open", "write_bytes"},  # in a check's own folder
     "zoo/plugins/safe_import.py": {"fdopen"},  # a pipe, to read from it
-    "zoo/compare/series.py": {"TemporaryFile"},  # without a name: it tells whether a file can be written there
+    "zoo/compare/error_budget.py": {"TemporaryFile"},  # without a name: it tells whether a file can be written there
     "zoo/io/locks.py": {"TemporaryFile"},  # without a name: it tells the time of a file system
     "zoo/cli/import_probe.py": {"open", "fdopen"},  # /dev/null, and pipes
     "zoo/conformance/check_worker.py": {"open", "fdopen"},

@@ -6,22 +6,19 @@ Hybrids that take some options from the second recipe are trained, and their fig
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from zoo import registry
 from zoo.compare.paired_tests import T_TEST, PairedTestPlan, count_fewest_seeds
-from zoo.compare.plan import Arm, Fits, Point
+from zoo.compare.plan import Arm, Choice, Point, ZooFit, option_text
 from zoo.compare.run_records import DECISIVE, RunRecord, number
-from zoo.compare.sequential import last_p
-from zoo.compare.statistics import Paired, Verdict, holm_adjust, judge, paired_t_test, round_count, rounding_of
-from zoo.compare.variants import Choice
+from zoo.compare.statistics import Paired, Verdict, holm_adjust, judge, last_p, paired_t_test, round_count, rounding_of
 from zoo.errors import UsageError
 
 if TYPE_CHECKING:
@@ -62,6 +59,12 @@ class Share:
     alone: Paired
     last: Paired
     verdict: Verdict
+    of_failures: bool = False  # whether the effects are on the rate of failed runs
+
+    @property
+    def tested(self) -> Paired:
+        """The difference on which the verdict is."""
+        return self.shapley or self.alone
 
 
 def find_differences(base: Point, second: Point, display: Callable[[Any], object]) -> list[OptionDifference]:
@@ -116,11 +119,6 @@ def _option_value(name: str, base_value: object, second: object) -> str:
     return option_text({"class_path": short, "init_args": options}) if options else short
 
 
-def option_text(value: object) -> str:
-    """A value as the text of a command-line option, in JSON, which YAML parses."""
-    return value if isinstance(value, str) else json.dumps(value, default=str)
-
-
 def _differing_keys(base: Mapping[str, Any], second: Mapping[str, Any], key: str = "") -> list[tuple[str, Any, Any]]:
     """The dotted keys at which two mappings differ, each with both values."""
     changes: list[tuple[str, Any, Any]] = []
@@ -140,7 +138,7 @@ def subsets(names: Sequence[str], full: bool) -> list[Subset]:
 
 
 def build_hybrids(
-    base_arm: Arm, differences: Sequence[OptionDifference], fits: Fits, check: Callable[[Mapping[str, Any]], None]
+    base_arm: Arm, differences: Sequence[OptionDifference], fits: ZooFit, check: Callable[[Mapping[str, Any]], None]
 ) -> dict[Subset, Arm]:
     """Every hybrid, by the set of options that it takes from the second recipe.
 
@@ -201,62 +199,29 @@ def compute_shares(
     full = len(at) == 2 ** len(names)
     by_seed = [shapley_values(names, {subset: values[i] for subset, values in at.items()}) for i in range(len(common))]\
         if full else []  # fmt: skip
-    zeros = [0.0] * len(common)
     rounding = rounding_of([value for values in at.values() for value in values])
-    drafts = []
+    shares, samples = [], []
     for difference in differences:
-        alone = paired_t_test(at[frozenset({difference.name})], at[nothing])
-        last = paired_t_test(at[everything], at[everything - {difference.name}])
-        split = (
-            paired_t_test([shapley[difference.name] for shapley in by_seed], zeros, rounding=rounding) if full else None
-        )
-        drafts.append((difference, split, alone, last))
-    if failed:
+        own = frozenset({difference.name})
+        pairs = [paired_t_test(at[own], at[nothing]), paired_t_test(at[everything], at[everything - own])]
+        samples.append([shapley[difference.name] for shapley in by_seed] if full
+                       else np.subtract(at[own], at[nothing]).tolist())  # fmt: skip
+        pairs += [paired_t_test(samples[-1], [0.0] * len(common), rounding=rounding)] if full else []
+        if failed:  # rates have no spread and no test of figures that vary continuously
+            pairs = [Paired(pair.n, pair.mean) for pair in pairs]
         verdict = Verdict("no verdict", f"{failed} of {len(at) * len(common)} runs failed: no verdict")
-        result = [
-            Share(difference, _rate(split) if split else None, _rate(alone), _rate(last), verdict)
-            for difference, split, alone, last in drafts
+        shares.append(Share(difference, pairs[2] if full else None, pairs[0], pairs[1], verdict, bool(failed)))
+    if not failed:
+        p_values = [share.tested.p for share in shares]
+        if plan.test == "sequential":
+            p_values = [last_p(np.asarray(sample)) for sample in samples]
+        tests = len(shares)
+        fewest = count_fewest_seeds(plan, tests) if plan.test == "t" else 2
+        shares = [
+            replace(share, verdict=judge(share.tested, p, tests, lower_is_better, plan.level, fewest_possible=fewest))
+            for share, p in zip(shares, holm_adjust(p_values), strict=True)
         ]
-        return sorted(result, key=lambda share: -abs((share.shapley or share.alone).mean))
-    tests = [split or alone for _, split, alone, _ in drafts]
-    p_values = [pair.p for pair in tests]
-    if plan.test == "sequential":
-        samples = [
-            [shapley[difference.name] for shapley in by_seed] if full
-            else np.subtract(at[frozenset({difference.name})], at[nothing]).tolist() for difference in differences
-        ]  # fmt: skip
-        p_values = [last_p(np.asarray(sample)) for sample in samples]
-    adjusted, tests_count = holm_adjust(p_values), len(differences)
-    fewest = count_fewest_seeds(plan, tests_count) if plan.test == "t" else 2
-    result = [
-        Share(
-            difference,
-            split,
-            alone,
-            last,
-            judge(pair, p, tests_count, lower_is_better, plan.level, fewest_possible=fewest),
-        )
-        for (difference, split, alone, last), pair, p in zip(drafts, tests, adjusted, strict=True)
-    ]
-    return sorted(result, key=lambda share: -abs((share.shapley or share.alone).mean))
-
-
-def _rate(pair: Paired) -> Paired:
-    """A difference of rates: without the spread and the test of figures that vary continuously."""
-    return Paired(pair.n, pair.mean)
-
-
-def is_of_failures(shares: Collection[Share]) -> bool:
-    """Whether the shares are of the rate of failed runs instead of the figures."""
-    return any(share.verdict.sentence.endswith("runs failed: no verdict") for share in shares)
-
-
-def shares_of_arms(
-    differences: Sequence[OptionDifference], arms: Sequence[Arm], runs: Iterable[RunRecord], answer: Answer
-) -> list[Share]:
-    """The share of each option of which hybrids were trained, by the figure and the test of an answer about them."""
-    figures = hybrid_figures(arms, runs, answer.goal, answer.at)
-    return compute_shares(differences, figures, answer.lower_is_better, answer.plan)
+    return sorted(shares, key=lambda share: -abs(share.tested.mean))
 
 
 def hybrid_figures(
@@ -277,7 +242,7 @@ def shares_text(shares: Sequence[Share], goal: str) -> str:
     from zoo.compare.table import plain_columns
 
     shapley = "share: Shapley's, the mean over all orders of adding the options. " if shares[0].shapley else ""
-    figure = "the share of runs that failed, because some did" if is_of_failures(shares) else goal
+    figure = "the share of runs that failed, because some did" if shares[0].of_failures else goal
     legend = (
         f"Contribution of each option, in {figure}, paired by seed. {shapley}alone: added to the first recipe alone; "
         "last: added last, to the second recipe without it. ± is the standard deviation over seeds."
@@ -287,14 +252,13 @@ def shares_text(shares: Sequence[Share], goal: str) -> str:
 
 def shares_chart(shares: Sequence[Share], answer: Answer) -> ReportChart:
     """The shares as bars."""
-    from zoo.compare.charts import Bar, draw_bars
+    from zoo.compare.charts import IntervalRow, draw_bars
 
-    pairs = [(share.difference, share.shapley or share.alone) for share in shares]
-    rows = [Bar(str(difference), pair.mean, pair.low, pair.high) for difference, pair in pairs]
+    rows = [IntervalRow(str(share.difference), share.tested.mean, share.tested.low, share.tested.high)
+            for share in shares]  # fmt: skip
     kind = "Shapley's shares" if shares[0].shapley else "Effects on the first recipe"
-    failing = is_of_failures(shares)
-    figure = "the share of runs that failed" if failing else answer.goal
-    good = "low" if failing or answer.lower_is_better else "high"
+    figure = "the share of runs that failed" if shares[0].of_failures else answer.goal
+    good = "low" if shares[0].of_failures or answer.lower_is_better else "high"
     title = "Contribution of each option"
     return draw_bars(title, rows, f"change in {figure}", good, f"{kind}, with 95 % intervals over seeds.")
 
@@ -307,13 +271,10 @@ def shares_table(shares: Collection[Share]) -> list[list[str]]:
         split = share.shapley
         interval = "" if split is None or math.isnan(split.low) else f"{split.low:+.4g} to {split.high:+.4g}"
         cells = [f"{split.mean:+.4g}", interval] if split else []
-        rows.append([str(share.difference), *cells, _effect(share.alone), _effect(share.last), _verdict(share.verdict)])
+        needed, word = share.verdict.needed, share.verdict.word
+        verdict = f"{word}; ~{round_count(needed)} needed" if needed else share.verdict.sentence
+        rows.append([str(share.difference), *cells, _effect(share.alone), _effect(share.last), verdict])
     return rows
-
-
-def _verdict(verdict: Verdict) -> str:
-    """``not distinguishable; ~14 needed``."""
-    return f"{verdict.word}; ~{round_count(verdict.needed)} needed" if verdict.needed else verdict.sentence
 
 
 def _effect(pair: Paired) -> str:

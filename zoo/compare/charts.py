@@ -6,7 +6,7 @@ matplotlib is imported inside the functions, so that a comparison that only prin
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,8 +14,9 @@ import numpy as np
 
 from zoo.compare import prose
 from zoo.compare.number_format import decimal_places, format_fixed
-from zoo.compare.outcomes import failure_text
+from zoo.compare.paired_tests import failure_text
 from zoo.compare.run_records import number
+from zoo.compare.statistics import mean_and_deviation
 from zoo.compare.verdict import Answer, VariantRow
 from zoo.logging.cost_measures import MEASURES
 from zoo.palette import LIGHT, SERIES
@@ -68,18 +69,8 @@ class SeriesStyle(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Bar:
-    """One bar: label, value, and the bounds of its interval (NaN for none)."""
-
-    label: str
-    value: float
-    low: float = math.nan
-    high: float = math.nan
-
-
-@dataclass(frozen=True)
 class IntervalRow:
-    """A row of `draw_intervals`: label, value, the bounds of its interval (NaN for none), and single points."""
+    """A row of `draw_bars` or `draw_intervals`: label, value, the bounds of its interval (NaN for none), and points."""
 
     label: str
     value: float
@@ -100,7 +91,7 @@ def draw_curves(answer: Answer) -> ReportChart:
     """The headline figure over tokens: a thick line per variant (mean over seeds), a band of one standard deviation,
     a thin line per seed, and a cross where a run failed. Variants with failed runs have no mean: only their seeds.
     """
-    from zoo.plotting import new_figure, style
+    from zoo.plotting import style
 
     styles, names = variant_styles(answer), {row.variant: _name_with_failures(row) for row in answer.rows}
     lines = {row.variant: _lines(answer, row) for row in answer.rows}
@@ -108,12 +99,9 @@ def draw_curves(answer: Answer) -> ReportChart:
     end = max((x for points in every for x, _ in points), default=1.0)
     ends = []
     with style():
-        figure = new_figure(WIDTH, 400)
-        axes = new_axes(figure, 74, 14, WIDTH - _room(figure, names.values()), 346)
-        axes.set(xlim=(0.0, end), ylim=_range_after_warmup(every, end), ylabel=_axis(answer))
-        axes.set_xlabel(f"{answer.unit}s seen")
-        _prefix_ticks(axes)
-        axes.grid(axis="y", linewidth=1)
+        figure, axes = line_axes(names.values(), 400, 346)
+        axes.set(xlim=(0.0, end), ylim=_range_after_warmup(every, end), ylabel=axis_label(answer))
+        _prefix_ticks(axes, f"{answer.unit}s seen")
         for order, row in enumerate(reversed(answer.rows)):
             colour, _, dashes = styles[row.variant]
             mean, sd = _average(lines[row.variant])
@@ -121,7 +109,10 @@ def draw_curves(answer: Answer) -> ReportChart:
                 for points in lines[row.variant]:
                     axes.plot(*_xy(points), color=colour, linewidth=1.2 if row.failures else 0.8, alpha=0.35)
             if not row.failures:
-                _band(axes, mean, sd, colour, 0.16 if len(lines) < 5 else 0.1)
+                if any(sd):
+                    (xs, means), spread = _xy(mean), np.array(sd)
+                    opacity = 0.16 if len(lines) < 5 else 0.1
+                    axes.fill_between(xs, means - spread, means + spread, color=colour, alpha=opacity, linewidth=0)
                 axes.plot(*_xy(mean), color=colour, linewidth=2.2, dashes=dashes, zorder=3 + order / 100)
             for seed, points in zip(row.figures, lines[row.variant], strict=True):
                 if seed in row.failures and (last := _last(points)):
@@ -138,19 +129,15 @@ def draw_curves(answer: Answer) -> ReportChart:
 
 def draw_differences(answer: Answer) -> ReportChart:
     """Paired differences from the baseline with their 95 % intervals and verdicts."""
-    from zoo.plotting import new_figure, style, text_width
+    from zoo.plotting import style
 
     rows, styles = answer.rows[1:], variant_styles(answer)
-    names = [clip_name(row.label) for row in rows]
     verdicts = [
         row.verdict.word + (f", {failure_text(row.failures, len(row.figures))}" if row.failures else "") for row in rows
     ]
     scaled = [row for row in rows if not row.failures] or rows
     with style():
-        figure = new_figure(WIDTH, ROW * len(rows) + 92)
-        left = 40 + max((text_width(figure, name, 13) for name in names), default=0)
-        room = max((text_width(figure, word, 12) for word in verdicts), default=0) + 24
-        axes = _rows(figure, names, left, 30, WIDTH - room)
+        figure, axes = _row_axes([row.label for row in rows], 40, 30, verdicts)
         ends = [end for row in scaled for end in (row.pair.mean, row.pair.low, row.pair.high)]
         limits = pad_range(
             [0.0, *ends, *(difference for row in scaled for difference in row.differences.values())], 0.08
@@ -158,7 +145,7 @@ def draw_differences(answer: Answer) -> ReportChart:
         axes.set_xlim(limits)
         _signed_ticks(axes)
         axes.set_xlabel(
-            f"{prose.goal(answer)}: difference from {clip_name(answer.base.label)}{_unit_in_brackets(answer)}"
+            f"{prose.goal(answer)}: difference from {clip_name(answer.base.label)}{unit_in_brackets(answer)}"
         )
         axes.axvline(0.0, color=LIGHT["ink"], linewidth=1.2)
         sides = ("better", "worse") if answer.lower_is_better else ("worse", "better")
@@ -186,7 +173,7 @@ def draw_pareto(answer: Answer, cost: str = "flops") -> ReportChart | None:
 
     None if fewer than two variants have that cost, or all cost the same.
     """
-    from zoo.plotting import new_figure, style
+    from zoo.plotting import style
 
     measure = COSTS[cost]
     rows = [row for row in answer.rows if math.isfinite(row.cost[measure.name]) and math.isfinite(row.mean)]
@@ -194,19 +181,19 @@ def draw_pareto(answer: Answer, cost: str = "flops") -> ReportChart | None:
     if len(rows) < 2 or max(costs) - min(costs) <= 1e-3 * max(costs):
         return None
     sds = [row.sd if math.isfinite(row.sd) else 0.0 for row in rows]
-    cost_sds = [_cost_deviation(answer, row, measure.name) for row in rows]
-    heights_of = [_paired_mean(answer, row) for row in rows]
+    costs_of = [[number(run.cost.get(measure.name)) for run in answer.runs[row.variant].values()] for row in rows]
+    cost_sds = [sd if math.isfinite(sd := mean_and_deviation(values)[1]) else 0.0 for values in costs_of]
+    # the baseline's mean plus the paired difference: means of unequal seeds do not differ by what the table says
+    paired = [(row, answer.base.mean + row.pair.mean) for row in rows]
+    heights_of = [height if math.isfinite(height) else row.mean for row, height in paired]
     points = list(zip(costs, heights_of, strict=True))
     styles = variant_styles(answer)
     with style():
-        figure = new_figure(WIDTH, 380)
-        axes = new_axes(figure, 74, 14, WIDTH - 24, 326)
+        figure, axes = line_axes((), 380, 326)
         heights = [mean + side * sd for mean, sd in zip(heights_of, sds, strict=True) for side in (-1, 1)]
         widths = [cost + side * sd for cost, sd in zip(costs, cost_sds, strict=True) for side in (-1, 1)]
-        axes.set(xlim=pad_range(widths, 0.14), ylim=pad_range(heights, 0.12), ylabel=_axis(answer))
-        axes.set_xlabel(measure.axis.replace("token", answer.unit))
-        _prefix_ticks(axes)
-        axes.grid(axis="y", linewidth=1)
+        axes.set(xlim=pad_range(widths, 0.14), ylim=pad_range(heights, 0.12), ylabel=axis_label(answer))
+        _prefix_ticks(axes, measure.axis.replace("token", answer.unit))
         best = frontier(points, measure.low_is_good, answer.lower_is_better)
         axes.plot(*_xy(best), color=LIGHT["grey"], linewidth=1.4, dashes=(3.6, 2.9))
         for row, point, sd, cost_sd in zip(rows, points, sds, cost_sds, strict=True):
@@ -223,18 +210,6 @@ def draw_pareto(answer: Answer, cost: str = "flops") -> ReportChart | None:
     return ReportChart(cost, f"Quality against {measure.word}", caption, figure)
 
 
-def _cost_deviation(answer: Answer, row: VariantRow, name: str) -> float:
-    """The standard deviation over seeds of what a variant costs; 0 with fewer than two."""
-    costs = [value for run in answer.runs[row.variant].values() if math.isfinite(value := number(run.cost.get(name)))]
-    return float(np.std(costs, ddof=1)) if len(costs) > 1 else 0.0
-
-
-def _paired_mean(answer: Answer, row: VariantRow) -> float:
-    """The baseline's mean plus the paired difference: means of unequal seeds do not differ by what the table says."""
-    paired = answer.base.mean + row.pair.mean
-    return paired if math.isfinite(paired) else row.mean
-
-
 def _name_with_failures(row: VariantRow) -> str:
     """The label, and how many runs failed."""
     name = clip_name(row.label)
@@ -246,16 +221,15 @@ def draw_lines(
     series: Mapping[str, Mapping[float, float | None]],
     labels: tuple[str, str],
     ticks: Sequence[str] | None = None,
-    bands: Mapping[str, Mapping[float, float]] | None = None,
     caption: str = "",
     styles: Mapping[str, SeriesStyle] | None = None,
 ) -> ReportChart:
     """A line per name over a few x on a logarithmic axis, such as lengths 1, 2, 4 and 8.
 
     ``series`` maps name → x → y, where a y of None is undefined and marked below the axes. ``labels`` name the x and y
-    axes, ``ticks`` are the labels of the x, ``bands`` standard deviations, ``styles`` the styles of the names.
+    axes, ``ticks`` are the labels of the x, ``styles`` the styles of the names.
     """
-    from zoo.plotting import new_figure, style
+    from zoo.plotting import style
 
     names = {name: clip_name(name) for name in series}
     xs = sorted({x for points in series.values() for x in points})
@@ -263,16 +237,13 @@ def draw_lines(
     strip = 18 * len(undefined)
     ends = []
     with style():
-        figure = new_figure(WIDTH, 386 + strip)
-        axes = new_axes(figure, 74, 14, WIDTH - _room(figure, names.values()), 330)
+        figure, axes = line_axes(names.values(), 386 + strip, 330)
         axes.set_xscale("log")
         axes.set_xlim((xs[0], xs[-1]) if len(xs) > 1 else (xs[0] / 2, xs[0] * 2))
         axes.set_ylim(pad_range([y for points in series.values() for y in points.values() if y is not None]))
-        axes.set_ylabel(labels[1])
-        axes.set_xlabel(labels[0])
+        axes.set(xlabel=labels[0], ylabel=labels[1])
         axes.set_xticks(xs, ticks or [f"{x:g}" for x in xs])
         axes.minorticks_off()
-        axes.grid(axis="y", linewidth=1)
         if strip:
             axes.tick_params(axis="x", pad=4 + strip)
             axes.annotate(
@@ -282,32 +253,28 @@ def draw_lines(
         for index, name in enumerate(series):
             colour, marker, dashes = mark_style = (styles or {}).get(name) or series_style(index)
             points = [(x, math.nan if y is None else y) for x, y in sorted(series[name].items())]
-            sds = (bands or {}).get(name, {})
-            _band(axes, points, [sds.get(x, 0.0) for x, _ in points], colour, 0.16)
             axes.plot(*_xy(points), color=colour, linewidth=2.2, dashes=dashes)
             for point in points:
                 if math.isfinite(point[1]):
                     _mark(axes, point, colour, marker, 10)
                 else:
-                    below = -18 * (undefined.index(name) + 0.5)
-                    _cross_below(axes, point[0], below, colour)
+                    moved = _moved(axes, axes.get_xaxis_transform(), 0, -18 * (undefined.index(name) + 0.5))
+                    axes.plot(point[0], 0, "x", color=colour, markersize=8, markeredgewidth=2.2, clip_on=False,
+                              transform=moved)  # fmt: skip
             ends.append((names[name], mark_style, _last(points) or (xs[-1], math.nan)))
         write_end_labels(axes, ends)
     return ReportChart("lengths", title, caption, figure)
 
 
-def draw_bars(title: str, rows: Sequence[Bar], label: str, good: str = "low", caption: str = "") -> ReportChart:
+def draw_bars(title: str, rows: Sequence[IntervalRow], label: str, good: str = "low", caption: str = "") -> ReportChart:
     """Horizontal bars from zero, such as the share of each part: blue for an improvement, which ``good`` defines as
     "low" (negative) or "high" (positive) values.
     """
-    from zoo.plotting import new_figure, style, text_width
+    from zoo.plotting import style
 
-    names = [clip_name(row.label) for row in rows]
     places = decimal_places([abs(row.value) / 10 for row in rows])
     with style():
-        figure = new_figure(WIDTH, ROW * len(rows) + 76)
-        left = 30 + max((text_width(figure, name, 13) for name in names), default=0)
-        axes = _rows(figure, names, left, 14, WIDTH - 84)
+        figure, axes = _row_axes([row.label for row in rows], 30, 14, room=84)
         axes.set_xlim(pad_range([0.0, *(end for row in rows for end in (row.value, row.low, row.high))], 0.08))
         _signed_ticks(axes)
         axes.set_xlabel(label)
@@ -330,14 +297,11 @@ def draw_intervals(
     caption: str = "",
 ) -> ReportChart:  # fmt: skip
     """A forest plot: a value per row with its interval and points, and a line at ``centre``, where nothing differs."""
-    from zoo.plotting import new_figure, style, text_width
+    from zoo.plotting import style
 
-    names = [clip_name(row.label) for row in rows]
     values = [value for row in rows for value in (row.value, row.low, row.high, *row.points) if math.isfinite(value)]
     with style():
-        figure = new_figure(WIDTH, ROW * len(rows) + 76)
-        left = 40 + max((text_width(figure, name, 13) for name in names), default=0)
-        axes = _rows(figure, names, left, 14, WIDTH - 24)
+        figure, axes = _row_axes([row.label for row in rows], 40, 14)
         axes.set_xlim(limits or pad_range([centre, *values], 0.08))
         axes.set_xlabel(label)
         axes.axvline(centre, color=LIGHT["ink"], linewidth=1.2)
@@ -430,14 +394,33 @@ def new_axes(figure: Figure, left: float, top: float, right: float, bottom: floa
     return axes
 
 
-def _rows(figure: Figure, names: Sequence[str], left: float, top: float, right: float) -> Axes:
-    """Axes with a row per name, the first on top, and vertical hairlines at signed numbers."""
+def line_axes(names: Iterable[str], height: float, bottom: float) -> tuple[Figure, Axes]:
+    """A figure with axes down to ``bottom``, in units, and room to their right for the names of lines."""
+    from zoo.plotting import new_figure, text_width
+
+    figure = new_figure(WIDTH, height)
+    room = max((text_width(figure, name, TEXT) + 30 for name in names), default=24)
+    axes = new_axes(figure, 74, 14, WIDTH - room, bottom)
+    axes.grid(axis="y", linewidth=1)
+    return figure, axes
+
+
+def _row_axes(
+    labels: Sequence[str], margin: float, top: float, notes: Sequence[str] = (), room: float = 24
+) -> tuple[Figure, Axes]:
+    """A figure with a row per label, the first on top, vertical hairlines, and room for notes to the right."""
+    from zoo.plotting import new_figure, text_width
+
+    names = [clip_name(label) for label in labels]
+    figure = new_figure(WIDTH, ROW * len(names) + 62 + top)
+    left = margin + max((text_width(figure, name, 13) for name in names), default=0)
+    right = WIDTH - room - max((text_width(figure, note, 12) for note in notes), default=0)
     axes = new_axes(figure, left, top, right, top + ROW * len(names))
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set_yticks(range(len(names)), names)
     axes.tick_params(axis="y", labelsize=13, labelcolor=LIGHT["ink"], pad=12)
     axes.grid(axis="x", linewidth=1)
-    return axes
+    return figure, axes
 
 
 def _signed_ticks(axes: Axes) -> None:
@@ -447,26 +430,31 @@ def _signed_ticks(axes: Axes) -> None:
     axes.xaxis.set_major_formatter(lambda x, _: format_fixed(x, places, sign=True) if round(x, places) else "0")
 
 
-def _prefix_ticks(axes: Axes) -> None:
-    """Label the horizontal axis with SI prefixes: 500k, 2M."""
+def _prefix_ticks(axes: Axes, label: str) -> None:
+    """Name the horizontal axis, and label it with SI prefixes: 500k, 2M."""
     from matplotlib.ticker import EngFormatter
 
+    axes.set_xlabel(label)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 
-def _room(figure: Figure, names: Any) -> float:
-    """Width in units that the names of lines need to the right of the axes."""
-    from zoo.plotting import text_width
+def _moved(axes: Axes, system: Any, right: float, up: float) -> Any:
+    """A coordinate system of the axes moved by units."""
+    from matplotlib.transforms import ScaledTranslation
 
-    return max((text_width(figure, name, TEXT) for name in names), default=0) + 30
+    return system + ScaledTranslation(right / 72, up / 72, axes.figure.dpi_scale_trans)
+
+
+def _marker_size(marker: str, size: float) -> float:
+    """The size at which a marker looks as large as others of ``size``."""
+    return {"s": 0.82, "D": 0.82, "*": 1.3}.get(marker, 0.95) * size
 
 
 def _mark(axes: Axes, point: Point, colour: str, marker: str, size: float) -> None:
     """Draw a marker with an edge in the background colour, so that overlapping markers stay distinct."""
-    wide = {"s": 0.82, "D": 0.82, "*": 1.3}.get(marker, 0.95) * size
     axes.plot(
-        *point, marker, color=colour, markersize=wide, markeredgecolor=LIGHT["paper"], markeredgewidth=1, clip_on=False,
-        zorder=4,
+        *point, marker, color=colour, markersize=_marker_size(marker, size), markeredgecolor=LIGHT["paper"],
+        markeredgewidth=1, clip_on=False, zorder=4,
     )  # fmt: skip
 
 
@@ -484,25 +472,6 @@ def _note(axes: Axes, words: str, place: Point, shift: Point, size: float, colou
         words, place, shift, system, textcoords="offset points", fontsize=size, color=colour, ha=side,
         va="center_baseline", annotation_clip=False,
     )  # fmt: skip
-
-
-def _cross_below(axes: Axes, x: float, shift: float, colour: str) -> None:
-    """Draw a cross ``shift`` units below the axes, at ``x``."""
-    from matplotlib.transforms import ScaledTranslation
-
-    down = ScaledTranslation(0, shift / 72, axes.figure.dpi_scale_trans)
-    axes.plot(
-        x, 0, "x", color=colour, markersize=8, markeredgewidth=2.2, clip_on=False,
-        transform=axes.get_xaxis_transform() + down,
-    )  # fmt: skip
-
-
-def _band(axes: Axes, points: Sequence[Point], sds: Sequence[float], colour: str, opacity: float) -> None:
-    """Fill one standard deviation around a line."""
-    if not any(sds):
-        return
-    (x, y), sd = _xy(points), np.array(sds)
-    axes.fill_between(x, y - sd, y + sd, color=colour, alpha=opacity, linewidth=0)
 
 
 def _whisker(axes: Axes, ends: Range, y: float, colour: str) -> None:
@@ -530,23 +499,14 @@ def write_end_labels(axes: Axes, ends: Sequence[tuple[str, SeriesStyle, Point]])
                     "arrowstyle": "-", "color": mark_style.colour, "linewidth": 0.8, "alpha": 0.6, "shrinkA": 0,
                 },
             )  # fmt: skip
-        _beside_axes(axes, (13, place), mark_style)
+        axes.plot(
+            1.0, 0.0, mark_style.marker, color=mark_style.colour, markersize=_marker_size(mark_style.marker, 9),
+            markeredgewidth=0, clip_on=False, transform=_moved(axes, axes.transAxes, 13, place),
+        )  # fmt: skip
         axes.annotate(
             name, (1.0, 0.0), (22, place), "axes fraction", textcoords="offset points", fontsize=TEXT,
             va="center_baseline", annotation_clip=False,
         )  # fmt: skip
-
-
-def _beside_axes(axes: Axes, shift: Point, mark_style: SeriesStyle) -> None:
-    """Draw a marker ``shift`` units (right, up) from the lower right corner of the axes."""
-    from matplotlib.transforms import ScaledTranslation
-
-    moved = ScaledTranslation(shift[0] / 72, shift[1] / 72, axes.figure.dpi_scale_trans)
-    wide = {"s": 0.82, "D": 0.82, "*": 1.3}.get(mark_style.marker, 0.95) * 9
-    axes.plot(
-        1.0, 0.0, mark_style.marker, color=mark_style.colour, markersize=wide, markeredgewidth=0, clip_on=False,
-        transform=axes.transAxes + moved,
-    )  # fmt: skip
 
 
 def _name_points(axes: Axes, names: Sequence[str], points: Sequence[Point], sds: Sequence[float]) -> None:
@@ -626,9 +586,11 @@ def _xy(points: Sequence[Point]) -> tuple[np.ndarray, np.ndarray]:
     return array[:, 0], array[:, 1]
 
 
-def _axis(answer: Answer) -> str:
-    return f"{prose.goal(answer)}{_unit_in_brackets(answer)}"
+def axis_label(answer: Answer) -> str:
+    """The headline with its unit, ``loss (nats)``."""
+    return f"{prose.goal(answer)}{unit_in_brackets(answer)}"
 
 
-def _unit_in_brackets(answer: Answer) -> str:
+def unit_in_brackets(answer: Answer) -> str:
+    """The headline's unit, `` (nats)``, or nothing."""
     return f" ({prose.unit(answer).strip()})" if prose.unit(answer) else ""

@@ -11,9 +11,8 @@ from typing import Any
 
 from zoo import recipe_files
 from zoo.command_line import ParsedOptions
-from zoo.compare import variants
-from zoo.compare.fit_commands import fit_words
-from zoo.compare.plan import Comparison, take_shard
+from zoo.compare import plan
+from zoo.compare.plan import Comparison, fit_words, take_shard
 from zoo.config import yaml_source
 from zoo.config.fit_options import SECTIONS
 from zoo.config.output_paths import check_output_path
@@ -104,7 +103,13 @@ def find_folder(word: str, runs: str) -> Path:
 
 def read_comparison(options: ParsedOptions) -> Comparison | None:
     """The comparison that a file, `--vary` or `--attribute` describes; None where folders are to be read."""
-    return _of_two_recipes(options) if options.get("attribute") else _from_file(options) or _from_options(options)
+    if options.get("attribute"):
+        return _of_two_recipes(options)
+    comparison = _from_file(options)
+    if comparison or not options.get("vary"):
+        return comparison
+    factors, words = plan.parse_factors(options.get("vary")), tuple(fit_words(options))
+    return _with_options(Comparison(recipe=options.words[0], vary=factors, options=words), options.values)
 
 
 def _of_two_recipes(options: ParsedOptions) -> Comparison:
@@ -118,14 +123,6 @@ def _of_two_recipes(options: ParsedOptions) -> Comparison:
             raise UsageError(f"--{name} does not go with --attribute: what varies is what the two recipes differ in.")
     recipe, second = options.words
     return _with_options(Comparison(recipe, attribute=second, options=tuple(fit_words(options))), options.values)
-
-
-def _from_options(options: ParsedOptions) -> Comparison | None:
-    """The comparison of a recipe and `--vary`; None where folders are to be read."""
-    if not options.get("vary"):
-        return None
-    factors, words = variants.parse_factors(options.get("vary")), tuple(fit_words(options))
-    return _with_options(Comparison(recipe=options.words[0], vary=factors, options=words), options.values)
 
 
 def _with_options(comparison: Comparison, values: Mapping[str, Any]) -> Comparison:
@@ -148,12 +145,12 @@ def _with_options(comparison: Comparison, values: Mapping[str, Any]) -> Comparis
     if "looks" in values:
         if "seeds" in values or "until" in values:
             raise UsageError("--looks says how many seeds there are: leave out --seeds and --until.")
-        fields["until"] = variants.parse_looks(str(values["looks"]))
-        fields["seeds"] = variants.parse_seeds(fields["until"].rpartition(",")[2])
+        fields["until"] = plan.parse_looks(str(values["looks"]))
+        fields["seeds"] = plan.parse_seeds(fields["until"].rpartition(",")[2])
     elif "seeds" in values:
-        fields["seeds"] = variants.parse_seeds(values["seeds"])
+        fields["seeds"] = plan.parse_seeds(values["seeds"])
     elif "until" in fields:
-        fields["seeds"] = variants.parse_seeds(str(MOST_UNTIL_DECIDED))
+        fields["seeds"] = plan.parse_seeds(str(MOST_UNTIL_DECIDED))
     return replace(comparison, **fields)
 
 
@@ -196,12 +193,12 @@ def _from_file(options: ParsedOptions) -> Comparison | None:
     for key, values in content["vary"].items():
         if not isinstance(values, list):
             raise UsageError(f"{path}: vary: {key!r} holds no list of values.")
-        vary.append(variants.make_factor(key, [_word(value) for value in values]))
+        vary.append(plan.make_factor(key, [plan.option_text(value) for value in values]))
     settings = content.get("options") or {}
     if not isinstance(settings, dict):
         raise UsageError(f"{path}: 'options' holds options of zoo fit, such as trainer.max_steps: 500")
     _check_keys(path, content["recipe"], {**content["vary"], **settings})
-    words = [f"--{key}={_word(value)}" for key, value in settings.items()]
+    words = [f"--{key}={plan.option_text(value)}" for key, value in settings.items()]
     comparison = Comparison(
         recipe=content["recipe"], vary=tuple(vary), options=(*words, *fit_words(options)), name=path.stem
     )
@@ -220,21 +217,12 @@ def _check_keys(path: Path, recipe: str, content: Mapping[str, Any]) -> None:
             check_output_path(key, item, str(path))
 
 
-def _word(value: object) -> str:
-    """A value of a file as a command line has it."""
-    from zoo.compare.attribute import option_text
-
-    return option_text(value)
-
-
 def _option_text(value: object) -> str:
     """A value of one of the file's own keys as the option of that name: ``{tokens: 2M}`` is tokens=2M."""
-    if isinstance(value, Mapping):
-        return ",".join(f"{key}={_list_text(item)}" for key, item in value.items())
-    return _list_text(value)
 
+    def text(item: object) -> str:
+        if isinstance(item, list):
+            return ",".join(map(plan.option_text, item)) + ("," if len(item) == 1 else "")
+        return plan.option_text(item)
 
-def _list_text(value: object) -> str:
-    if isinstance(value, list):
-        return ",".join(map(_word, value)) + ("," if len(value) == 1 else "")
-    return _word(value)
+    return ",".join(f"{key}={text(item)}" for key, item in value.items()) if isinstance(value, Mapping) else text(value)

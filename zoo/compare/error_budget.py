@@ -1,44 +1,55 @@
 """The verdict over finished runs within its error budget: what earlier looks, a plan of looks, or a series have left.
 
 Every look at a recorded comparison is written into looks.json and journal.jsonl of its folder. Needs no torch.
+
+P(any false "better" or "worse" in a whole series of comparisons) <= ALPHA: a search that tries a hundred variants one
+after another and keeps what is "better" at 0.05 keeps about three of a hundred that change nothing. With ``--series
+FILE`` each variant may spend ALPHA / tries, and what a decided comparison had passes to the next one (the online
+fallback procedure of Tian and Ramdas, 2021), which holds for tests that depend on each other, as tries against one
+baseline with the same seeds do.
 """
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock
 
 from zoo.command_line import ParsedOptions
-from zoo.compare import comparison_folder, journal, scale_runs, verdict
+from zoo.compare import journal, run_records, scale_runs, verdict
 from zoo.compare.fairness import Flag
-from zoo.compare.looks import DECISIONS, Alternatives, Looks, Question, load_looks, parse_planned, save_looks
+from zoo.compare.looks import DECISIONS, Looks, Question, load_looks, parse_planned, save_looks
 from zoo.compare.looks import FILE as LOOKS
 from zoo.compare.paired_tests import T_TEST, PairedTestPlan, PairResult
 from zoo.compare.run_records import DECISIVE, RunRecord
-from zoo.compare.series import check_series_file, load_series, save_series
 from zoo.compare.statistics import ALPHA
 from zoo.compare.verdict import Answer
 from zoo.errors import StorageError, UsageError
+from zoo.io import atomic_files, limits
+
+SERIES_FORMAT, TRIES = 1, 100
 
 
-def look_and_record(record: comparison_folder.Record, options: ParsedOptions, home: Path) -> tuple[Answer, Path]:
+def look_and_record(record: run_records.Record, options: ParsedOptions, home: Path) -> tuple[Answer, Path]:
     """The verdict over a comparison's finished runs, after a look that ``home`` records, and the folder of its report.
 
     Raises UsageError if there is no run.
     """
-    ledgers = comparison_folder.read_ledgers(record.folders, record.budget)
+    ledgers = run_records.read_ledgers(record.folders, record.budget)
     if not ledgers:
         raise UsageError("all runs of this comparison have been removed.")
     earlier_looks = (home / LOOKS).exists()
     answer = look_at_comparison(ledgers, options, record, home)
-    events = journal.read_events(home)
+    events, *_ = journal.read_journal(home)
     seeds = tuple(sorted({seed for row in answer.rows for seed in (*row.figures, *row.unfinished)}))
     question = journal.RunsQuestion(
         answer.goal, answer.baseline, answer.at, record.margin, options.get("test"), seeds=seeds,
@@ -62,24 +73,17 @@ def look_and_record(record: comparison_folder.Record, options: ParsedOptions, ho
 
 
 def look_at_comparison(
-    ledgers: Sequence[RunRecord], options: ParsedOptions, record: comparison_folder.Record, home: Path
+    ledgers: Sequence[RunRecord], options: ParsedOptions, record: run_records.Record, home: Path
 ) -> Answer:
     """The verdict over a comparison's finished runs, with what earlier looks have left to spend; records the look."""
     first_answer = answer_records(ledgers, options, record)
     seeds = {row.variant: tuple(row.figures) for row in first_answer.rows}
     variants = [row.variant for row in first_answer.rows[1:]]
-    alpha, path = ALPHA, Path(options.get("series") or "")
-    if options.get("series"):
-        check_series_file(path)
-    with hold_lock(path) if options.get("series") else nullcontext(), hold_lock(home / LOOKS):
-        series = load_series(path, options.get("tries")) if options.get("series") and variants else None
-        if series is not None:
-            entry = series.entry(series_key(options, home), variants)
-            alpha = entry.level
-        looks = load_looks(home, seeds, alpha)
+    with open_series(options, home, variants) as opened, hold_lock(home / LOOKS):
+        looks = load_looks(home, seeds, opened[1].level if opened else ALPHA)
         check_looks(looks, home, seeds)
-        if series is not None:
-            looks.check_budget(alpha)
+        if opened:
+            looks.check_budget(opened[1].level)
         answer = answer_after_looks(looks, first_answer, ledgers, options, record)
         assert answer.look is not None
         words = {row.variant: row.verdict.word for row in answer.rows[1:]}
@@ -88,27 +92,28 @@ def look_at_comparison(
         new = looks.with_look(answer.look, tested_words, results)
         if new != looks:
             save_or_warn(home, lambda: save_looks(home, new))
-        if series is not None:
-            save_series(path, series.with_entry(entry, [name for name in words if words[name] in DECISIONS[:2]]))
+        if opened:
+            decided = [name for name, word in words.items() if word in DECISIONS[:2]]
+            save_series(Path(options.get("series")), opened[0].with_entry(opened[1], decided))
     return replace(answer, looks=new.looks, look_number=new.number(answer.look))
 
 
-def look_at_runs(ledgers: Sequence[RunRecord], options: ParsedOptions, record: comparison_folder.Record) -> Answer:
+def look_at_runs(ledgers: Sequence[RunRecord], options: ParsedOptions, record: run_records.Record) -> Answer:
     """The verdict over runs of no recorded comparison, as a comparison of their recipe would give it now.
 
     Nothing is recorded, but what comparisons have spent on the same runs counts.
     """
     first_answer = answer_records(ledgers, options, record)
     homes = sorted({run.path.parents[2] for seeds in first_answer.runs.values() for run in seeds.values()})
-    beside = [path.parent for home in homes for path in home.glob(f"{comparison_folder.FOLDER}/*/{LOOKS}")]
+    beside = [path.parent for home in homes for path in home.glob(f"{run_records.FOLDER}/*/{LOOKS}")]
     names = [row.variant for row in first_answer.rows]
-    looks = load_looks(homes[0] / comparison_folder.FOLDER, names, beside=beside)
+    looks = load_looks(homes[0] / run_records.FOLDER, names, beside=beside)
     return answer_after_looks(looks, first_answer, ledgers, options, record)
 
 
 def answer_after_looks(
     looks: Looks, first_answer: Answer, ledgers: Sequence[RunRecord], options: ParsedOptions,
-    record: comparison_folder.Record,
+    record: run_records.Record,
 ) -> Answer:  # fmt: skip
     """The verdict that a look after others gives; without one on variants of which seeds are left out.
 
@@ -129,7 +134,7 @@ def answer_after_looks(
 
 
 def answer_records(
-    ledgers: Sequence[RunRecord], options: ParsedOptions, record: comparison_folder.Record,
+    ledgers: Sequence[RunRecord], options: ParsedOptions, record: run_records.Record,
     test_plan: PairedTestPlan | None = None, refusals: Sequence[Flag] = (),
 ) -> Answer:  # fmt: skip
     """The verdict over finished runs, with the goal and the moment of the command line."""
@@ -146,7 +151,7 @@ def check_looks(looks: Looks, home: Path, variants: Collection[str]) -> None:
 
     To begin again would spend the error probability of all looks twice.
     """
-    if not looks.looks and journal.has_tested(journal.read_events(home), variants):
+    if not looks.looks and journal.has_tested(journal.read_journal(home)[0], variants):
         raise UsageError(
             f"{home / LOOKS} is gone, and {journal.FILE} beside it has looks at this comparison.\n"
             "It records what they have tested. Restore it, or begin a comparison with other seeds: --runs DIR"
@@ -169,13 +174,13 @@ def refuse_missing_seeds(missing_seeds: Mapping[str, Sequence[int]], variants: S
     return result
 
 
-def count_alternatives(answer: Answer) -> Alternatives:
+def count_alternatives(answer: Answer) -> dict[str, int]:
     """How many figures could decide, and how many moments of runs."""
     runs = [run for seeds in answer.runs.values() for run in seeds.values() if run.finished]
     validations = min((len(run.validations) for run in runs), default=1)
     moments = validations + (validations > 1) + all(run.test for run in runs)  # last, last:2 and so on, best, test
     others = [mean for mean, _ in (answer.base.others or {}).values() if math.isfinite(mean)]
-    return Alternatives(1 + len(others), max(1, moments))
+    return {"goal": 1 + len(others), "at": max(1, moments)}
 
 
 def reserve_tries(options: ParsedOptions, place: Path, variants: Sequence[str], save: bool = True) -> None:
@@ -183,20 +188,30 @@ def reserve_tries(options: ParsedOptions, place: Path, variants: Sequence[str], 
 
     Raises UsageError if there are none left, if the file is damaged, and if the comparison was looked at before.
     """
-    if options.get("series"):
-        path = Path(options.get("series"))
-        check_series_file(path)
-        with hold_lock(path):
-            series = load_series(path, options.get("tries"))
-            entry = series.entry(series_key(options, place), variants)
+    with open_series(options, place, variants) as opened:
+        if opened:
+            series, entry = opened
             load_looks(place, variants).check_budget(entry.level)
             if save:
-                save_series(path, series.with_entry(entry, entry.decided))
+                save_series(Path(options.get("series")), series.with_entry(entry, entry.decided))
 
 
-def series_key(options: ParsedOptions, place: Path) -> str:
-    """The name of a comparison in the file of a series: its folder, relative to that file."""
-    return os.path.relpath(place, Path(options.get("series")).parent)
+@contextmanager
+def open_series(
+    options: ParsedOptions, home: Path, variants: Sequence[str]
+) -> Iterator[tuple[Series, SeriesEntry] | None]:
+    """The series of --series, locked, and the entry of a comparison, named by its folder relative to the file.
+
+    None without the option, and for no variants.
+    """
+    if not options.get("series"):
+        yield None
+        return
+    path = Path(options.get("series"))
+    check_series_file(path)
+    with hold_lock(path):
+        series = load_series(path, options.get("tries")) if variants else Series()
+        yield (series, series.entry(os.path.relpath(home, path.parent), variants)) if variants else None
 
 
 def save_or_warn(home: Path, save: Callable[[], object]) -> None:
@@ -226,3 +241,121 @@ def hold_lock(path: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+@dataclass(frozen=True)
+class SeriesEntry:
+    """One comparison of a series: its folder, its variants, what it may spend, and those that it decided."""
+
+    comparison: str
+    variants: tuple[str, ...]
+    level: float
+    decided: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Series:
+    """The comparisons of a series of ``tries`` variants, in their order."""
+
+    tries: int = TRIES
+    entries: tuple[SeriesEntry, ...] = ()
+
+    @property
+    def used(self) -> int:
+        """The number of variants that were tried."""
+        return sum(len(entry.variants) for entry in self.entries)
+
+    def entry(self, comparison: str, variants: Sequence[str]) -> SeriesEntry:
+        """The entry of a comparison with what it may spend; that of before, if it has the same variants.
+
+        Raises UsageError if the series has not so many tries left.
+        """
+        for entry in self.entries:
+            if entry.comparison == comparison and set(entry.variants) == set(variants):
+                return entry
+        remaining = self.tries - self.used
+        if len(variants) > remaining:
+            raise UsageError(
+                f"the series has {remaining} of its {self.tries} tries left, and this comparison has {len(variants)} "
+                "variants.\nBegin another series, with a baseline and seeds that this one has not seen: --series FILE"
+            )
+        previous = self.entries[-1] if self.entries else None
+        whole = previous is not None and set(previous.decided) == set(previous.variants)
+        level = ALPHA * len(variants) / self.tries + (previous.level if previous is not None and whole else 0.0)
+        return SeriesEntry(comparison, tuple(variants), level)
+
+    def with_entry(self, entry: SeriesEntry, decided: Sequence[str]) -> Series:
+        """With an entry added or changed to what it has decided by now."""
+        new = replace(entry, decided=tuple(decided))
+        same = [index for index, old in enumerate(self.entries)
+                if (old.comparison, set(old.variants)) == (entry.comparison, set(entry.variants))]  # fmt: skip
+        if not same:
+            return replace(self, entries=(*self.entries, new))
+        return replace(self, entries=(*self.entries[: same[0]], new, *self.entries[same[0] + 1 :]))
+
+
+def load_series(path: Path, tries: int | None = None) -> Series:
+    """The series in a file; a new one of ``tries`` (TRIES) variants if it does not exist.
+
+    Raises UsageError for a damaged file, and for another number of tries than it was begun with.
+    """
+    if not path.exists():
+        return Series(tries or TRIES)
+    try:
+        content: Any = limits.read_json(path)
+        if content["format"] != SERIES_FORMAT:
+            raise ValueError(f"format {content['format']!r}")
+        entries = tuple(
+            SeriesEntry(
+                str(entry["comparison"]), _names(entry["variants"]), float(entry["level"]), _names(entry["decided"])
+            )
+            for entry in content["entries"]
+        )
+        series = Series(int(content["tries"]), entries)
+        if not 0 <= series.used <= series.tries or not all(0 < entry.level <= ALPHA * (1 + 1e-9) for entry in entries):
+            raise ValueError(f"{series.used} of {series.tries} tries, levels {[entry.level for entry in entries]}")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise UsageError(
+            f"--series {path} is damaged, or no series of zoo: {str(error)[:80] or type(error).__name__}"
+        ) from error
+    if tries is not None and tries != series.tries:
+        raise UsageError(f"--series {path} was begun with {series.tries} tries, which --tries {tries} cannot change.")
+    return series
+
+
+def _names(names: Sequence[str]) -> tuple[str, ...]:
+    """Names of variants. Raises ValueError for anything else."""
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{names!r:.40} are no names of variants")
+    return tuple(names)
+
+
+def check_series_file(path: Path) -> None:
+    """Raise UsageError for a folder, a device, and a path that no file can have, and StorageError where none can be
+    written. Before anything is locked: a lock in such a place would be waited for.
+    """
+    try:
+        if path.is_dir() or (path.exists() and not path.is_file()):
+            raise UsageError(f"--series {path} is no file. Name one that zoo writes, such as --series tries.json")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent, prefix=f".{path.name}"):  # its name, too, must fit
+            pass
+    except (FileExistsError, NotADirectoryError) as error:
+        raise UsageError(f"--series {path}: {path.parent} is no folder.") from error
+    except ValueError as error:
+        raise UsageError(f"--series {str(path)!r}: {error}.") from error
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise UsageError(f"--series {str(path)[:60]}…: the name is too long.") from error
+        raise StorageError(f"--series {path} cannot be written: {error.strerror or error}.") from error
+
+
+def save_series(path: Path, series: Series) -> None:
+    """Write a series. Raises UsageError if its file cannot be written."""
+    entries = [asdict(entry) for entry in series.entries]
+    content = {"format": SERIES_FORMAT, "alpha": ALPHA, "tries": series.tries, "entries": entries}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic_files.write_json(path, content, end="\n")
+    except OSError as error:
+        raise UsageError(f"cannot write --series {path}: {error.strerror or error}") from error

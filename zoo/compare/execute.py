@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from zoo.compare import device_shares, run_records
+from zoo.compare import run_records
 from zoo.errors import StorageError, UsageError, ZooError
+from zoo.inference.checkpoint_manifest import newest_intact
 from zoo.io import atomic_files
 from zoo.io.locks import REFRESH, Lock
 from zoo.logging import run_state
@@ -126,7 +127,10 @@ class _Worker:
             if busy and not self.active:
                 if not self.options.wait:
                     break
-                self._print_once(f"waiting for {len(busy)} runs that others do: {busy[0]}")
+                text = f"waiting for {len(busy)} runs that others do: {busy[0]}"
+                if text != self.last_message:  # polling does not repeat it
+                    self.options.report(text)
+                self.last_message = text
             if self.waiting or self.active:
                 time.sleep(POLL if self.active else 10 * POLL)
         return self.failures
@@ -161,7 +165,7 @@ class _Worker:
             environment = {**os.environ, "OMP_NUM_THREADS": str(cores), **self.options.environment}
             devices = self.free_devices[0] if self.free_devices else None
             if devices is not None:
-                environment[device_shares.VARIABLE] = devices
+                environment[VARIABLE] = devices
             process = subprocess.Popen(
                 words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
                 env=environment,
@@ -216,12 +220,6 @@ class _Worker:
 
     def _report_progress(self, job: FitJob, what: str) -> None:
         self.options.report(f"{self.finished_count}/{self.count}  {job.title} · {what}")
-
-    def _print_once(self, text: str) -> None:
-        """Print a message unless it was the last one, so that polling does not repeat it."""
-        if text != self.last_message:
-            self.last_message = text
-            self.options.report(text)
 
     def _refresh_locks(self) -> None:
         """Refresh the locks; stop runs whose lock another worker has taken over as stale."""
@@ -330,3 +328,70 @@ def _signal(process: subprocess.Popen[bytes], number: int) -> None:
 def _kill(process: subprocess.Popen[bytes]) -> None:
     _signal(process, signal.SIGKILL)
     process.wait()
+
+
+VARIABLE = "CUDA_VISIBLE_DEVICES"
+ACCELERATORS = ("auto", "gpu", "cuda")
+
+
+def visible_devices() -> tuple[str, ...]:
+    """The GPUs that this process sees, by the names or numbers of CUDA_VISIBLE_DEVICES. Imports torch."""
+    import torch
+
+    count = torch.cuda.device_count()
+    text = os.environ.get(VARIABLE)
+    names = [name.strip() for name in text.split(",")] if text else [str(number) for number in range(count)]
+    return tuple(names[:count])
+
+
+def split_devices(devices: Sequence[str], jobs: int, per_run: int = 1) -> tuple[str, ...]:
+    """CUDA_VISIBLE_DEVICES of each of ``jobs`` simultaneous runs: equally many consecutive devices, none shared.
+
+    Raises UsageError if there are not ``per_run`` devices for each.
+    """
+    share = len(devices) // jobs
+    if share < per_run:
+        most, names = len(devices) // per_run, ", ".join(devices)
+        devices_of_run = "a device" if per_run == 1 else f"{per_run} devices"
+        instead = f"Use --jobs {most}" if most else f"Set --trainer.devices to at most {len(devices)}"
+        raise UsageError(
+            f"--jobs {jobs}: every run has {devices_of_run} of its own, and there are {len(devices)}: {names}.\n"
+            "Runs on one device would share its memory and slow each other down, and the table compares their speed "
+            f"and memory.\n{instead}, or --trainer.accelerator cpu."
+        )
+    return tuple(",".join(devices[job * share : (job + 1) * share]) for job in range(jobs))
+
+
+def device_shares(trainer: Mapping[str, Any], jobs: int) -> tuple[str, ...]:
+    """The devices of each of ``jobs`` simultaneous runs with these options of the trainer.
+
+    Empty where nothing is divided: one run at a time, no GPU, another accelerator, or devices that the options number.
+    Raises UsageError if there are too few devices.
+    """
+    devices = trainer.get("devices") or "auto"
+    count = int(devices) if str(devices).isdecimal() else 1
+    numbered = isinstance(devices, (list, tuple)) or (isinstance(devices, str) and "," in devices)
+    if jobs == 1 or numbered or str(trainer.get("accelerator") or "auto") not in ACCELERATORS:
+        return ()
+    visible = visible_devices()
+    return split_devices(visible, jobs, count) if visible else ()
+
+
+def measure_test_figures(folders: Sequence[Path], allow: Sequence[str], report: Callable[[str], object]) -> None:
+    """Evaluate the last state of every finished run on the test split, unless that was done. Raises ZooError."""
+    for folder in folders:
+        if run_state.read_state(folder) != "finished":
+            continue
+        record = run_records.parse_record(folder / run_state.LEDGER)
+        if record.test:
+            continue
+        report(f"test split of {record.name}")
+        words = [*COMMAND, "test", str(folder / run_state.CONFIG)]
+        words += [f"--ckpt_path={newest_intact(folder).path}", *(f"--allow-import={name}" for name in allow)]
+        path = run_state.path_beside(folder, ".log")
+        with path.open("ab") as log:
+            offset = log.tell()
+            code = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False).returncode
+        if code or not run_records.parse_record(folder / run_state.LEDGER).test:
+            lines = "\n".join(last_log_lines(path, offset))
+            raise ZooError(f"the test split of {record.name} could not be measured, see {path}\n{lines}")

@@ -179,8 +179,7 @@ def write_files(files: Mapping[str, str]) -> None:
 
 def emit(options: ParsedOptions, comparison: Comparison | None) -> int:
     """Write the job files of a comparison, and print what to do with them. Raises UsageError where there is none."""
-    from zoo.compare import scale_runs
-    from zoo.compare.fit_commands import draft
+    from zoo.compare import plan, scale_runs
 
     for name, instead in INCOMPATIBLE.items():
         if options.get(name):
@@ -192,7 +191,7 @@ def emit(options: ParsedOptions, comparison: Comparison | None) -> int:
         name = "--until decided" if comparison.until == "decided" else f"--looks {comparison.until}"
         raise UsageError(f"{name} looks at all runs after some seeds, which --emit divides: leave one out.")
     for words in scale_runs.check_request(comparison):
-        draft(words)
+        plan.draft_command(words)
     resources = parse_resources(executor, options.get("resources"))
     shards = count_shards(options.get("shards"), comparison.seeds)
     command = ShardedCommand(_words_of_runs(options.argv), comparison.title, shards, resources)

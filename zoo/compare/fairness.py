@@ -10,22 +10,24 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from zoo.compare.number_format import format_apart, join_words
 from zoo.compare.run_records import (
     RunRecord,
     chosen_alike,
+    closest_to_recipe,
     duplicate_runs,
     group_by_variant,
     number,
     shared_goals,
+    short_names,
 )  # fmt: skip
-from zoo.compare.variant_names import closest_to_recipe, short_names
 from zoo.config.passive_settings import is_passive
 
 Groups = Mapping[str, Mapping[int, RunRecord]]
 Where = dict[str, list[int]]  # variant → seeds
+Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -45,36 +47,28 @@ class Flag:
         return self.fatal and (not self.variants or variant in self.variants)
 
 
-class Findings:
-    """Collects differences by run, so that one flag covers all runs with the same difference."""
+def group_seeds(findings: Iterable[tuple[Key, str, int]]) -> dict[Key, Where]:
+    """By what was found, the variants and their seeds of which it was; ``findings`` has a key, a variant and a seed."""
+    result: dict[Key, Where] = {}
+    for key, variant, seed in findings:
+        result.setdefault(key, {}).setdefault(variant, []).append(seed)
+    return result
 
-    def __init__(self, groups: Groups):
-        self.groups = groups
-        self.seeds_by_finding: dict[tuple[str, str], Where] = {}
 
-    def add(self, about: str, what: str, run: RunRecord, variant: str) -> None:
-        """Record that the sentence ``what`` is true of one run."""
-        self.seeds_by_finding.setdefault((about, what), {}).setdefault(variant, []).append(run.seed)
-
-    def flags(self) -> list[Flag]:
-        """A flag per difference: "sentence: runs"."""
-        return [
-            Flag(f"{what}: {describe_runs(self.groups, where)}", False, about, tuple(where))
-            for (about, what), where in self.seeds_by_finding.items()
-        ]
+def finding_flags(groups: Groups, findings: Iterable[tuple[tuple[str, str], str, int]]) -> list[Flag]:
+    """A flag per difference, which covers all runs with it: "sentence: runs". Keys are a subject and a sentence."""
+    return [
+        Flag(f"{what}: {describe_runs(groups, where)}", False, about, tuple(where))
+        for (about, what), where in group_seeds(findings).items()
+    ]
 
 
 def describe_runs(groups: Groups, where: Mapping[str, Sequence[int]]) -> str:
-    """The variants of ``where``, with seeds unless all seeds of the variant are concerned."""
+    """The variants of ``where``, with seeds, ``s1 s2``, unless all seeds of the variant are concerned."""
     labels = short_names(groups)
     return join_words(
-        [labels[v] if len(s) == len(groups[v]) else f"{labels[v]} {list_seeds(s)}" for v, s in where.items()]
+        [labels[v] + "".join(f" s{seed}" for seed in s if len(s) < len(groups[v])) for v, s in where.items()]
     )
-
-
-def list_seeds(seeds: Iterable[int]) -> str:
-    """``s1 s2``."""
-    return " ".join(f"s{seed}" for seed in seeds)
 
 
 HARDWARE = ("device", "machine", "threads", "processes")
@@ -94,11 +88,10 @@ COVERED = ("trainer.max_steps", "trainer.max_epochs", "trainer.precision", "trai
 # with other values of these, two figures are measured on different data
 MEASURED = ("trainer.limit_val_batches", "trainer.limit_test_batches", "trainer.overfit_batches")
 TRAINING = ("lr", "optimizer", "schedule")  # options of a model that are about its training
-
-
-def default_baseline(groups: Iterable[str]) -> str:
-    """The variant named "default", or else the first of those with the fewest options that differ from it."""
-    return closest_to_recipe(groups)
+# settings that are equal in all runs
+SETTINGS = (
+    "precision", "accumulate", "optimizer", "schedule", "batch", "max_steps", "metrics", "torch", "python", "zoo",
+)  # fmt: skip
 
 
 def find_flags(
@@ -119,16 +112,14 @@ def find_flags(
     ]
     if not groups:
         return result
-    base = baseline if baseline in groups else default_baseline(groups)
-    waiting = Findings(groups)
-    for variant, runs in groups.items():
-        for run in runs.values():
-            if not run.finished and not run.ended_early:
-                waiting.add("unfinished", "not finished and not counted", run, variant)
-    result += waiting.flags()
+    base = baseline if baseline in groups else closest_to_recipe(groups)
+    waiting = [
+        (("unfinished", "not finished and not counted"), variant, seed)
+        for variant, runs in groups.items() for seed, run in runs.items() if not run.has_ended
+    ]  # fmt: skip
+    result += finding_flags(groups, waiting)
     completed = {
-        name: {s: run for s, run in runs.items() if run.goals and (run.finished or run.ended_early)}
-        for name, runs in groups.items()
+        name: {s: run for s, run in runs.items() if run.goals and run.has_ended} for name, runs in groups.items()
     }
     if completed[base]:
         result += [
@@ -166,15 +157,15 @@ def code_flags(groups: Groups, base: str) -> list[Flag]:
 
 def _library_flags(groups: Groups, base: str) -> list[Flag]:
     """Flags for libraries of which runs had other versions; that of torch is a setting."""
-    findings, label = Findings(groups), short_names(groups)[base]
-    usual = _libraries(_first(groups[base]))
-    for variant, runs in groups.items():
-        for run in runs.values():
-            for name, version in _libraries(run).items():
-                if name in usual and version != usual[name]:
-                    sentence = f"different {name}: {version} against {usual[name]} of {label}"
-                    findings.add("libraries", sentence, run, variant)
-    return findings.flags()
+    label, usual = short_names(groups)[base], _libraries(_first(groups[base]))
+    findings = [
+        (("libraries", f"different {name}: {version} against {usual[name]} of {label}"), variant, seed)
+        for variant, runs in groups.items()
+        for seed, run in runs.items()
+        for name, version in _libraries(run).items()
+        if name in usual and version != usual[name]
+    ]
+    return finding_flags(groups, findings)
 
 
 def _libraries(run: RunRecord) -> dict[str, str]:
@@ -189,19 +180,19 @@ def _libraries(run: RunRecord) -> dict[str, str]:
 
 def conduct_flags(groups: Groups, base: str) -> list[Flag]:
     """Flags for runs that did not train as configured throughout: resumed with other options, steps left out."""
-    findings, result = Findings(groups), []
+    findings, result = [], []
     for variant, runs in groups.items():
-        for run in runs.values():
+        for seed, run in runs.items():
             if (skipped := number(run.outcome.get("skipped"))) > 0:
                 sentence = f"{skipped:.0f} of {run.steps} steps were left out, because they were not finite"
-                findings.add("skipped steps", sentence, run, variant)
+                findings.append((("skipped steps", sentence), variant, seed))
             changes = {key: pair for resume in run.resumed for key, pair in resume["changes"].items()}
             if changes:
                 pieces = [f"{key} {old} → {new}" for key, (old, new) in changes.items()]
-                where = describe_runs(groups, {variant: [run.seed]})
+                where = describe_runs(groups, {variant: [seed]})
                 sentence = f"{NOT_COMPARABLE}: {where} was resumed with other options: {join_words(pieces, 3)}"
                 result.append(Flag(sentence, True, "resumed", () if variant == base else (variant,)))
-    return [*result, *findings.flags()]
+    return [*result, *finding_flags(groups, findings)]
 
 
 def describe_code_change(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
@@ -242,15 +233,14 @@ def config_flags(groups: Groups, base: str, varied: Collection[str] | None) -> l
 
     Where what varies is not known, settings of training that differ besides a choice of the model are flagged.
     """
-    label, against = short_names(groups)[base], _first(groups[base])
-    result, findings = [], Findings(groups)
+    labels, against = short_names(groups), _first(groups[base])
+    result, findings = [], []
     for variant, runs in groups.items():
         example = _first(runs) if runs else None
         for run in runs.values():
             if example is not None and (names := _differing_options(run, example)):
                 sides = [f"{_value_text(pooled, names[0])} (s{pooled.seed})" for pooled in (run, example)]
-                label_of_seeds = short_names(groups)[variant]
-                sentence = f"{NOT_COMPARABLE}: seeds of {label_of_seeds} differ in {names[0]} {', '.join(sides)}"
+                sentence = f"{NOT_COMPARABLE}: seeds of {labels[variant]} differ in {names[0]} {', '.join(sides)}"
                 result.append(Flag(sentence, True, "settings", () if variant == base else (variant,)))
                 break
         if example is None or variant == base:
@@ -263,14 +253,14 @@ def config_flags(groups: Groups, base: str, varied: Collection[str] | None) -> l
         else:
             stray = [name for name in names if name not in varied and not _is_explained(name, [*varied])]
         for name in dict.fromkeys([*stray, *(name for name in names if name in MEASURED)]):
-            values = f"{name} {_value_text(example, name)} against {_value_text(against, name)} of {label}"
+            values = f"{name} {_value_text(example, name)} against {_value_text(against, name)} of {labels[base]}"
             if name in MEASURED:
-                sentence = f"{NOT_COMPARABLE}: {values}: the figures are of different data"
-                result.append(Flag(f"{sentence} ({short_names(groups)[variant]})", True, "settings", (variant,)))
+                sentence = f"{NOT_COMPARABLE}: {values}: the figures are of different data ({labels[variant]})"
+                result.append(Flag(sentence, True, "settings", (variant,)))
             else:
-                for run in runs.values():
-                    findings.add("settings", f"differs too, and may be the cause: {values}", run, variant)
-    return [*result, *findings.flags()]
+                key = ("settings", f"differs too, and may be the cause: {values}")
+                findings += [(key, variant, seed) for seed in runs]
+    return [*result, *finding_flags(groups, findings)]
 
 
 def _differing_options(run: RunRecord, against: RunRecord) -> list[str]:
@@ -353,28 +343,12 @@ def _equality_flags(groups: Groups, base: str, varied: Collection[str] | None = 
     unit = {"tokens": "tokens", "flops": "FLOPs", "time": "seconds"}.get(kind, "tokens")
     result = _budget_flags(groups, base, unit, spent.get(kind, spent["tokens"]), TOLERANCE.get(kind, 0.001))
     result += _difference_flags(
-        groups,
-        base,
-        "data",
-        lambda run: (str(run.data.get("class")), str(run.data.get("fingerprint"))),
-        _data_text,
-        True,
-    )
+        groups, base, "data", lambda run: (str(run.data.get("class")), str(run.data.get("fingerprint"))),
+        lambda data: f"{data[0]} {data[1][:8]}", True,
+    )  # fmt: skip
     result += _difference_flags(groups, base, "unit", lambda run: run.unit, str, True)
     result += _goal_flags(groups, base)
-    equal = (
-        "precision",
-        "accumulate",
-        "optimizer",
-        "schedule",
-        "batch",
-        "max_steps",
-        "metrics",
-        "torch",
-        "python",
-        "zoo",
-    )
-    for name in equal:
+    for name in SETTINGS:
         if name == "max_steps" and (kind != "tokens" or result):
             continue  # implied by the budget
         result += _difference_flags(groups, base, name, _setting(name), str, False, varied)
@@ -389,7 +363,14 @@ def _goal_flags(groups: Groups, base: str) -> list[Flag]:
     result = [
         flag
         for name, runs in strangers.items()
-        for flag in _difference_flags({base: groups[base], name: runs}, base, "goals", _goals_of, _goals_text, True)
+        for flag in _difference_flags(
+            {base: groups[base], name: runs},
+            base,
+            "goals",
+            lambda run: (run.prediction, tuple(sorted(run.goals.items()))),
+            _goals_text,
+            True,
+        )
     ]
     comparable = [run for runs in others.values() for run in runs.values()]
     shared, labels = shared_goals([usual, *comparable]), short_names(groups)
@@ -405,10 +386,6 @@ def _goal_flags(groups: Groups, base: str) -> list[Flag]:
     return result
 
 
-def _goals_of(run: RunRecord) -> tuple[str, tuple[tuple[str, str], ...]]:
-    return run.prediction, tuple(sorted(run.goals.items()))
-
-
 def _difference_flags(
     groups: Groups,
     base: str,
@@ -421,12 +398,14 @@ def _difference_flags(
     """A flag per value that differs from the baseline's, unless a varied option explains it."""
     usual = _common(groups[base], value)
     against = next(run for run in groups[base].values() if value(run) == usual)
-    strange: dict[Hashable, dict[str, list[int]]] = {}
-    for variant, runs in groups.items():
-        for seed, run in runs.items():
-            names = [name for name in varied_options(run, against) if varied is None or name in varied]
-            if value(run) != usual and (fatal or not _is_explained(about, names)):
-                strange.setdefault(value(run), {}).setdefault(variant, []).append(seed)
+    strange = group_seeds(
+        (value(run), variant, seed)
+        for variant, runs in groups.items()
+        for seed, run in runs.items()
+        if value(run) != usual and (fatal or not _is_explained(about, [
+            name for name in varied_options(run, against) if varied is None or name in varied
+        ]))
+    )  # fmt: skip
     result = []
     for strange_value, where in strange.items():
         strangers, baseline = describe_runs(groups, where), short_names(groups)[base]
@@ -447,12 +426,13 @@ def _budget_flags(
         return []
     amounts = {seed: spent(run) for seed, run in groups[base].items() if not run.ended_early}
     equal = {seed: amount for seed, amount in amounts.items() if tolerance < abs(amount / usual - 1) <= PADDING}
-    strange: dict[tuple[float, float], dict[str, list[int]]] = {}
-    for variant, runs in groups.items():
-        for seed, run in runs.items():
-            due = equal.get(seed, usual)
-            if not run.ended_early and not abs(spent(run) - due) <= tolerance * due:
-                strange.setdefault((spent(run), due), {}).setdefault(variant, []).append(seed)
+    strange = group_seeds(
+        ((spent(run), due), variant, seed)
+        for variant, runs in groups.items()
+        for seed, run in runs.items()
+        for due in [equal.get(seed, usual)]
+        if not run.ended_early and not abs(spent(run) - due) <= tolerance * due
+    )
     result = []
     for (amount, due), where in strange.items():
         ours, theirs = format_apart(amount, due)
@@ -464,30 +444,27 @@ def _budget_flags(
 
 def _cost_flags(groups: Groups, base: str) -> list[Flag]:
     """Flags for parameters beyond TOLERANCE, and for hardware or load that make speed and memory incomparable."""
-    findings, usual = Findings(groups), number(_first(groups[base]).cost.get("parameters"))
+    findings, usual = [], number(_first(groups[base]).cost.get("parameters"))
     label, uneven = short_names(groups)[base], _speed_spread(groups)
     spreads = [number(run.cost.get("spread")) for runs in groups.values() for run in runs.values()]
     widest = max((spread for spread in spreads if spread == spread), default=0.0)
     for variant, runs in groups.items():
-        for run in runs.values():
+        for seed, run in runs.items():
             ours, spread = number(run.cost.get("parameters")), number(run.cost.get("spread"))
             if abs(ours - usual) > TOLERANCE["parameters"] * usual:
                 change = f"{abs(ours / usual - 1) * 100:.0f} % {'more' if ours > usual else 'fewer'}"
-                findings.add(
-                    "parameters", f"{change} parameters than {label} (--match params makes them equal)", run, variant
-                )
-            if spread > TOLERANCE["spread"]:
-                consequence = f"speed spread by up to {widest * 100:.0f} % within a run (a busy machine?)"
-                findings.add("speed", consequence, run, variant)
-            elif variant in uneven:
-                consequence = (
-                    f"speed differs by up to {max(uneven.values()) * 100:.0f} % between seeds (a busy machine?)"
-                )
-                findings.add("speed", consequence, run, variant)
+                sentence = f"{change} parameters than {label} (--match params makes them equal)"
+                findings.append((("parameters", sentence), variant, seed))
+            within = spread > TOLERANCE["spread"]
+            if within or variant in uneven:
+                share, where = (widest, "within a run") if within else (max(uneven.values()), "between seeds")
+                verb = "spread" if within else "differs"
+                sentence = f"speed {verb} by up to {share * 100:.0f} % {where} (a busy machine?)"
+                findings.append((("speed", sentence), variant, seed))
     consequence = "speed and memory are not comparable"
     odd = [flag for name in HARDWARE for flag in _difference_flags(groups, base, name, _setting(name), str, False)]
     return [
-        *findings.flags(),
+        *finding_flags(groups, findings),
         *_work_flags(groups, base),
         *(Flag(f"{consequence}: {flag.sentence}", False, "speed", flag.variants) for flag in odd),
     ]
@@ -577,15 +554,11 @@ def _first(runs: Mapping[int, RunRecord]) -> RunRecord:
 
 
 def _setting(name: str) -> Callable[[RunRecord], str]:
-    return lambda run: _setting_text(run.setting.get(name))
+    def text(run: RunRecord) -> str:
+        value = run.setting.get(name)
+        return ", ".join(f"{k}={v}" for k, v in sorted(value.items())) if isinstance(value, dict) else str(value)
 
-
-def _setting_text(value: Any) -> str:
-    return ", ".join(f"{k}={v}" for k, v in sorted(value.items())) if isinstance(value, dict) else str(value)
-
-
-def _data_text(value: tuple[str, str]) -> str:
-    return f"{value[0]} {value[1][:8]}"
+    return text
 
 
 def _goals_text(value: tuple[str, tuple[tuple[str, str], ...]]) -> str:
@@ -604,18 +577,20 @@ ALL = ("dim",)  # options that change the shape of every tensor
 
 def pair_flags(groups: Groups, base: str) -> list[Flag]:
     """Flags for runs whose batches or shared initial tensors differ from the baseline's run of the same seed."""
-    findings, label = Findings(groups), short_names(groups)[base]
+    findings, label = [], short_names(groups)[base]
     for variant, runs in groups.items():
         for seed, run in runs.items():
             against = groups[base].get(seed)
             if against is None or variant == base:
                 continue
             if since := other_batches(run, against):
-                findings.add("batches", f"other batches than {label} {since}: pairing by seed is weaker", run, variant)
+                sentence = f"other batches than {label} {since}: pairing by seed is weaker"
+                findings.append((("batches", sentence), variant, seed))
             if differing := changed_tensors(run, against):
                 description = f"{len(differing)} shared initial tensor{'s' * (len(differing) > 1)}"
-                findings.add("start", f"{description} not as in {label}, {join_words(differing, 3)}", run, variant)
-    return findings.flags()
+                sentence = f"{description} not as in {label}, {join_words(differing, 3)}"
+                findings.append((("start", sentence), variant, seed))
+    return finding_flags(groups, findings)
 
 
 def varied_options(run: RunRecord, against: RunRecord) -> list[str]:

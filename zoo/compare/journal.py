@@ -88,36 +88,29 @@ def _parse_line(line: str | bytes) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def read_events(home: Path) -> list[Event]:
-    """The events of a journal, the first one first; a line that a kill has cut short is left out."""
-    return _read_all(home)[0]
-
-
-def _read_lines(home: Path) -> list[str]:
-    """The lines of a journal; none if it cannot be read."""
-    try:
-        return limits.read_text(home / FILE, limits.JSON_BYTES).splitlines()
-    except (OSError, UsageError):
-        return []
-
-
-def _read_all(home: Path) -> tuple[list[Event], int]:
-    """The events of a journal, and the number of its lines that are none, were changed, or follow one that is gone."""
+def read_journal(home: Path) -> tuple[list[Event], int, int]:
+    """The events of a journal, the first one first; the number of its lines that are none, as after a kill, were
+    changed, or follow one that is gone; and the number of all lines.
+    """
     events: list[Event] = []
     if not (home / FILE).exists():
-        return events, 0
-    lines = _read_lines(home)
+        return events, 0, 0
+    try:
+        lines = limits.read_text(home / FILE, limits.JSON_BYTES).splitlines()
+    except (OSError, UsageError):
+        lines = []
     if not lines:
-        return events, 1
+        return events, 1, 1
     damaged, previous = 0, ""
-    for line in filter(str.strip, lines):
+    lines = [line for line in lines if line.strip()]
+    for line in lines:
         content = _parse_line(line)
         fits = content.get(KEY) == content_digest(content, previous)
         previous = str(content.get(KEY) or previous)
         event = _parse_event(content)
         events += [event] if event else []
         damaged += not (event and fits)
-    return events, damaged
+    return events, damaged, len(lines)
 
 
 def _parse_event(content: dict[str, Any]) -> Event | None:
@@ -129,23 +122,11 @@ def _parse_event(content: dict[str, Any]) -> Event | None:
         margin = fields["margin"]
         question = RunsQuestion(**words, margin=margin, seeds=seeds, variants=variants)  # type: ignore[arg-type]
         event = Event(str(content.pop("event")), question, int(content.pop("ended_runs")), content)
-        return event if _has_valid_details(event) else None
+        runs, verdicts = event.details.get("runs") or {}, event.details.get("verdicts") or {}
+        numbers = [number for number in (margin, *runs.values()) if number is not None]
+        valid = all(type(number) in (int, float) for number in numbers)
+        return event if valid and all(isinstance(word, str) for word in verdicts.values()) else None
     return None
-
-
-def _has_valid_details(event: Event) -> bool:
-    """Whether the margin is a number or null, the runs of a look are figures or null, and its verdicts words."""
-    runs, verdicts = event.details.get("runs") or {}, event.details.get("verdicts") or {}
-    figures_valid = all(figure is None or type(figure) in (int, float) for figure in runs.values())
-    margin_valid = event.question.margin is None or type(event.question.margin) in (int, float)
-    return margin_valid and figures_valid and all(isinstance(word, str) for word in verdicts.values())
-
-
-def count_damaged_lines(home: Path) -> int:
-    """The number of lines of a journal that are no events, such as those that a kill has cut short, were changed, or
-    follow lines that were removed.
-    """
-    return _read_all(home)[1]
 
 
 def describe_gaps(home: Path, looked: bool) -> str:
@@ -154,8 +135,8 @@ def describe_gaps(home: Path, looked: bool) -> str:
     ``looked``: whether the folder records elsewhere that there were earlier looks.
     """
     unknown = "what was chosen after a look is not certain"
-    if damaged := count_damaged_lines(home):
-        lines = max(damaged, sum(bool(line.strip()) for line in _read_lines(home)))
+    _, damaged, lines = read_journal(home)
+    if damaged:
         return (
             f"{home / FILE}: {damaged} of {lines} lines cannot be read or were changed, or the line before is gone, so "
             f"that {unknown}"
@@ -207,16 +188,11 @@ def has_tested(events: Sequence[Event], variants: Collection[str]) -> bool:
     return any(set(verdicts.values()) & set(TESTED) and len(set(verdicts) & set(variants)) > 1 for verdicts in words)
 
 
-def plans_before_runs(events: Sequence[Event]) -> list[Event]:
-    """What was asked before any run had ended, and so before any look."""
-    return list(itertools.takewhile(lambda event: not event.ended_runs, events))
-
-
 def choices_after_looking(events: Sequence[Event], question: RunsQuestion) -> tuple[str, ...] | None:
     """What of a question was chosen when runs had ended already, as phrases; None without a journal."""
     if not events:
         return None
-    early_events = plans_before_runs(events)
+    early_events = list(itertools.takewhile(lambda event: not event.ended_runs, events))  # and so before any look
     phrases = []
     if not early_events:  # what it asks now is compared with what it asked first
         phrases.append(f"the comparison itself, when {events[0].ended_runs} of its runs had ended")

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from zoo.compare.number_format import format_fixed
+from zoo.compare.number_format import format_fixed, format_span
 from zoo.compare.paired_tests import NOT_TESTED, T_TEST, Sample, compare_samples
+from zoo.compare.run_records import read_object
 from zoo.compare.statistics import Paired
 from zoo.errors import UsageError
-from zoo.io import limits
 from zoo.logging import run_state
 from zoo.registry import suggest
 
@@ -32,6 +32,9 @@ class LengthLoss(NamedTuple):
     last_quarter: float | None
     tokens: int
     undefined: str = ""  # the model's error message if it cannot read texts of this length
+
+
+Losses = Mapping[str, Mapping[int, Sequence[LengthLoss]]]  # by variant and seed
 
 
 def parse_factors(text: str) -> tuple[int, ...]:
@@ -80,23 +83,21 @@ def probe(
     return result
 
 
-def check_config(config: Mapping[str, Any]) -> None:
-    """Raise UsageError, before training, unless a configuration is a language model on text."""
-    from zoo.plugins.safe_import import import_object
+def check_config(config: Mapping[str, Any], task: type) -> None:
+    """Raise UsageError, before training, unless ``config`` and its class of task are of a language model on text."""
     from zoo.tasks.lm import CausalLM
 
-    module, _, name = str(config["model"]["class_path"]).rpartition(".")
-    if not issubclass(import_object(module, name), CausalLM) or "max_length" not in config["data"].get("init_args", {}):
+    if not issubclass(task, CausalLM) or "max_length" not in config["data"].get("init_args", {}):
         data = str(config["data"].get("class_path")).rpartition(".")[2]
-        raise UsageError(f"--probe length is for language models on text, and this is a {name} on {data}.")
+        raise UsageError(f"--probe length is for language models on text, and this is a {task.__name__} on {data}.")
 
 
 def measure(folder: Path, factors: Sequence[int], allow: tuple[str, ...] = ()) -> list[LengthLoss]:
     """The losses of one run at several lengths. Raises UsageError unless it is a language model on text."""
-    from zoo.compare.measure_model import ConfigMeter
     from zoo.data.text import TextData
     from zoo.inference.language import TrainedLanguageModel
     from zoo.inference.load import load
+    from zoo.training.config_meter import ConfigMeter
 
     model = load(folder, "auto", allow=allow)
     config = model.place.config
@@ -146,27 +147,28 @@ def window_losses(model: Any, data: Any, length: int) -> tuple[float, float, int
     return total / count, last / few if few else math.nan, int(count)
 
 
-def mean_losses(
-    losses: Mapping[str, Mapping[int, Sequence[LengthLoss]]], late: bool = True
-) -> dict[str, dict[float, float | None]]:
+def losses_by_factor(losses: Losses, late: bool) -> dict[str, dict[int, dict[int, float | None]]]:
+    """Variant → factor → seed → loss over the last quarter (``late``) or all; None: undefined."""
+    result: dict[str, dict[int, dict[int, float | None]]] = {variant: {} for variant in losses}
+    for variant, seeds in losses.items():
+        for seed, run_losses in seeds.items():
+            for loss in run_losses:
+                value = loss.last_quarter if late else loss.overall
+                result[variant].setdefault(loss.factor, {})[seed] = value
+    return {variant: dict(sorted(factors.items())) for variant, factors in result.items()}
+
+
+def mean_losses(losses: Losses, late: bool = True) -> dict[str, dict[float, float | None]]:
     """Mean loss over seeds by variant and factor, over the last quarter (``late``) or all; None: undefined."""
     series: dict[str, dict[float, float | None]] = {}
-    for variant, seeds in losses.items():
-        for factor in sorted({loss.factor for run_losses in seeds.values() for loss in run_losses}):
-            values = [
-                loss.last_quarter if late else loss.overall
-                for run_losses in seeds.values()
-                for loss in run_losses
-                if loss.factor == factor
-            ]
-            finite = [value for value in values if value is not None]
+    for variant, factors in losses_by_factor(losses, late).items():
+        for factor, by_seed in factors.items():
+            finite = [value for value in by_seed.values() if value is not None]
             series.setdefault(variant, {})[float(factor)] = statistics.mean(finite) if finite else None
     return series
 
 
-def table(
-    losses: Mapping[str, Mapping[int, Sequence[LengthLoss]]], failures: Mapping[str, str] | None = None
-) -> list[list[str]]:
+def table(losses: Losses, failures: Mapping[str, str] | None = None) -> list[list[str]]:
     """A heading and a row per variant: mean loss over the last quarter (and overall) at every factor.
 
     ``failures`` says by variant how many of its runs failed; it has no mean then, because the others are a selection.
@@ -175,7 +177,8 @@ def table(
     columns = sorted({factor for points in late.values() for factor in points})
     rows = [["nats per token, last quarter (all)", *(f"{factor:g}×" for factor in columns)]]
     for variant, points in late.items():
-        cells = [_cell(points.get(factor), overall[variant].get(factor)) for factor in columns]
+        pairs = [(points.get(factor), overall[variant].get(factor)) for factor in columns]
+        cells = ["undefined" if a is None or b is None else f"{a:.3f} ({b:.3f})" for a, b in pairs]
         rows.append([variant, *(["–"] * len(columns) if variant in (failures or {}) else cells)])
     names = {variant for variant, *_ in rows}
     for variant, text in (failures or {}).items():
@@ -194,47 +197,36 @@ class LengthDifference:
 
     variant: str
     factor: int
-    late: bool
     pair: Paired
     reason: str = ""
 
 
 def length_differences(
-    losses: Mapping[str, Mapping[int, Sequence[LengthLoss]]],
+    losses: Losses,
     baseline: str,
     failures: Mapping[str, str] | None = None,
-    late: bool = True,
 ) -> list[LengthDifference]:
-    """Every variant against the baseline at every length, paired by seed, over the last quarter (``late``) or all.
+    """Every variant against the baseline at every length, paired by seed, over the last quarter.
 
     Student's t of each length alone. They are no verdicts: neither lengths nor looks are corrected for.
     """
-    factors = sorted({loss.factor for seeds in losses.values() for run_losses in seeds.values() for loss in run_losses})
+    by_factor = losses_by_factor(losses, late=True)
     result = []
-    for factor in factors:
-        values = {
-            variant: {seed: (loss.last_quarter if late else loss.overall) for seed, run_losses in seeds.items()
-                      for loss in run_losses if loss.factor == factor}
-            for variant, seeds in losses.items()
-        }  # fmt: skip
+    for factor in sorted({factor for factors in by_factor.values() for factor in factors}):
+        values = {variant: factors.get(factor, {}) for variant, factors in by_factor.items()}
         reasons = {variant: _no_difference(variant, baseline, values, failures or {}) for variant in values}
-        samples = {
-            variant: _paired(of_seed, values[baseline]) for variant, of_seed in values.items()
-            if variant != baseline and not reasons[variant]
-        }  # fmt: skip
+        samples: dict[str, Sample] = {}
+        for variant, by_seed in values.items():
+            if variant != baseline and not reasons[variant]:
+                pairs = [(loss, values[baseline][seed]) for seed, loss in sorted(by_seed.items())
+                         if seed in values[baseline]]  # fmt: skip
+                samples[variant] = ([ours for ours, _ in pairs], [theirs for _, theirs in pairs])  # type: ignore[misc]
         tested = compare_samples(samples, T_TEST)
         result += [
-            LengthDifference(variant, factor, late, tested.get(variant, NOT_TESTED).pair, reasons[variant])
+            LengthDifference(variant, factor, tested.get(variant, NOT_TESTED).pair, reasons[variant])
             for variant in values if variant != baseline
         ]  # fmt: skip
     return result
-
-
-def _paired(ours: Mapping[int, float | None], theirs: Mapping[int, float | None]) -> Sample:
-    """The losses of the seeds that both have."""
-    pairs = [(value, their_value) for seed, value in sorted(ours.items())
-             if value is not None and (their_value := theirs.get(seed)) is not None]  # fmt: skip
-    return [value for value, _ in pairs], [their_value for _, their_value in pairs]
 
 
 def _no_difference(
@@ -277,7 +269,7 @@ def differences_legend(baseline: str, differences: Sequence[LengthDifference]) -
     seeds = sorted({difference.pair.n for difference in differences if not difference.reason})
     if not seeds:
         return ""
-    many = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    many = format_span(seeds)
     return (
         f"Differences from {baseline} in the last quarter, paired over {many} seed{'s' * (seeds != [1])}; an interval "
         "holds for all variants of its length. They are no verdicts: neither lengths nor looks are corrected for."
@@ -297,10 +289,6 @@ def save_differences(home: Path, differences: Sequence[LengthDifference]) -> Non
     write_json(home / FILE, {MARK: 1, "runs": _read_saved(home / FILE), "differences": content})
 
 
-def _cell(late: float | None, overall: float | None) -> str:
-    return "undefined" if late is None or overall is None else f"{late:.3f} ({overall:.3f})"
-
-
 def _identity(folder: Path) -> list[object]:
     """Name, size and time of a run's best checkpoint and the digest of its batches: equal if it is the same run."""
     from zoo.inference.find_run import checkpoint_to_use
@@ -311,8 +299,5 @@ def _identity(folder: Path) -> list[object]:
 
 
 def _read_saved(path: Path) -> dict[str, Any]:
-    try:
-        content = limits.read_json(path)
-    except (OSError, ValueError):
-        return {}
-    return dict(content.get("runs", {})) if isinstance(content, dict) and content.get(MARK) == 1 else {}
+    content = read_object(path)
+    return dict(content.get("runs", {})) if content.get(MARK) == 1 else {}

@@ -81,18 +81,6 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Alternatives:
-    """How many values a later question could have: of the goal, of --at, and of --test.
-
-    Of the baseline it is the number of variants. A margin is free, because an interval holds for all margins at once.
-    """
-
-    goal: int = 1
-    at: int = 1
-    test: int = 3
-
-
-@dataclass(frozen=True)
 class Look:
     """One look: the seeds of every variant, the test and its level, how much it spent, and what it decided.
 
@@ -188,14 +176,15 @@ class Looks:
 
     def next_look(
         self, question: Question, seeds: Mapping[str, Sequence[int]], until_decided: bool = False,
-        runs: Mapping[str, Mapping[int, str]] | None = None, alternatives: Alternatives | None = None,
+        runs: Mapping[str, Mapping[int, str]] | None = None, alternatives: Mapping[str, int] | None = None,
         planned: Sequence[int] = (),
     ) -> Look:  # fmt: skip
         """The test and level of a look at these seeds, of runs with these digests.
 
         A look that was made before has the level that it had. More seeds of the same question continue its sequential
         test, or begin one. Another question takes its share of what is left, and divides it by the number of questions
-        that could have been chosen. ``planned`` numbers of seeds hold for the question of their first look, and are
+        that could have been chosen: ``alternatives`` says how many values it could have of the goal, of --at, and of
+        --test. ``planned`` numbers of seeds hold for the question of their first look, and are
         named before any other look.
         """
         now = {name: tuple(sorted(numbers)) for name, numbers in seeds.items()}
@@ -210,7 +199,7 @@ class Looks:
             return earlier
         grown = any(look.seeds.get(name, numbers) != numbers for look in self.history for name, numbers in now.items())
         test: TestName = "sequential" if until_decided or grown else question.test
-        candidates = self._count_candidates(new, alternatives or Alternatives(), test)
+        candidates = self._count_candidates(new, alternatives or {}, test)
         for look in self.history:  # another one of the same candidates
             paid = candidates > 1 and look.candidates == candidates and look.spent > 0 and look.test == test
             alike = self._changes(look.question) == self._changes(question) and set(look.seeds) == set(now)
@@ -269,12 +258,13 @@ class Looks:
         """What of a question differs from the first one."""
         return question.changes(self.history[0].question) if self.history else frozenset()
 
-    def _count_candidates(self, new: Look, alternatives: Alternatives, test: TestName) -> int:
+    def _count_candidates(self, new: Look, alternatives: Mapping[str, int], test: TestName) -> int:
         """The number of questions that change what this one changes of the first one, seeds and variants included.
 
-        A sequential test holds after any number of the seeds that were looked at.
+        Of the baseline there are as many as variants. A margin is free, because an interval holds for all margins at
+        once. A sequential test holds after any number of the seeds that were looked at.
         """
-        counts = {**asdict(alternatives), "baseline": len(new.seeds)}
+        counts = {"goal": 1, "at": 1, "test": 3, "baseline": len(new.seeds), **alternatives}
         result = math.prod(max(1, counts.get(name, 2) - 1) for name in self._changes(new.question))
         past = [look.seeds for look in self.history]
         largest = all(

@@ -87,6 +87,11 @@ def join_words(words: Sequence[str], most: int = 4) -> str:
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}" if items else ""
 
 
+def format_span(counts: Sequence[int]) -> str:
+    """``5`` or ``3 to 5``: the smallest and the largest of sorted numbers."""
+    return f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+
+
 def strict_values(value: Any) -> Any:
     """The same value with None for floats that are not finite."""
     if isinstance(value, float):

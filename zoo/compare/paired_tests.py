@@ -1,26 +1,35 @@
 """The tests of a comparison: every variant's figures against the baseline's of the same seeds, all variants together.
 
 `zoo compare` and the simulation of false verdicts (`python -m bench.verdicts`) call `compare_samples` and `judge_all`.
+
+Where runs did not all converge, figures of the survivors would mislead: which seeds of a variant diverge depends on the
+variant, so that the difference over the others is no estimate of anything. What is tested then (`compare_outcomes`) is
+how often runs diverge, and how often a seed of one variant ends better than the same seed of the other, a diverged run
+being worse than any figure.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
-from zoo.compare import sequential
 from zoo.compare.number_format import MINUS
+from zoo.compare.run_records import FAILURES
 from zoo.compare.statistics import (
     ALPHA,
     MAX_SEEDS,
     Paired,
     Verdict,
+    confidence_sequence,
     equivalence_p,
     fewest_seeds,
+    fewest_sequential_seeds,
     holm_adjust,
     judge,
+    last_p,
     least_p,
     moderate_variances,
     moderated_t_test,
@@ -28,6 +37,7 @@ from zoo.compare.statistics import (
     paired_t_test,
     rounding_of,
     seeds_needed,
+    seeds_needed_sequentially,
     sign_flip_interval,
     sign_flip_p,
 )
@@ -112,7 +122,11 @@ def compare_samples(
     count, result = len(pairs), {}
     if plan.test in ("t", "moderated"):
         decided = [name for index, name in enumerate(pairs) if adjusted[index] <= plan.level]
-        flips = _flip_signs({name: samples[name] for name in decided}, plan.level / tests)
+        flips = {
+            name: sign_flip_p(paired_differences(ours, theirs).tolist(), rounding_of([*ours, *theirs]))
+            for name in decided for ours, theirs in [samples[name]]
+            if FLIPS_BELOW * 2.0 ** (1 - len(ours)) <= plan.level / tests
+        }  # fmt: skip
         corrected = holm_adjust([flips.get(name, 1.0) for name in pairs] + [1.0] * (tests - count))
         for index, (name, pair) in enumerate(pairs.items()):
             if name in flips and corrected[index] > plan.level:
@@ -128,15 +142,6 @@ def compare_samples(
         result[name] = PairResult(pair, p, equivalent)
     of_outcomes = zip(others, adjusted[2 * count :], strict=True)
     return result | {name: replace(NOT_TESTED, adjusted=p) for name, p in of_outcomes}
-
-
-def _flip_signs(samples: Mapping[str, Sample], level: float) -> dict[str, float]:
-    """p of flipped signs of the samples with seeds enough for several p values below ``level``."""
-    return {
-        name: sign_flip_p(paired_differences(ours, theirs).tolist(), rounding_of([*ours, *theirs]))
-        for name, (ours, theirs) in samples.items()
-        if FLIPS_BELOW * 2.0 ** (1 - len(ours)) <= level
-    }
 
 
 def _test_each(samples: Mapping[str, Sample], plan: PairedTestPlan, level: float) -> dict[str, Paired]:
@@ -157,7 +162,7 @@ def _test_each(samples: Mapping[str, Sample], plan: PairedTestPlan, level: float
             rounding = rounding_of([*samples[name][0], *samples[name][1]])
             p, ends = sign_flip_p(values.tolist(), rounding), sign_flip_interval(values.tolist(), level)
         else:
-            p, ends = sequential.last_p(values), sequential.confidence_sequence(values, level)
+            p, ends = last_p(values), confidence_sequence(values, level)
         half = pair.sd / 2 if pair.tied else 0.0  # equal differences are known to within a step
         result[name] = replace(pair, p=p, low=min(ends[0], pair.mean - half), high=max(ends[1], pair.mean + half))
     return result
@@ -170,7 +175,7 @@ def _equivalence(sample: Sample, pair: Paired, plan: PairedTestPlan) -> float:
     if plan.test != "sequential":
         return equivalence_p(pair, plan.margin)
     values = paired_differences(*sample)
-    return max(sequential.last_p(plan.margin + sign * values, "positive") for sign in (1.0, -1.0))
+    return max(last_p(plan.margin + sign * values, "positive") for sign in (1.0, -1.0))
 
 
 def judge_all(
@@ -207,7 +212,7 @@ def count_fewest_seeds(plan: PairedTestPlan, tests: int) -> int:
     level = plan.level / tests
     if plan.test == "permutation":
         return 1 + math.ceil(math.log2(1 / level)) if level else MAX_SEEDS
-    return sequential.fewest_seeds(level) if plan.test == "sequential" else fewest_seeds(level)
+    return fewest_sequential_seeds(level) if plan.test == "sequential" else fewest_seeds(level)
 
 
 def _count_needed(plan: PairedTestPlan, tests: int) -> Callable[[float], int | None]:
@@ -220,4 +225,171 @@ def _count_needed(plan: PairedTestPlan, tests: int) -> Callable[[float], int | N
     if plan.planned:
         return lambda effect: seeds_needed(effect, level / tests)
     # rounded, so that equal figures on other machines give equal numbers, and to be cached
-    return lambda effect: sequential.seeds_needed_sequentially(float(f"{effect:.2g}"), level / tests)
+    return lambda effect: seeds_needed_sequentially(float(f"{effect:.2g}"), level / tests)
+
+
+Combination = tuple[str, ...]  # a value of every varied option
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A contrast over a grid: what a value of an option changes, averaged over all values of the others; or how much
+    more two values change together than the sum of what each changes alone.
+    """
+
+    name: str
+    tested: PairResult
+    verdict: Verdict
+
+    @property
+    def interaction(self) -> bool:
+        """Whether it is one of two values."""
+        return " × " in self.name
+
+
+def grid_contrasts(
+    names: Sequence[str], cells: Mapping[Combination, Mapping[int, float]], base: Combination, seeds: Sequence[int]
+) -> dict[str, Sample]:
+    """The main effects, and the interactions of each two options, as samples over ``seeds``.
+
+    ``cells`` has the figures of a variant by seed. Empty unless every combination of the varied options' values is a
+    variant, for a single option, and where a run failed: figures of the others are a selection.
+    """
+    values = [sorted({cell[index] for cell in cells}) for index in range(len(names))]
+    figures = {cell: [by_seed[seed] for seed in seeds] for cell, by_seed in cells.items()}
+    failed = any(math.isnan(figure) for by_seed in cells.values() for figure in by_seed.values())
+    if len(names) < 2 or len(cells) < math.prod(map(len, values)) or failed or not seeds:
+        return {}
+    return dict(_contrasts(names, values, base, figures))
+
+
+def _contrasts(
+    names: Sequence[str], values: Sequence[Sequence[str]], base: Combination, figures: Mapping[Combination, list[float]]
+) -> Iterator[tuple[str, Sample]]:
+    """For each effect its two sides by seed, whose difference is the contrast."""
+    options = range(len(names))
+    changes = [(index, value) for index in options for value in values[index] if value != base[index]]
+    for index, value in changes:
+        cells = [cell for cell in figures if cell[index] == value]
+        yield f"{names[index]} {base[index]} → {value}", (
+            _cell_mean(figures, cells), _cell_mean(figures, [_replace(cell, {index: base[index]}) for cell in cells]),
+        )  # fmt: skip
+    for (index, value), (second_index, second) in itertools.combinations(changes, 2):
+        if index == second_index:
+            continue
+        both = [cell for cell in figures if cell[index] == value and cell[second_index] == second]
+        neither = [_replace(cell, {index: base[index], second_index: base[second_index]}) for cell in both]
+        index_alone = [_replace(cell, {second_index: base[second_index]}) for cell in both]
+        second_alone = [_replace(cell, {index: base[index]}) for cell in both]
+        together = [a + b for a, b in zip(_cell_mean(figures, both), _cell_mean(figures, neither), strict=True)]
+        alone = [
+            a + b for a, b in zip(_cell_mean(figures, index_alone), _cell_mean(figures, second_alone), strict=True)
+        ]
+        yield f"{names[index]} {value} × {names[second_index]} {second}", (together, alone)
+
+
+def _replace(cell: Combination, changes: Mapping[int, str]) -> Combination:
+    return tuple(changes.get(index, value) for index, value in enumerate(cell))
+
+
+def _cell_mean(figures: Mapping[Combination, list[float]], cells: Sequence[Combination]) -> list[float]:
+    """The mean over cells, by seed."""
+    return [math.fsum(column) / len(cells) for column in zip(*(figures[cell] for cell in cells), strict=True)]
+
+
+NO_PAIR = Paired(0)
+
+
+@dataclass(frozen=True)
+class OutcomeTest:
+    """How the ``n`` seeds ended that a variant and the baseline have in common, and tests on it.
+
+    ``failed`` and ``base_failed`` count those without a figure; the variant ended better at ``wins`` seeds and worse at
+    ``losses``. ``p_rate`` is Fisher's (1922) exact test on the numbers of diverged runs, ``p_sign`` the exact sign test
+    on wins and losses, both two-sided; ``p`` corrects the smaller one for being one of two. Where seeds are added until
+    the comparison is decided, ``p_sign`` is of the sequential test on wins and losses, and ``p_rate`` NaN.
+    """
+
+    n: int
+    failed: int
+    base_failed: int
+    wins: int
+    losses: int
+    p_rate: float
+    p_sign: float
+
+    @property
+    def p(self) -> float:
+        """min(1, 2 · min(p_rate, p_sign)); p_sign where there is no other."""
+        if math.isnan(self.p_rate):
+            return self.p_sign
+        return min(1.0, 2 * min(self.p_rate, self.p_sign))
+
+    @property
+    def favours_variant(self) -> bool:
+        """Whether the test with the smaller p is in the variant's favour."""
+        return self.failed < self.base_failed if self.p_rate <= self.p_sign else self.wins > self.losses
+
+
+def count_failures(failures: Mapping[int, str]) -> dict[str, int]:
+    """How many seeds ended in which of FAILURES, by their order; ``failures`` maps each seed to one, or to nothing."""
+    return {word: count for word in FAILURES if (count := sum(failure == word for failure in failures.values()))}
+
+
+def failure_text(failures: Mapping[int, str], total: int) -> str:
+    """``2 of 5 diverged, 1 of 5 crashed``; empty for none."""
+    verbs = {"out of memory": "ran out of memory"}
+    return ", ".join(f"{count} of {total} {verbs.get(word, word)}" for word, count in count_failures(failures).items())
+
+
+def compare_outcomes(
+    ours: Mapping[int, float], theirs: Mapping[int, float], lower_is_better: bool, order: Sequence[int] | None = None,
+    until_decided: bool = False,
+) -> OutcomeTest | None:  # fmt: skip
+    """The tests on the figures by seed of a variant and the baseline, NaN where a run failed; None if none did.
+
+    ``order`` has the common seeds as they came, for a test ``until_decided``, which any number of looks may repeat.
+    """
+    seeds = [seed for seed in ours if seed in theirs] if order is None else list(order)
+    failed = [math.isnan(ours[seed]) for seed in seeds]
+    base_failed = [math.isnan(theirs[seed]) for seed in seeds]
+    if not any([*failed, *base_failed]):
+        return None
+    ranks = [tuple(_outcome_rank(figures[seed], lower_is_better) for figures in (ours, theirs)) for seed in seeds]
+    signs = [int(mine > their_rank) - int(mine < their_rank) for mine, their_rank in ranks]
+    n, k, base_k, wins, losses = len(seeds), sum(failed), sum(base_failed), signs.count(-1), signs.count(1)
+    if until_decided:
+        import numpy as np
+
+        p = last_p(np.array(signs, dtype=np.float64)) if n else 1.0
+        return OutcomeTest(n, k, base_k, wins, losses, math.nan, p)
+    from scipy.stats import binomtest, fisher_exact
+
+    p_rate = float(fisher_exact([[k, n - k], [base_k, n - base_k]]).pvalue)
+    p_sign = float(binomtest(wins, wins + losses).pvalue) if wins + losses else 1.0
+    return OutcomeTest(n, k, base_k, wins, losses, p_rate, p_sign)
+
+
+def _outcome_rank(figure: float, lower_is_better: bool) -> float:
+    """A figure of which less is better; infinity for a failed run, so that two of them tie."""
+    return math.inf if math.isnan(figure) else figure if lower_is_better else -figure
+
+
+def judge_outcomes(test: OutcomeTest, adjusted: float, tests: int, level: float = ALPHA) -> Verdict:
+    """The verdict on a variant from its corrected p value, where runs of it or of the baseline diverged."""
+    record = f"ends better at {test.wins} and worse at {test.losses} of {test.n} seeds"
+    if test.n < 2:
+        return Verdict("no verdict", "one seed: no verdict")
+    if test.failed == test.base_failed == test.n:
+        return Verdict("no verdict", "all runs of both failed: no verdict")
+    if adjusted <= level:
+        word = "better" if test.favours_variant else "worse"
+        return Verdict(word, f"{word}: {record}")
+    corrected = f", corrected for {tests} comparisons" if test.p <= level else ""
+    return Verdict("not distinguishable", f"not distinguishable: {record}{corrected}")
+
+
+def other_failures(failures: Sequence[Mapping[int, str]]) -> str:
+    """The words for runs that crashed or ran out of memory, which need not be the model's fault; empty for none."""
+    words = {word for by_seed in failures for word in count_failures(by_seed)} - {"diverged"}
+    return " and ".join(sorted("ran out of memory" if word == "out of memory" else word for word in words))

@@ -1,21 +1,30 @@
-"""The plan of a comparison: its variants, their configurations and runs. Does not import torch."""
+"""The plan of a comparison: what --vary, --baseline and --seeds say, its variants, and their runs. Needs no torch."""
 
 from __future__ import annotations
 
+import itertools
+import json
+import math
+import os
 import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from zoo.compare import run_records, variants
+from zoo import registry
+from zoo.command_line import ParsedOptions
+from zoo.compare import run_records
+from zoo.compare.commands import DECIDED_BY_COMPARISON
 from zoo.compare.execute import FitJob
 from zoo.compare.fairness import describe_code_change
-from zoo.compare.run_records import number
-from zoo.compare.variant_names import short_names
-from zoo.compare.variants import Factor, Variant
+from zoo.compare.run_records import number, short_names
+from zoo.config import fit_options, run_config, yaml_source
+from zoo.config.fit_options import nearest_option
+from zoo.config.passive_settings import CALLBACKS, is_passive
 from zoo.errors import UsageError
+from zoo.inference.find_run import CONFIG
 from zoo.io.locks import Lock
 from zoo.logging import run_state
 
@@ -84,22 +93,6 @@ class Point:
         return self.root / self.recipe / self.variant / f"s{seed}"
 
 
-class Fits(Protocol):
-    """The command `zoo fit` without training: it only resolves configurations."""
-
-    def point(self, words: Sequence[str]) -> Point:
-        """The configuration of a recipe and options. Raises UsageError as `zoo fit` does."""
-
-    def task_options(self, words: Sequence[str]) -> frozenset[str]:
-        """The options of the task that a command chooses. Raises UsageError where it chooses none."""
-
-    def changes(self, point: Point, folder: Path) -> list[str]:
-        """The differences from the configuration of an existing run, such as `model.lr was 0.1 and is 0.2`."""
-
-    def code(self, point: Point) -> Mapping[str, Any]:
-        """The code that a run would have now, by top-level module."""
-
-
 @dataclass(frozen=True)
 class Arm:
     """A variant of the comparison with its arguments for `zoo fit`, its configuration, and what was solved for it."""
@@ -120,7 +113,7 @@ class Arm:
         words = (*self.words, f"--seed={seed}", f"--runs={self.point.root}")
         return FitJob(f"{label or self.name} s{seed}", self.point.folder(seed), words)
 
-    def with_options(self, fits: Fits, *words: str, note: str = "") -> Arm:
+    def with_options(self, fits: ZooFit, *words: str, note: str = "") -> Arm:
         """A copy with more options, and a note about them. Raises UsageError as `zoo fit` does."""
         if not words:
             return replace(self, notes=(*self.notes, note) if note else self.notes)
@@ -128,56 +121,48 @@ class Arm:
         return replace(self, words=every, point=fits.point(every), notes=(*self.notes, note) if note else self.notes)
 
 
-@dataclass(frozen=True)
-class InvalidVariant:
-    """A variant that cannot be built, with the model's error message."""
-
-    name: str
-    sentence: str
-
-
 def build_arms(
-    comparison: Comparison, fits: Fits, check: Callable[[Mapping[str, Any]], None]
-) -> tuple[list[Arm], list[InvalidVariant]]:
-    """Every variant once, the baseline first, and separately the variants whose parts cannot be combined.
+    comparison: Comparison, fits: ZooFit, check: Callable[[Mapping[str, Any]], None]
+) -> tuple[list[Arm], dict[str, str]]:
+    """Every variant once, the baseline first, and the model's error message of those whose parts cannot be combined.
 
     Raises UsageError for an option that does not exist, for two variants with one name, and if the baseline itself
     cannot be built.
     """
-    base = variants.parse_baseline(comparison.base, comparison.vary) if comparison.base else ()
+    base = parse_baseline(comparison.base, comparison.vary) if comparison.base else ()
     by_name: dict[str, Arm] = {}
-    invalid: list[InvalidVariant] = []
+    invalid: dict[str, str] = {}
     commands = [
         (variant, (comparison.recipe, *comparison.options, *(choice.word for choice in variant)))
-        for variant in variants.design_variants(comparison.vary, base, comparison.design)
+        for variant in design_variants(comparison.vary, base, comparison.design)
     ]
-    several_tasks = any(factor.key == variants.TASK for factor in comparison.vary)
+    several_tasks = any(factor.key == TASK for factor in comparison.vary)
     options = [fits.task_options(words) if several_tasks else frozenset() for _, words in commands]
     for (variant, command), own in zip(commands, options, strict=True):
         words, foreign = split_foreign(command, own, frozenset().union(*options))
         point = fits.point(words)
-        text = variants.variant_text(variant)
+        text = variant_text(variant)
         arm = Arm(
             variant, words, point, (*point.notes, *(f"{text}: its task lacks {word}, left out" for word in foreign))
         )
         namesake = by_name.get(arm.name)
         if namesake is not None and namesake.point.config != arm.point.config:
             raise UsageError(
-                f"{variants.variant_text(variant)} and {variants.variant_text(namesake.variant)} would both be called "
+                f"{variant_text(variant)} and {variant_text(namesake.variant)} would both be called "
                 f"{arm.name} and share a run folder.\nNames contain only the last component of a path, and no "
                 "options about where or how a run happens: compare them one at a time, with different --runs."
             )
         if namesake is not None:
             by_name[arm.name] = replace(namesake, notes=(*namesake.notes, *arm.notes))
             continue
-        if arm.name in [variant_without_model.name for variant_without_model in invalid]:
+        if arm.name in invalid:
             continue
         try:
             check(arm.point.config)
         except UsageError as error:
             if not by_name:
-                raise type(error)(f"the baseline, {variants.variant_text(variant)}: {error}") from error
-            invalid.append(InvalidVariant(arm.name, str(error).splitlines()[0]))
+                raise type(error)(f"the baseline, {variant_text(variant)}: {error}") from error
+            invalid[arm.name] = str(error).splitlines()[0]
             continue
         by_name[arm.name] = arm
     return list(by_name.values()), invalid
@@ -201,7 +186,7 @@ def list_jobs(arms: Sequence[Arm], seeds: Sequence[int]) -> list[FitJob]:
     return [arm.job(seed, labels[arm.name]) for seed in seeds for arm in arms]
 
 
-def verify_runs(arms: Sequence[Arm], seeds: Sequence[int], fits: Fits) -> None:
+def verify_runs(arms: Sequence[Arm], seeds: Sequence[int], fits: ZooFit) -> None:
     """Raise UsageError for an existing run that has another configuration, no run record, or other code than new runs.
 
     Where all runs have ended no new one is pooled with them; reading them compares their code with each other's.
@@ -246,28 +231,24 @@ def take_shard(jobs: Sequence[FitJob], shard: str | None) -> list[FitJob]:
     return [job for job in jobs if job.folder.name in own]
 
 
-@dataclass(frozen=True)
-class Step:
-    """A run and its state: finished, running, continue or missing."""
-
-    job: FitJob
-    state: str
-
-
-def list_steps(jobs: Sequence[FitJob]) -> list[Step]:
+def job_states(jobs: Sequence[FitJob]) -> dict[FitJob, str]:
     """The state of every run: finished, running (its lock is held), continue (from a checkpoint), or missing."""
-    result = []
+    result = {}
     for job in jobs:
         at = run_state.read_state(job.folder)
+        result[job] = {"started": "missing", "diverged": "finished"}.get(at, at)
         if at not in run_state.END_STATES and Lock(run_state.path_beside(job.folder, ".lock")).holder() is not None:
-            result.append(Step(job, "running"))
-        else:
-            result.append(Step(job, {"started": "missing", "diverged": "finished"}.get(at, at)))
+            result[job] = "running"
     return result
 
 
-def estimate_seconds(steps: Sequence[Step], length: Mapping[str, int | None], root: Path) -> float | None:
-    """Estimated seconds for the unfinished runs, one after another, from the finished runs below ``root``.
+def unfinished_jobs(jobs: Sequence[FitJob]) -> list[FitJob]:
+    """The runs that have not ended."""
+    return [job for job, state in job_states(jobs).items() if state != "finished"]
+
+
+def estimate_seconds(unfinished: Sequence[FitJob], length: Mapping[str, int | None], root: Path) -> float | None:
+    """Estimated seconds for unfinished runs, one after another, from the finished runs below ``root``.
 
     ``length`` is the number of steps by variant, None if epochs decide. None if no finished run is there to tell.
     """
@@ -281,12 +262,285 @@ def estimate_seconds(steps: Sequence[Step], length: Mapping[str, int | None], ro
             took += number(cost.get("validation_seconds", 0.0))
             paces.setdefault(path.parent.parent.name, []).append(took / count)
             whole.append(took)
-    unfinished = [step.job.folder.parent.name for step in steps if step.state != "finished"]
     if not unfinished or not paces:
         return None if unfinished else 0.0
     usual = statistics.median(pace for steps in paces.values() for pace in steps)
     total = 0.0
-    for name in unfinished:
+    for job in unfinished:
+        name = job.folder.parent.name
         count, pace = length.get(name), statistics.median(paces[name]) if name in paces else usual
         total += STARTUP_SECONDS + (pace * count if count else statistics.median(whole))
     return total
+
+
+def fit_words(options: ParsedOptions) -> list[str]:
+    """The options of `zoo fit` for every run of a comparison, one word each.
+
+    Raises UsageError for an option of one run, which a comparison decides itself.
+    """
+    keys = [*options.values, *(key for key, _, _ in options.settings)]
+    for name, instead in DECIDED_BY_COMPARISON.items():
+        if name.replace("-", "_") in keys:
+            raise UsageError(f"--{name} is for one run; here it is {instead}. See: zoo compare --help")
+    words = [f"--config={path}" for path in options.get("config")]
+    words += [f"--allow-import={module}" for module in options.get("allow_import")]
+    words += ["--trust"] if options.get("trust") else []
+    words += [f"--{key}" if value is True else f"--{key}={value}" for key, value, _ in options.settings]
+    return words + (["--debug"] if options.get("debug") else [])
+
+
+def draft_command(words: Sequence[str]) -> tuple[fit_options.FitOptions, run_config.Draft]:
+    """A command of `zoo fit` as far as it needs no torch. Raises UsageError for names of parts that do not exist."""
+    command = fit_options.parse("fit", list(words))
+    return command, run_config.read_draft(command)
+
+
+class ZooFit:
+    """Plans runs as `zoo fit` does, without running them; imports torch once."""
+
+    def __init__(self, runs: str) -> None:
+        self.runs, self.schema = runs, run_config.schema()
+        self._plans: dict[str, run_config.Plan] = {}
+
+    def point(self, words: Sequence[str]) -> Point:
+        """The configuration of a recipe and options. Raises UsageError as `zoo fit` does."""
+        config_plan = run_config.make_plan(*draft_command([*words, f"--runs={self.runs}"]), self.schema)
+        self._plans[config_plan.run.title] = config_plan
+        notes = tuple(config_plan.resolved.notes)
+        return Point(Path(self.runs), config_plan.run.recipe, config_plan.run.variant, config_plan.config, notes)
+
+    def task_options(self, words: Sequence[str]) -> frozenset[str]:
+        """The options of the task that a command chooses. Raises UsageError where it chooses none."""
+        return run_config.task_options(*draft_command([*words, f"--runs={self.runs}"]), self.schema)
+
+    def changes(self, point: Point, home: Path) -> list[str]:
+        """In what the configuration differs from that of a run that exists already, passive settings aside.
+
+        An option that the run lacks is new in a later zoo, and counts only if the recipe or the command line sets it.
+        """
+        path, config_plan = home / CONFIG, self._plans[f"{point.recipe}/{point.variant}"]
+        try:
+            old = run_config.flatten(yaml_source.read_yaml(path).as_data()) if path.is_file() else {}
+        except UsageError:
+            old = {}  # cut short by a kill, before anything was trained
+        if not old:
+            return []
+        new = run_config.flatten(run_config.as_yaml(config_plan.config)) | {CALLBACKS: None}
+        new |= run_config.identity_config(config_plan)
+        now = run_state.read_record(home).get("config") or new  # a run that was killed before its first record
+        old |= {name: now.get(name) for name in (CALLBACKS, "on_nonfinite")}
+        old = {key: value for key, value in old.items() if not key.startswith(f"{CALLBACKS}.")}
+        new = {key: value for key, value in new.items() if not key.startswith(f"{CALLBACKS}.")}
+        blanks = {f"model.{name}" for name in config_plan.resolved.classes["model"].data_sizes}
+        always = {*old, CALLBACKS}
+        keys = [key for key in dict.fromkeys([*old, *new]) if key in always or key in config_plan.resolved.origins]
+        return [
+            f"{key} was {old.get(key)} and is {new.get(key)}"
+            for key in keys
+            if key.startswith(("model", "data", "trainer", "tune", "compile", "on_nonfinite"))
+            and not (is_passive(key, old.get(key)) and is_passive(key, new.get(key)))
+            and (old.get(key) or None) != (new.get(key) or None)
+            and not (key in blanks and new.get(key) is None)  # the data filled it in
+        ]
+
+    def code(self, point: Point) -> dict[str, Any]:
+        """The code that a run of this configuration would have now."""
+        from zoo.logging.code_identity import code_identity
+
+        return code_identity(point.config)
+
+
+SECTIONS = ("model", "data", "trainer", "tune")
+TASK = "model"  # the key of the task itself
+DESIGNS = ("grid", "one-at-a-time")
+MANY, MOST_SEEDS = 12, 1000  # variants of a grid that need an explicit --design grid; seeds
+PAIRS, OPEN, CLOSE = {"'": "'", '"': '"'}, "[{(", "]})"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One option and its value, as on the command line of `zoo fit`."""
+
+    key: str
+    value: str
+
+    @property
+    def word(self) -> str:
+        """The argument for `zoo fit`."""
+        return f"--{self.key}={self.value}"
+
+    def __str__(self) -> str:
+        return f"{self.key.rpartition('.')[2]}={self.value}"
+
+
+@dataclass(frozen=True)
+class Factor:
+    """A varied option and its values."""
+
+    key: str
+    values: tuple[str, ...]
+
+    def choices(self) -> list[Choice]:
+        """The option with each of its values."""
+        return [Choice(self.key, value) for value in self.values]
+
+
+Variant = tuple[Choice, ...]  # nothing: the recipe itself
+
+
+def parse_factor(text: str) -> Factor:
+    """The factor of a ``--vary model.position=none,rope,{class_path: RoPE, init_args: {base: 500}}``.
+
+    Raises UsageError if it is not OPTION=VALUE,VALUE.
+    """
+    key, equals, values = text.partition("=")
+    pieces = join_paths(split_values(values))
+    if not equals or not pieces:
+        raise UsageError(f"--vary {text!r} is not OPTION=VALUE,VALUE: such as --vary model.position=rope,alibi")
+    return make_factor(key.strip().removeprefix("--"), pieces)
+
+
+def make_factor(key: str, values: Sequence[str]) -> Factor:
+    """A factor with full part names for short ones. Raises UsageError for an invalid option or no values."""
+    section, dot, option = key.partition(".")
+    if key != TASK and (section not in SECTIONS or not dot or not option):
+        if key in ("seed", "seeds", "seed_everything"):
+            raise UsageError(f"{key!r} is no option to vary: --seeds names the seeds of every variant, as --seeds 1,2.")
+        full_name = nearest_option(key)
+        example = f", as {full_name!r}" if full_name else ""
+        raise UsageError(
+            f"{key!r} cannot vary: the task varies as 'model', "
+            f"and all else begins with model, data, trainer or tune{example}."
+        )
+    if not values:
+        raise UsageError(f"{key!r} has no values to vary over.")
+    return Factor(key, tuple(dict.fromkeys(spell_value(key, value) for value in values)))
+
+
+def spell_value(key: str, value: str) -> str:
+    """The value itself, or the full name of a part for a short one: NoPosition for `none` as model.position."""
+    return registry.full_name(key.removeprefix("model."), value)
+
+
+def option_text(value: object) -> str:
+    """A value as the text of a command-line option, in JSON, which YAML parses."""
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def parse_factors(texts: Sequence[str]) -> tuple[Factor, ...]:
+    """The factors of all ``--vary`` options. Raises UsageError for an option that occurs twice."""
+    result = [parse_factor(text) for text in texts]
+    keys = [factor.key for factor in result]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise UsageError(f"{key!r} varies twice: write all its values into one --vary.")
+    return tuple(result)
+
+
+def split_values(text: str) -> list[str]:
+    """Split at commas, except inside brackets or quotes."""
+    pieces, depth, quote = [""], 0, ""
+    for letter in text:
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in PAIRS:
+            quote = letter
+        elif letter in OPEN or letter in CLOSE:
+            depth += 1 if letter in OPEN else -1
+        if letter == "," and not quote and depth <= 0:
+            pieces.append("")
+        else:
+            pieces[-1] += letter
+    return [piece.strip() for piece in pieces if piece.strip()]
+
+
+def join_paths(pieces: Sequence[str]) -> list[str]:
+    """The same with folders and files put together again whose own names hold commas, as those of runs do."""
+
+    def is_path(text: str) -> bool:
+        option, equals, value = text.partition("=")
+        paths = [text, *([value] if equals and "/" not in option else [])]
+        return any(os.path.exists(os.path.expanduser(path)) for path in paths)
+
+    joined: list[str] = []
+    remaining = list(pieces)
+    while remaining:
+        # a piece of --baseline begins with its option, whose name holds no slash
+        ends = (n for n in range(len(remaining), 1, -1) if "/" in remaining[0] and is_path(",".join(remaining[:n])))
+        count = next(ends, 1)
+        joined.append(",".join(remaining[:count]))
+        del remaining[:count]
+    return joined
+
+
+def parse_baseline(text: str, varied: Sequence[Factor]) -> Variant:
+    """The values of varied options in ``--baseline position=rope,norm=rmsnorm``; others stay the recipe's.
+
+    Raises UsageError for an option that is not varied.
+    """
+    choices: dict[str, Choice] = {}
+    for piece in join_paths(split_values(text)):
+        name, equals, value = piece.partition("=")
+        name = name.strip().removeprefix("--")
+        keys = [factor.key for factor in varied]
+        fits = [key for key in keys if key == name or key.endswith(f".{name}")]
+        if len(fits) != 1:
+            hint = registry.suggest(name, [*keys, *(key.rpartition(".")[2] for key in keys)])
+            raise UsageError(f"--baseline {text!r}: {name!r} does not vary.{hint} What does: {', '.join(keys)}")
+        if not equals or not value.strip():
+            raise UsageError(f"--baseline {text!r} is not OPTION=VALUE, such as: --baseline {varied[0].choices()[0]}")
+        choices[fits[0]] = Choice(fits[0], spell_value(fits[0], value.strip()))
+    return tuple(choices.values())
+
+
+def design_variants(varied: Sequence[Factor], base: Variant, design: str | None) -> list[Variant]:
+    """The baseline, then every variant of the design, possibly with duplicates.
+
+    Raises UsageError for an unknown design, and for a grid of more than MANY variants without an explicit design.
+    """
+    if design is not None and design not in DESIGNS:
+        raise UsageError(f"no design {design!r}.{registry.suggest(design, DESIGNS)} There are: {', '.join(DESIGNS)}")
+    if design == "one-at-a-time":
+        alone = [(*(option for option in base if option.key != factor.key), choice)
+                 for factor in varied for choice in factor.choices()]  # fmt: skip
+        return [base, *alone]
+    count = math.prod(len(factor.values) for factor in varied)
+    if design is None and count > MANY:
+        sizes, fewer = (
+            " x ".join(str(len(factor.values)) for factor in varied),
+            sum(len(factor.values) for factor in varied),
+        )
+        raise UsageError(
+            f"{sizes} = {count} variants. Run them all: --design grid\n"
+            f"Vary one option at a time from the baseline, {fewer} variants: --design one-at-a-time"
+        )
+    return [base, *itertools.product(*(factor.choices() for factor in varied))]
+
+
+def variant_text(variant: Variant) -> str:
+    """A variant in messages: `position=ALiBi,norm=RMSNorm`; `the recipe` without any choice."""
+    return ",".join(map(str, variant)) or "the recipe"
+
+
+def parse_looks(text: str) -> str:
+    """The numbers of seeds of a ``--looks``, ``5,10``, without spaces. Raises UsageError unless they ascend from 2."""
+    counts = [int(piece) if piece.strip().isdecimal() else 0 for piece in text.split(",")]
+    if counts[0] < 2 or counts[-1] > MOST_SEEDS or any(low >= high for low, high in itertools.pairwise(counts)):
+        raise UsageError(
+            f"--looks {text!r:.40}: numbers of seeds after which to look, ascending from 2 to at most {MOST_SEEDS}, "
+            "such as 5,10"
+        )
+    return ",".join(map(str, counts))
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """Seeds of a ``--seeds``: `5` means 1 to 5, `1,2,7` these three, `7,` only 7. Raises UsageError for others."""
+    pieces = [piece.strip() for piece in text.split(",") if piece.strip()]
+    if not pieces or not all(piece.isdecimal() and int(piece) < 2**32 for piece in pieces):
+        raise UsageError(f"--seeds must be a number of seeds, or seeds such as 1,2,7: got {text!r}.")
+    numbers = [int(piece) for piece in pieces]
+    if "," in text:
+        return tuple(dict.fromkeys(numbers))
+    if not 0 < numbers[0] <= MOST_SEEDS:
+        raise UsageError(f"--seeds {text}: from 1 to {MOST_SEEDS} of them. One seed by its number: --seeds {text},")
+    return tuple(range(1, numbers[0] + 1))

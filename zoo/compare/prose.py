@@ -5,12 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from zoo.compare import learning_rates
-from zoo.compare.number_format import UNITS, decimal_places, format_fixed, format_probability, format_short, join_words
-from zoo.compare.outcomes import failure_text
-from zoo.compare.paired_tests import ASSUMPTIONS
+from zoo.compare.number_format import (
+    UNITS,
+    decimal_places,
+    format_fixed,
+    format_probability,
+    format_short,
+    format_span,
+    join_words,
+)
+from zoo.compare.paired_tests import ASSUMPTIONS, failure_text
 from zoo.compare.statistics import MAX_SEEDS, Paired, Verdict, round_count, seeds_text
-from zoo.compare.verdict import Answer, VariantRow
+from zoo.compare.verdict import Answer, VariantRow, describe_values
 
 WORDS = ("better", "worse", "as good as", "not distinguishable", "no verdict", "not comparable")
 BETWEEN, MANY = "95 % interval", 4
@@ -58,9 +64,8 @@ def legend(answer: Answer) -> list[str]:
     """How to read the figures: statistics, units, corrections, and what was chosen after looking."""
     better = "lower" if answer.lower_is_better else "higher"
     counts = sorted({len(row.figures) for row in answer.rows})
-    many = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     result = [
-        f"{goal(answer)}: {moment(answer.at)} of each run, mean ± standard deviation over {many} "
+        f"{goal(answer)}: {moment(answer.at)} of each run, mean ± standard deviation over {format_span(counts)} "
         f"{'seed' if counts == [1] else 'seeds'}, {spent(answer)} each; {better} is better."
     ]
     if len(answer.rows) > 1:
@@ -78,7 +83,7 @@ def legend(answer: Answer) -> list[str]:
             "is then of how runs ended: twice the smaller of Fisher's exact test on diverged runs and the sign test "
             "over seeds, a diverged run being worse than any figure."
         )
-    return result + learning_rates.notes(answer) + late_choices(answer)
+    return result + learning_rate_notes(answer) + late_choices(answer)
 
 
 def late_choices(answer: Answer) -> list[str]:
@@ -201,7 +206,7 @@ def seeds(row: VariantRow) -> str:
 
 def brief(row: VariantRow) -> str:
     """The verdict for narrow columns: ``not distinguishable; ~14 needed``."""
-    pieces = [row.verdict.sentence if _identical(row) or row.outcome is not None else brief_verdict(row.verdict)]
+    pieces = [row.verdict.sentence if row.pair.identical or row.outcome is not None else brief_verdict(row.verdict)]
     pieces += [failure_text(row.failures, len(row.figures))] if row.failures else []
     pieces += [f"{len(row.unpaired)} unpaired"] if row.unpaired else []
     return "; ".join(pieces)
@@ -265,7 +270,7 @@ def _needing(rows: Sequence[VariantRow]) -> str:
         seeds = seeds_text(row.verdict.needed, row.verdict.fewest, row.verdict.most, bracketed=True)
         pieces = [failure_text(row.failures, len(row.figures))] if row.failures else []
         if row.outcome is None:
-            pieces.append("identical" if _identical(row) else seeds)
+            pieces.append("identical" if row.pair.identical else seeds)
         result.append(f"{row.label} ({'; '.join(pieces)})")
     return join_words(result, MANY)
 
@@ -274,17 +279,50 @@ def brief_verdict(verdict: Verdict) -> str:
     """``not distinguishable; ~14 needed``."""
     if verdict.word != "not distinguishable":
         return verdict.sentence
-    return f"{verdict.word}; {_brief_count(verdict.needed)} needed"
-
-
-def _brief_count(needed: int | None) -> str:
-    return f"~{round_count(needed)}" if needed else f">{MAX_SEEDS:,}"
-
-
-def _identical(row: VariantRow) -> bool:
-    return row.pair.identical
+    count = f"~{round_count(verdict.needed)}" if verdict.needed else f">{MAX_SEEDS:,}"
+    return f"{verdict.word}; {count} needed"
 
 
 def _seeds(rows: Sequence[VariantRow]) -> str:
-    counts = sorted({row.outcome.n if row.outcome else row.pair.n for row in rows})
-    return f"{counts[0]} seeds" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
+    return f"{format_span(sorted({row.outcome.n if row.outcome else row.pair.n for row in rows}))} seeds"
+
+
+RATE = "lr"
+
+
+def learning_rate(answer: Answer, variant: str) -> str:
+    """The learning rate of a variant's runs as text; empty where they record none."""
+    values = [run.choices.get(RATE) for run in answer.runs[variant].values()]
+    return next((describe_values(value) for value in values if value is not None), "")
+
+
+def has_rate_of_baseline(answer: Answer, row: VariantRow) -> bool:
+    """Whether a variant was trained at the baseline's learning rate, and none was chosen for it."""
+    is_tuned = any(piece.split()[0].rpartition(".")[2] == RATE for piece in row.tuned.split("; ") if piece)
+    base = learning_rate(answer, answer.baseline)
+    return row.variant != answer.baseline and not is_tuned and learning_rate(answer, row.variant) == base
+
+
+def learning_rate_notes(answer: Answer) -> list[str]:
+    """A sentence about the verdicts whose rate is the baseline's, and one about what tuning took."""
+    result = []
+    rows = [row.label for row in answer.rows if has_rate_of_baseline(answer, row)]
+    if rows:
+        rate = learning_rate(answer, answer.baseline)
+        number = f" {rate}" if rate else ""
+        who = "any other variant" if len(rows) == len(answer.rows) - 1 > 1 else join_words(rows)
+        result.append(
+            f"The learning rate{number} was chosen for {answer.base.label} or the recipe, not for {who}: "
+            f"--tune model.{RATE}=… chooses one for each variant."
+        )
+    if answer.tuning:
+        from zoo.compare.equal_conditions import total_cost  # which loads a parser of YAML
+
+        cost = total_cost(answer.tuning)
+        numbers = answer.tuning["seeds"]
+        seeds, are = ("seeds", "are") if len(numbers) > 1 else ("seed", "is")
+        result.append(
+            f"Tuning of all variants took {cost} more, with {seeds} {join_words([*map(str, numbers)])}, which {are} "
+            "not compared."
+        )
+    return result

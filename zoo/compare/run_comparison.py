@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import shlex
-import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -17,22 +16,26 @@ from zoo import console
 from zoo.cli.tables import is_terminal
 from zoo.command_line import ParsedOptions
 from zoo.compare import (
-    comparison_folder,
-    device_shares,
     error_budget,
-    figures_on_test_split,
     journal,
     plan,
     prepare_runs,
     run_records,
     scale_runs,
 )  # fmt: skip
-from zoo.compare.execute import FitJob, RunOptions, execute, exit_code, threads_per_run
+from zoo.compare.execute import (
+    FitJob,
+    RunOptions,
+    device_shares,
+    execute,
+    exit_code,
+    measure_test_figures,
+    threads_per_run,
+)
 from zoo.compare.looks import load_looks
 from zoo.compare.number_format import format_duration
-from zoo.compare.plan import Arm, Comparison, Step
-from zoo.compare.prepare_runs import PreparedRuns
-from zoo.compare.validation_counts import check_validations
+from zoo.compare.plan import Arm, Comparison, variant_text
+from zoo.compare.prepare_runs import PreparedRuns, check_validations
 from zoo.errors import StorageError, UsageError, ZooError
 from zoo.logging import run_state
 from zoo.registry import suggest
@@ -57,7 +60,7 @@ class FinishedRuns:
 
     comparison: Comparison
     stages: tuple[Stage, ...]  # by size; the last one decides
-    record: comparison_folder.Record
+    record: run_records.Record
     place: Path
 
     @property
@@ -67,17 +70,17 @@ class FinishedRuns:
 
 
 class PendingError(Exception):
-    """A dry run has reached runs whose results decide which runs follow."""
+    """A dry run has reached ``runs`` whose results decide which runs follow."""
 
-    def __init__(self, steps: list[Step]) -> None:
+    def __init__(self, runs: list[FitJob]) -> None:
         super().__init__()
-        self.steps = steps
+        self.runs = runs
 
 
 class Runner:
     """Runs variants with the number of jobs and the shard of a command line; runs nothing in a dry run."""
 
-    def __init__(self, options: ParsedOptions, fits: plan.Fits) -> None:
+    def __init__(self, options: ParsedOptions, fits: plan.ZooFit) -> None:
         self.options, self.fits = options, fits
         self.goal: str | None = None
         self.at = run_records.DECISIVE
@@ -88,27 +91,23 @@ class Runner:
         """Run what is missing; ``whole``: all of it, not only this shard, because later steps need it."""
         jobs = self.jobs(arms, seeds)
         if self.options.get("dry_run"):
-            unfinished = [step for step in plan.list_steps(jobs) if step.state != "finished"]
-            if unfinished:
+            if unfinished := plan.unfinished_jobs(jobs):
                 raise PendingError(unfinished)
             return
         shard = self.options.get("shard")
-        own_jobs = list(jobs) if whole else plan.take_shard(jobs, shard)
-        devices = device_shares.device_shares(arms[0].point.config["trainer"], self.options.get("jobs"))
-        self.failed |= execute(own_jobs, replace(self.run_options(wait=whole or shard is None), devices=devices))
+        self.failed |= execute(
+            list(jobs) if whole else plan.take_shard(jobs, shard),
+            RunOptions(
+                jobs=self.options.get("jobs"), environment={"ZOO_BUDGET": self.budget} if self.budget else {},
+                wait=whole or shard is None, report=self.print_progress, goal=self.goal or "", at=self.at,
+                devices=device_shares(arms[0].point.config["trainer"], self.options.get("jobs")),
+            ),
+        )  # fmt: skip
 
     def jobs(self, arms: Sequence[Arm], seeds: Sequence[int]) -> list[FitJob]:
         """The jobs of the variants. Raises UsageError where an existing run has another configuration."""
         plan.verify_runs(arms, seeds, self.fits)
         return plan.list_jobs(arms, seeds)
-
-    def run_options(self, wait: bool) -> RunOptions:
-        """How runs are executed; ``wait``: until those of other processes have ended too."""
-        environment = {"ZOO_BUDGET": self.budget} if self.budget else {}
-        return RunOptions(
-            jobs=self.options.get("jobs"), environment=environment, wait=wait, report=self.print_progress,
-            goal=self.goal or "", at=self.at,
-        )  # fmt: skip
 
     def print_progress(self, line: str) -> None:
         """Print a line of progress."""
@@ -118,15 +117,14 @@ class Runner:
 def open_comparison(options: ParsedOptions, command_lines: Sequence[Sequence[str]]) -> tuple[Any, Any]:
     """A planner of runs and a meter of costs; checks each of ``command_lines``, then imports torch."""
     from zoo.cli import doctor, warning_filters
-    from zoo.compare import fit_commands
 
     for words in command_lines:
-        fit_commands.draft(words)
+        plan.draft_command(words)
     doctor.check_torch()
     warning_filters.filter_warnings(options.get("debug"))
-    from zoo.compare.measure_model import ConfigMeter
+    from zoo.training.config_meter import ConfigMeter
 
-    return fit_commands.ZooFit(options.get("runs")), ConfigMeter(allowed_imports(options))
+    return plan.ZooFit(options.get("runs")), ConfigMeter(allowed_imports(options))
 
 
 def allowed_imports(options: ParsedOptions) -> tuple[str, ...]:
@@ -158,7 +156,9 @@ def show_result(finished: FinishedRuns, options: ParsedOptions) -> int:
     if not comparison.attribute:
         return print_answer(answer, options, folder, charts)
     runs = [run for seeds in answer.runs.values() for run in seeds.values()]
-    shares = attribute.shares_of_arms(finished.stages[-1].ready.differences, finished.arms, runs, answer)
+    figures = attribute.hybrid_figures(finished.arms, runs, answer.goal, answer.at)
+    differences = finished.stages[-1].ready.differences
+    shares = attribute.compute_shares(differences, figures, answer.lower_is_better, answer.plan)
     code = print_answer(answer, options, folder, [attribute.shares_chart(shares, answer)])
     print(f"\n{attribute.shares_text(shares, answer.goal)}", file=output_stream(options), flush=True)
     return code
@@ -191,16 +191,14 @@ def run_comparisons(options: ParsedOptions, comparisons: Sequence[Comparison]) -
     return result, exit_code(runner.failed.values())
 
 
-def draft_stages(comparison: Comparison, fits: plan.Fits, meter: Any) -> list[Stage]:
+def draft_stages(comparison: Comparison, fits: plan.ZooFit, meter: Any) -> list[Stage]:
     """The variants at every size, the largest size last, as far as no run is needed. Raises UsageError."""
     if not comparison.scale:
         return [Stage(comparison, prepare_runs.draft_runs(comparison, fits, meter))]
-    stages = []
-    for size in scale_runs.check_scale(comparison):
-        request = scale_runs.comparison_at(comparison, size, fits, meter)
-        stages.append(Stage(request, prepare_runs.draft_runs(request, fits, meter), size.label))
-    aligned = scale_runs.align_variants([stage.ready for stage in stages])
-    stages = [replace(stage, ready=ready) for stage, ready in zip(stages, aligned, strict=True)]
+    sizes = scale_runs.check_scale(comparison)
+    requests = [scale_runs.comparison_at(comparison, size, fits, meter) for size in sizes]
+    aligned = scale_runs.align_variants([prepare_runs.draft_runs(request, fits, meter) for request in requests])
+    stages = [Stage(*stage) for stage in zip(requests, aligned, map(variant_text, sizes), strict=True)]
     computes = [scale_runs.training_compute(stage.ready.arms[0], meter) for stage in stages]
     order = sorted(range(len(stages)), key=computes.__getitem__)
     scale_runs.check_compute([stages[index].label for index in order], [computes[index] for index in order])
@@ -222,13 +220,14 @@ def check_plan(comparison: Comparison, stages: Sequence[Stage], meter: Any, runn
         check_goal(meter, arms[0], goal)
         check_validations(comparison.at, [(arm.name, arm.point.config) for arm in arms], meter.batches_per_epoch)
         if comparison.at == "test":
-            figures_on_test_split.check_test_split(arms, meter)
-        device_shares.device_shares(arms[0].point.config["trainer"], options.get("jobs"))
+            prepare_runs.check_test_split(arms, meter)
+        device_shares(arms[0].point.config["trainer"], options.get("jobs"))
         if not prepare_runs.needs_runs(stage.request):
             runner.jobs(arms, comparison.seeds)
     last = stages[-1].ready.arms
     if comparison.scale:
-        scale_runs.check_loss(meter.goals(last[0].point.config)[1], goal or first_goal(meter, last[0]))
+        goals = meter.goals(last[0].point.config)[1]
+        scale_runs.check_loss(goals, goal or next(iter(goals)))
     place = comparison_path(comparison, stages)
     names = [arm.name for arm in last]
     error_budget.check_looks(load_looks(place, names), place, names)
@@ -250,7 +249,7 @@ def check_names(comparisons: Sequence[Comparison], drafts: Sequence[Sequence[Sta
 def comparison_path(comparison: Comparison, stages: Sequence[Stage]) -> Path:
     """The folder of a comparison."""
     point = stages[-1].ready.arms[0].point
-    return comparison_folder.comparison_path(point.root, point.recipe, comparison.title)
+    return run_records.comparison_path(point.root, point.recipe, comparison.title)
 
 
 def _run_stages(comparison: Comparison, stages: list[Stage], meter: Any, runner: Runner) -> FinishedRuns | None:
@@ -263,19 +262,20 @@ def _run_stages(comparison: Comparison, stages: list[Stage], meter: Any, runner:
             ready = prepare_runs.complete_runs(stage.request, stage.ready, runner.fits, meter, runner)
             stages[index] = replace(stage, ready=ready)
     except PendingError as pending:
-        print_plan(pending.steps, "These runs decide how the compared ones are made.")
+        print_plan(pending.runs)
+        print("These runs decide how the compared ones are made.")
         return None
     if any(prepare_runs.needs_runs(stage.request) for stage in stages):
         check_plan(comparison, stages, meter, runner)
     jobs = [job for stage in stages for job in runner.jobs(stage.ready.arms, seeds)]
     print_stages(comparison, stages, runner)
     if options.get("dry_run"):
-        print_plan(plan.list_steps(jobs))
+        print_plan(jobs)
         return None
     place = comparison_path(comparison, stages)
     record = make_record(comparison, stages, place, command_line(options))
     error_budget.reserve_tries(options, place, [arm.name for arm in stages[-1].ready.arms[1:]])
-    comparison_folder.save_record(place, record)
+    run_records.save_record(place, record)
     append_plan(comparison, stages, record, place, meter, options)
     for stage in stages:
         runner.budget = stage.request.budget
@@ -287,35 +287,34 @@ def _run_stages(comparison: Comparison, stages: list[Stage], meter: Any, runner:
     if has_runs_left(jobs, runner):
         return None
     if comparison.at == "test":
-        figures_on_test_split.measure_test_figures(
-            [job.folder for job in jobs], options.get("allow_import"), runner.print_progress
-        )
+        measure_test_figures([job.folder for job in jobs], options.get("allow_import"), runner.print_progress)
     return FinishedRuns(comparison, tuple(stages), record, place)
 
 
-def make_record(comparison: Comparison, stages: Sequence[Stage], place: Path, command: str) -> comparison_folder.Record:
+def make_record(comparison: Comparison, stages: Sequence[Stage], place: Path, command: str) -> run_records.Record:
     """What the comparison's folder records of its runs, those of the size that decides."""
     stage = stages[-1]
     ready, arms = stage.ready, stage.ready.arms
     keys = [factor.key for factor in comparison.vary] or [difference.choice.key for difference in ready.differences]
-    sizes = [(at_size.label, at_size.ready.arms, at_size.ready, at_size.request.budget) for at_size in stages]
-    scale = scale_runs.as_data(place, sizes, comparison.seeds, scale_notes(comparison, stages)) if comparison.scale\
+    sizes = [(at_size.label, at_size.ready, at_size.request.budget) for at_size in stages]
+    scale = scale_runs.as_data(place, sizes, comparison.seeds, scale_notes(comparison, ready)) if comparison.scale\
         else {}  # fmt: skip
     folders = tuple(job.folder for job in plan.list_jobs(arms, comparison.seeds))
-    return comparison_folder.Record(
+    return run_records.Record(
         folders, arms[0].name, ready.goal, stage.request.budget, ready.tuned, command, tuple(keys), comparison.at,
         comparison.margin, comparison.until, ready.tuning, scale,
     )  # fmt: skip
 
 
 def append_plan(
-    comparison: Comparison, stages: Sequence[Stage], record: comparison_folder.Record, place: Path, meter: Any,
+    comparison: Comparison, stages: Sequence[Stage], record: run_records.Record, place: Path, meter: Any,
     options: ParsedOptions,
 ) -> None:  # fmt: skip
     """Write down in the journal what is asked, before the runs."""
     arms = stages[-1].ready.arms
     question = journal.RunsQuestion(
-        (record.goal or first_goal(meter, arms[0])).removeprefix("val/"), arms[0].name, comparison.at,
+        (record.goal or next(iter(meter.goals(arms[0].point.config)[1]))).removeprefix("val/"),
+        arms[0].name, comparison.at,
         comparison.margin, options.get("test"), seeds=comparison.seeds, variants=tuple(arm.name for arm in arms),
     )  # fmt: skip
     ended = sum(run_state.read_state(folder) in run_state.END_STATES for folder in record.folders)
@@ -324,34 +323,44 @@ def append_plan(
     journal.append_event(place, journal.Event(journal.PLAN, question, ended, details))
 
 
-def scale_notes(comparison: Comparison, stages: Sequence[Stage]) -> list[str]:
+def scale_notes(comparison: Comparison, ready: PreparedRuns) -> list[str]:
     """What to know about the learning rates and the variants of several sizes."""
-    if not comparison.scale:
-        return []
-    ready = stages[-1].ready
-    exclusions = [f"Left out, because {invalid.sentence}: {invalid.name}." for invalid in ready.invalid]
-    return scale_runs.rate_notes(comparison, ready.arms) + exclusions
+    exclusions = [f"Left out, because {sentence}: {name}." for name, sentence in ready.invalid.items()]
+    return [*scale_runs.rate_notes(comparison, ready.arms), *exclusions]
 
 
 def print_stages(comparison: Comparison, stages: Sequence[Stage], runner: Runner) -> None:
-    """Print what is run: its differences, sizes, numbers of runs, and notes."""
-    if differences := stages[-1].ready.differences:
-        recipes = f"{stages[-1].ready.arms[0].point.recipe} and {comparison.second_name}"
-        runner.print_progress(f"{recipes} differ in {len(differences)} options: {', '.join(map(str, differences))}")
+    """Print what is run: its differences, sizes, numbers of runs, how many are finished, their time, and notes."""
+    ready, jobs = stages[-1].ready, runner.options.get("jobs")
+    recipe = ready.arms[0].point.recipe
+    lines = []
+    if ready.differences:
+        recipes = f"{recipe} and {comparison.second_name}"
+        lines.append(f"{recipes} differ in {len(ready.differences)} options: {', '.join(map(str, ready.differences))}")
+    share = f", shard {runner.options.get('shard')}" if runner.options.get("shard") else ""
     for stage in stages:
-        if stage.label:
-            runner.print_progress(f"size {stage.label}")
         arms = stage.ready.arms
-        steps = plan.list_steps(plan.list_jobs(arms, comparison.seeds))
-        print_introduction(comparison.seeds, arms, steps, runner)
-    if power := describe_power(comparison, len(stages[-1].ready.arms) - 1, runner.options):
-        runner.print_progress(f"  {power}")
-    notes = scale_notes(comparison, stages) or stages[-1].ready.notes
-    for note in notes:
-        runner.print_progress(f"  {note}")
-    if not comparison.scale:
-        for invalid in stages[-1].ready.invalid:
-            runner.print_progress(f"  left out {invalid.name}: {invalid.sentence}")
+        runs = plan.list_jobs(arms, comparison.seeds)
+        unfinished = plan.unfinished_jobs(runs)
+        lines += [f"size {stage.label}"] if stage.label else []
+        lines.append(
+            f"{recipe}: {len(arms)} variants x {len(comparison.seeds)} seeds = {len(runs)} runs, "
+            f"{len(runs) - len(unfinished)} finished{share}"
+        )
+        if unfinished:
+            length = {arm.name: arm.point.config["trainer"].get("max_steps") for arm in arms}
+            estimate = plan.estimate_seconds(unfinished, length, arms[0].point.root / recipe)
+            time = (
+                "unknown: no run is finished yet" if estimate is None else f"about {format_duration(estimate / jobs)}"
+            )
+            lines.append(f"  {jobs} at once, {threads_per_run(jobs)} threads each · time {time}")
+    notes = [describe_power(comparison, len(ready.arms) - 1, runner.options)]
+    if comparison.scale:
+        notes += scale_notes(comparison, ready)
+    else:
+        notes += [*ready.notes, *(f"left out {name}: {sentence}" for name, sentence in ready.invalid.items())]
+    for line in (*lines, *(f"  {note}" for note in notes if note)):
+        runner.print_progress(line)
 
 
 def describe_power(comparison: Comparison, variants: int, options: ParsedOptions) -> str:
@@ -375,14 +384,9 @@ def check_goal(meter: Any, arm: Arm, goal: str | None) -> None:
         )
 
 
-def first_goal(meter: Any, arm: Arm) -> str:
-    """The figure that decides unless one is named: the first that the task monitors."""
-    return next(iter(meter.task_class(arm.point.config).monitored_metrics))
-
-
 def run_until_decided(
-    arms: Sequence[Arm], seeds: Sequence[int], record: comparison_folder.Record, place: Path, runner: Runner
-) -> comparison_folder.Record:
+    arms: Sequence[Arm], seeds: Sequence[int], record: run_records.Record, place: Path, runner: Runner
+) -> run_records.Record:
     """Run seed after seed of the undecided variants, or to the next planned look, and look after each; the record of
     all runs.
 
@@ -390,39 +394,36 @@ def run_until_decided(
     nine of ten such observations allow. Before the first seed that could decide, all are run together.
     """
     from zoo.compare.looks import DECISIONS, UNTIL, parse_planned
-    from zoo.compare.sequential import fewest_seeds
-    from zoo.compare.statistics import ALPHA
+    from zoo.compare.statistics import ALPHA, fewest_sequential_seeds
 
     undecided, done, folders, planned = list(arms[1:]), 0, [], parse_planned(record.until)
-    batch = planned[0] if planned else fewest_seeds(UNTIL * ALPHA / len(undecided))
+    batch = planned[0] if planned else fewest_sequential_seeds(UNTIL * ALPHA / len(undecided))
     while undecided and done < len(seeds) and not runner.failed:
         now = seeds[done : done + batch]
         folders += [arm.point.folder(seed) for seed in now for arm in (arms[0], *undecided)]
         record = replace(record, folders=tuple(folders))
-        comparison_folder.save_record(place, record)
+        run_records.save_record(place, record)
         runner((arms[0], *undecided), now)
         done += len(now)
-        ledgers = comparison_folder.read_ledgers(record.folders, record.budget)
+        ledgers = run_records.read_ledgers(record.folders, record.budget)
         answer = error_budget.look_at_comparison(ledgers, runner.options, record, place)
         rows = {row.variant: row for row in answer.rows}
-        hopeless = [
-            name for name, row in rows.items()
-            if record.margin is None and not planned and row.verdict.word == "not distinguishable" and row.differences
-            and (row.verdict.fewest or math.inf) > len(seeds)
-        ]  # fmt: skip
+        open_arms = []
         for arm in undecided:
-            if arm.name in rows:
-                more = f": more than {len(seeds)} seeds would be needed" if arm.name in hopeless else ""
-                word = rows[arm.name].verdict.word
+            row = rows.get(arm.name)
+            word = row.verdict.word if row else ""
+            hopeless = (
+                row is not None and record.margin is None and not planned and word == "not distinguishable"
+                and bool(row.differences) and (row.verdict.fewest or math.inf) > len(seeds)
+            )  # fmt: skip
+            open_arms += [] if hopeless or word in DECISIONS else [arm]
+            if row is not None:
+                more = f": more than {len(seeds)} seeds would be needed" if hopeless else ""
                 runner.print_progress(
-                    f"{done} seeds  {rows[arm.name].label} · {word if word in DECISIONS else f'undecided{more}'}"
+                    f"{done} seeds  {row.label} · {word if word in DECISIONS else f'undecided{more}'}"
                 )
-        undecided = [
-            arm for arm in undecided
-            if arm.name not in hopeless and (arm.name not in rows or rows[arm.name].verdict.word not in DECISIONS)
-        ]  # fmt: skip
         # the nearest to a decision first; as many seeds at once as there are jobs for
-        undecided.sort(key=lambda arm: rows[arm.name].pair.p if arm.name in rows else 1.0)
+        undecided = sorted(open_arms, key=lambda arm: rows[arm.name].pair.p if arm.name in rows else 1.0)
         if planned:
             batch = next((count for count in planned if count > done), done) - done
             continue
@@ -442,7 +443,7 @@ def command_line(options: ParsedOptions) -> str:
 
 def has_runs_left(jobs: Sequence[FitJob], runner: Runner) -> bool:
     """Whether runs of other shards are missing. Raises ZooError if all runs failed."""
-    unfinished = [step for step in plan.list_steps(jobs) if step.state != "finished"]
+    unfinished = plan.unfinished_jobs(jobs)
     if runner.options.get("shard") and unfinished and not runner.failed:
         runner.print_progress(
             f"{len(jobs) - len(unfinished)} of {len(jobs)} runs are finished; the others belong to other shards."
@@ -452,44 +453,25 @@ def has_runs_left(jobs: Sequence[FitJob], runner: Runner) -> bool:
         of_disk = exit_code(runner.failed.values()) == StorageError.code
         kind = StorageError if of_disk else ZooError
         raise kind(
-            f"all {len(jobs)} runs failed: {unfinished[0].job.title} and the others. See their logs."
+            f"all {len(jobs)} runs failed: {unfinished[0].title} and the others. See their logs."
             + (" When the disk works again, repeat the command." if of_disk else "")
         )
     return False
 
 
-def print_introduction(seeds: Sequence[int], arms: Sequence[Arm], steps: Sequence[Step], runner: Runner) -> None:
-    """Print how many runs there are, how many are finished, and how long the others take."""
-    unfinished, jobs = [step for step in steps if step.state != "finished"], runner.options.get("jobs")
-    point = arms[0].point
-    length = {arm.name: arm.point.config["trainer"].get("max_steps") for arm in arms}
-    estimate = plan.estimate_seconds(steps, length, point.root / point.recipe)
-    time_text = "unknown: no run is finished yet" if estimate is None else f"about {format_duration(estimate / jobs)}"
-    share = f", shard {runner.options.get('shard')}" if runner.options.get("shard") else ""
-    runner.print_progress(
-        f"{point.recipe}: {len(arms)} variants x {len(seeds)} seeds = {len(steps)} runs, "
-        f"{len(steps) - len(unfinished)} finished{share}"
-    )
-    if unfinished:
-        runner.print_progress(f"  {jobs} at once, {threads_per_run(jobs)} threads each · time {time_text}")
-
-
-def print_plan(steps: Sequence[Step], note: str = "") -> None:
+def print_plan(jobs: Sequence[FitJob]) -> None:
     """The runs, their states and their commands."""
     from zoo.cli.tables import table
 
-    table(
-        ["state", "run", "command"], [[s.state, s.job.title, shlex.join(["zoo", "fit", *s.job.words])] for s in steps]
-    )
-    if note:
-        print(note)
+    rows = [[state, job.title, shlex.join(["zoo", "fit", *job.words])] for job, state in plan.job_states(jobs).items()]
+    table(["state", "run", "command"], rows)
 
 
 def probe(finished: FinishedRuns, options: ParsedOptions) -> ReportChart:
     """Measure every finished run on longer texts, print the table, and draw the chart in the answer's colours."""
     from zoo.compare import length_probe
     from zoo.compare.charts import draw_lines, variant_styles
-    from zoo.compare.outcomes import failure_text
+    from zoo.compare.paired_tests import failure_text
     from zoo.compare.table import plain_columns
 
     def report(line: str) -> None:
@@ -497,9 +479,7 @@ def probe(finished: FinishedRuns, options: ParsedOptions) -> ReportChart:
 
     comparison, place = finished.comparison, finished.place
     factors = length_probe.parse_factors(comparison.probe or "")
-    answer = error_budget.answer_records(
-        comparison_folder.read_ledgers(finished.record.folders), options, finished.record
-    )
+    answer = error_budget.answer_records(run_records.read_ledgers(finished.record.folders), options, finished.record)
     labels = {row.variant: row.label for row in answer.rows}
     styles = {labels[variant]: mark_style for variant, mark_style in variant_styles(answer).items()}
     folders = {
@@ -541,7 +521,7 @@ def answer_folders(folders: Sequence[Path], options: ParsedOptions) -> int:
     """`zoo compare FOLDER`: print the result of finished runs, without torch."""
     out = options.get("out")
     place = Path(out) if out else None
-    record = comparison_folder.load_record(folders[0]) if len(folders) == 1 else None
+    record = run_records.load_record(folders[0]) if len(folders) == 1 else None
     if record is not None:
         new_record = replace(
             record, baseline=options.get("baseline") or record.baseline, goal=options.get("goal") or record.goal,
@@ -553,7 +533,7 @@ def answer_folders(folders: Sequence[Path], options: ParsedOptions) -> int:
         raise UsageError("--series is for a comparison that zoo compare has run: RECIPE --vary …, or its folder.")
     ledgers = run_records.read_records(*folders)
     run_records.check_one_task(ledgers)
-    record = comparison_folder.Record((), options.get("baseline"), margin=options.get("margin"))
+    record = run_records.Record((), options.get("baseline"), margin=options.get("margin"))
     return print_answer(error_budget.look_at_runs(ledgers, options, record), options, place)
 
 
@@ -568,8 +548,7 @@ def print_answer(answer: Answer, options: ParsedOptions, place: Path | None, mor
     if options.get("json"):
         print(table.as_json(answer))
     else:
-        width = min(shutil.get_terminal_size((table.WIDTH, 0)).columns, 160) if is_terminal() else table.WIDTH
-        console.draw(table.as_text(answer, width, is_terminal()))
+        console.draw(table.as_text(answer, table.terminal_width(), is_terminal()))
     if place is not None:
         write_report(answer, options, Path(options.get("out") or place), more)
     if options.get("exit_code"):
@@ -586,7 +565,7 @@ def write_report(answer: Answer, options: ParsedOptions, place: Path, more: Sequ
     out = output_stream(options)
     files = write_report(answer, place, more)
     goals = tensorboard_summary.write_summary(place, answer)
-    homes = [folder for folder in (place, place.parent) if (folder / comparison_folder.FILE).is_file()]
+    homes = [folder for folder in (place, place.parent) if (folder / run_records.RUNS_FILE).is_file()]
     runs = homes[0] if homes else next(iter(next(iter(answer.runs.values())).values())).path.parents[2]
     page = next((file for file in files if file.suffix == ".html"), place)
     print(f"\nreport  {page}\nlook    zoo tensorboard {runs}", file=out)

@@ -6,23 +6,25 @@ Does not import torch.
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from zoo.compare.variant_names import pieces
 from zoo.errors import UsageError
 from zoo.io import atomic_files, limits
-from zoo.io.content_digests import KEY, content_digest
+from zoo.io.content_digests import KEY, check_digest, content_digest, with_digest
 from zoo.logging.run_state import CONFIG, LEDGER, TEST, path_beside
 
 LARGEST_SEED = 2**32 - 1  # the largest that numpy takes
+DIGITS = re.compile(r"(\d+)")
 FORMAT = 1
 BETTER = {"min": min, "max": max}
 UNMEASURED = "without a figure"  # a run that went through, and whose metric has no finite value
 FAILURES = ("diverged", "out of memory", "crashed", UNMEASURED)  # outcomes without a figure
+BACKWARD = 3  # cost of a training step in forward passes: the gradient of a matrix product is two products
 CRASH = ".crash.json"  # how a run's process died, beside its folder
 OTHER_SEED = "and stands in the folder of another seed"
 # what a run has reached: equal for one that was read, copied or measured again
@@ -91,6 +93,11 @@ class RunRecord:
     def ended_early(self) -> bool:
         """Whether the run ended without its whole training: diverged, out of memory, or crashed."""
         return any(self.failure(goal) not in ("", UNMEASURED) for goal in self.goals)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the run finished or ended early."""
+        return self.finished or self.ended_early
 
     def digest(self) -> str:
         """The digest of what the run has reached, by which one that was made again is told from one that was read.
@@ -162,7 +169,11 @@ def read_records(*folders: str | Path) -> list[RunRecord]:
         ]
         if not below:
             raise UsageError(f"{root} holds no run: no {LEDGER} below it. zoo fit writes one into each run's folder.")
-        records |= {path.resolve(): parse_record(path) for path in sorted(below, key=_natural)}
+        # s2 before s10
+        below.sort(
+            key=lambda path: [[int(piece) if piece.isdigit() else 0, piece] for piece in DIGITS.split(str(path))]
+        )
+        records |= {path.resolve(): parse_record(path) for path in below}
     return list(records.values())
 
 
@@ -244,11 +255,8 @@ def parse_record(path: Path) -> RunRecord:
 
 def _read_test(folder: Path, content: Mapping[str, Any]) -> dict[str, Any]:
     """The figures of the test split at the run's last step; empty if they were not measured, or of another state."""
-    try:
-        test = limits.read_json(folder / TEST)
-    except (OSError, ValueError):
-        return {}
-    if not isinstance(test, dict) or test.get("untouched") is not True or not isinstance(test.get("figures"), dict):
+    test = read_object(folder / TEST)
+    if test.get("untouched") is not True or not isinstance(test.get("figures"), dict):
         return {}
     return dict(test["figures"]) if test.get("digest") == (content.get("batches") or {}).get("digest") else {}
 
@@ -262,11 +270,17 @@ def record_crash(folder: Path, cause: str) -> None:
 
 def read_crash(folder: Path) -> dict[str, Any]:
     """What `record_crash` recorded; empty for nothing."""
+    content = read_object(path_beside(folder, CRASH))
+    return content if isinstance(content.get("crashes"), int) else {}
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; empty for no file, and for anything else in it."""
     try:
-        content = limits.read_json(path_beside(folder, CRASH))
+        content = limits.read_json(path)
     except (OSError, ValueError):
         return {}
-    return content if isinstance(content, dict) and isinstance(content.get("crashes"), int) else {}
+    return content if isinstance(content, dict) else {}
 
 
 KINDS: dict[str, type | tuple[type, ...]] = {
@@ -296,16 +310,12 @@ def group_by_variant(ledgers: Iterable[RunRecord]) -> dict[str, dict[int, RunRec
     groups: dict[str, dict[int, RunRecord]] = {}
     spellings: dict[tuple[str, ...], str] = {}  # the order of the pieces in a folder's name means nothing
     for ledger in readable:
-        variant = spellings.setdefault((ledger.recipe, *sorted(pieces(ledger.variant))), ledger.variant)
+        variant = spellings.setdefault((ledger.recipe, *sorted(name_pieces(ledger.variant))), ledger.variant)
         seeds = groups.setdefault(f"{ledger.recipe}/{variant}" if several else variant, {})
         twin = seeds.get(ledger.seed)
-        if twin is None or (_has_ended(ledger) and not _has_ended(twin)):
+        if twin is None or (ledger.has_ended and not twin.has_ended):
             seeds[ledger.seed] = ledger
     return {name: dict(sorted(seeds.items())) for name, seeds in groups.items()}
-
-
-def _has_ended(run: RunRecord) -> bool:
-    return run.finished or run.ended_early
 
 
 def duplicate_runs(ledgers: Iterable[RunRecord]) -> list[RunRecord]:
@@ -315,6 +325,185 @@ def duplicate_runs(ledgers: Iterable[RunRecord]) -> list[RunRecord]:
     return [ledger for ledger in records if not ledger.problem and id(ledger) not in grouped_ids]
 
 
-def _natural(path: Path) -> list[object]:
-    """A sorting key that puts s2 before s10."""
-    return [[int(piece) if piece.isdigit() else 0, piece] for piece in re.split(r"(\d+)", str(path))]
+DEFAULT = "default"
+
+
+def name_pieces(variant: str) -> list[str]:
+    """The options in which a variant differs from its recipe, as its folder's name has them; their order varies."""
+    last = variant.rpartition("/")[2]
+    return [] if last == DEFAULT else last.split(",")
+
+
+def short_names(variants: Iterable[str]) -> dict[str, str]:
+    """Names without the options that all variants share, such as a number of steps; "default" where none is left.
+
+    A single variant keeps its name, which would otherwise be that of another.
+    """
+    names = list(variants)
+    if len(names) == 1:
+        return {names[0]: names[0]}
+    shared = set.intersection(*(set(name_pieces(name)) for name in names)) if names else set()
+    short = {}
+    for name in names:
+        recipe, slash, _ = name.rpartition("/")
+        short[name] = recipe + slash + (",".join(p for p in name_pieces(name) if p not in shared) or DEFAULT)
+    return short if len(set(short.values())) == len(names) else {name: name for name in names}
+
+
+def closest_to_recipe(variants: Iterable[str]) -> str:
+    """The variant that differs least from its recipe, the first of equals."""
+    return min(variants, key=lambda name: len(name_pieces(name)))
+
+
+def match_variant(text: str, choices: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """The variants that ``text`` may mean: by name, or by what they choose, `position=rope` or `rope`.
+
+    ``choices`` holds the options of each variant by its name.
+    """
+    exact = [name for name in choices if text in (name, name.rpartition("/")[2], name.partition("/")[0])]
+    exact = exact or [name for name, short in short_names(choices).items() if text == short]
+    exact = exact or [name for name in choices if sorted(name_pieces(text)) == sorted(name_pieces(name))]
+    if exact:
+        return exact
+    words = [word.strip().casefold() for word in text.split(",") if word.strip()]
+    fitting = []
+    for name, choice in choices.items():
+        values = {f"{key.rpartition('.')[2]}={value}" for key, value in choice.items()}
+        values |= {f"{key}={value}" for key, value in choice.items()} | set(choice.values()) | set(name_pieces(name))
+        fitting += [name] if words and {*words} <= {value.casefold() for value in values} else []
+    return fitting
+
+
+RUNS_FILE, RUNS_FORMAT = "runs.json", 2
+SCOREBOARD, SCOREBOARD_FORMAT = "recipes.json", 1
+FOLDER = "compare"
+
+
+@dataclass(frozen=True)
+class Record:
+    """The content of runs.json: a comparison's run folders and the options that the run records do not hold."""
+
+    folders: tuple[Path, ...]
+    baseline: str | None
+    goal: str | None = None
+    budget: str | None = None
+    tuned: Mapping[str, str] = field(default_factory=dict)
+    command: str = ""
+    varied: tuple[str, ...] | None = None  # the options that vary; None where only the runs can tell
+    at: str | None = None  # when the decisive figure is taken; None: the default
+    margin: float | None = None
+    until: str | None = None
+    tuning: Mapping[str, Any] = field(default_factory=dict)  # as of `equal_conditions.tune_variants`
+    scale: Mapping[str, Any] = field(default_factory=dict)  # `scale_runs.ScalePlan.as_data`
+
+
+def comparison_path(root: Path, recipe: str, title: str) -> Path:
+    """``<root>/<recipe>/compare/<title>``."""
+    return root / recipe / FOLDER / title
+
+
+def save_record(home: Path, record: Record) -> None:
+    """Write runs.json, with run folders relative to it, so that all of them can be moved together."""
+    home.mkdir(parents=True, exist_ok=True)
+    runs = [os.path.relpath(folder, home) for folder in record.folders]
+    content = {"format": RUNS_FORMAT, "runs": runs, **asdict(replace(record, folders=()))}
+    del content["folders"]
+    atomic_files.write_json(home / RUNS_FILE, with_digest(content), end="\n")
+
+
+def load_record(home: Path) -> Record | None:
+    """The record in a comparison's folder; None for any other folder. Raises UsageError if it is damaged."""
+    path = home / RUNS_FILE
+    if not path.is_file():
+        return None
+    try:
+        content: Any = limits.read_json(path)
+        check_digest(content)
+        folders = tuple(Path(os.path.normpath(home / run)) for run in content["runs"])
+        tuned = {str(name): str(sentence) for name, sentence in content["tuned"].items()}
+        fields = {name: content[name] for name in ("baseline", "goal", "budget", "command", "at", "until")}
+        margin = content["margin"]
+        wrong = [name for name, value in fields.items() if not isinstance(value, str | None)]
+        if margin is not None and not (type(margin) in (int, float) and 0 < margin < math.inf):
+            wrong.append("margin")
+        if wrong:
+            raise ValueError(f"no valid {', '.join(wrong)}")
+        return Record(
+            folders, tuned=tuned, tuning=dict(content["tuning"]), scale=dict(content["scale"]),
+            varied=content["varied"] and tuple(map(str, content["varied"])), margin=margin, **fields,
+        )  # fmt: skip
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise UsageError(f"{path} is damaged: {error!r:.80}. Run the comparison again: it repeats no run.") from error
+
+
+def read_ledgers(folders: Sequence[Path], budget: str | None = None) -> list[RunRecord]:
+    """The records of those of ``folders`` that have one; ``budget`` is added to their settings.
+
+    Raises UsageError for a record that belongs to the run of another folder.
+    """
+    ledgers: list[RunRecord] = []
+    for folder in folders:
+        try:
+            ledgers += read_records(folder)
+        except UsageError:  # not started, or no record yet
+            ledgers += [parse_record(folder / LEDGER)] if read_crash(folder) else []
+    for ledger in ledgers:
+        folder = ledger.path.parent
+        copied = sorted(name_pieces(ledger.variant)) != sorted(name_pieces(folder.parent.name))
+        if OTHER_SEED in ledger.problem or (copied and not ledger.problem):
+            whose = "" if ledger.problem else f": {ledger.name}"
+            raise UsageError(
+                f"{ledger.path} is the record of another run{whose}.\nRestore it, or remove {folder} and run the "
+                "comparison again."
+            )
+    if budget is None:
+        return ledgers
+    return [replace(ledger, setting={**ledger.setting, "budget": budget}) for ledger in ledgers]
+
+
+def scoreboard_path(root: Path, recipes: Sequence[str], title: str) -> Path:
+    """``<root>/compare/<recipe>+<recipe>/<title>``."""
+    from zoo.config.run_folder import slug  # which imports a parser of YAML
+
+    return root / FOLDER / slug("+".join(recipes)) / title
+
+
+def save_members(home: Path, members: Mapping[Path, Mapping[str, str]], command: str) -> None:
+    """Write recipes.json: the folders of comparisons, relative to it, with what all recipes call their variants."""
+    home.mkdir(parents=True, exist_ok=True)
+    comparisons = [{"folder": os.path.relpath(folder, home), "names": names} for folder, names in members.items()]
+    content = {"format": SCOREBOARD_FORMAT, "comparisons": comparisons, "command": command}
+    atomic_files.write_json(home / SCOREBOARD, content, end="\n")
+
+
+def load_members(home: Path) -> tuple[dict[Path, dict[str, str]], str] | None:
+    """The comparisons of a scoreboard and its command; None for any other folder. Raises UsageError if damaged."""
+    path = home / SCOREBOARD
+    if not path.is_file():
+        return None
+    try:
+        content: Any = limits.read_json(path)
+        members = {
+            Path(os.path.normpath(home / comparison["folder"])): {
+                str(name): str(shared) for name, shared in comparison["names"].items()
+            }
+            for comparison in content["comparisons"]
+        }
+        return members, str(content["command"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"{path} is damaged: {error!r:.80}. Run the comparison again: it repeats no run.") from error
+
+
+def same_recipes(home: Path) -> list[Path]:
+    """The folders of scoreboards of the same recipes, in whatever order they were named; this one is among them."""
+
+    def recipes(folder: Path) -> set[Path]:
+        """The folders of a scoreboard's recipes; none for a folder that is no scoreboard, or a damaged one."""
+        try:
+            saved = load_members(folder)
+        except UsageError:
+            return set()
+        return {comparison.resolve().parents[1] for comparison in saved[0]} if saved else set()
+
+    folders = sorted(path.parent for path in home.parent.parent.glob(f"*/*/{SCOREBOARD}"))
+    return [folder for folder in folders if recipes(home) and recipes(folder) == recipes(home)]

@@ -1,20 +1,25 @@
-"""Does a difference survive scale? Predict it at the largest size from the smaller ones, and check it there."""
+"""Does a difference survive scale? Predict it at the largest size from the smaller ones, and check it there.
+
+    L(C) = E + A · C^-α        E: the irreducible term, one for all variants; A and α: each variant's own
+
+is fitted to losses over compute, as Hoffmann et al. (2022) and Kaplan et al. (2020) do to those of trained models.
+Intervals come from the bootstrap; the interval of a crossing point holds every C at which the interval of the
+difference holds zero (Fieller, 1954).
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from zoo.compare.matched_sizes import BACKWARD
-from zoo.compare.run_records import RunRecord, number
-from zoo.compare.scaling_law import Crossing, Interval, LawBootstrap
-from zoo.compare.statistics import ALPHA, Paired, paired_t_test
+from zoo.compare.run_records import BACKWARD, RunRecord, number
+from zoo.compare.statistics import ALPHA, Interval, Paired, paired_t_test
 
 if TYPE_CHECKING:
     from zoo.compare.verdict import Answer
@@ -102,8 +107,6 @@ class ScaleResult:
 
     def as_data(self) -> dict[str, Any]:
         """As a JSON document; NaN stays NaN."""
-        from dataclasses import asdict
-
         return asdict(self) | {
             "variants": [
                 asdict(variant) | {"as_predicted": variant.as_predicted, "predicted": variant.predicted_word()}
@@ -117,51 +120,43 @@ def scale_result(sizes: Sequence[SizeAnswer], notes: Sequence[str] = ()) -> Scal
 
     Seeds are those that all sizes have. A variant with failed runs or without a verdict at any size is left out.
     """
-    ordered = sorted(sizes, key=_size_compute)
+    computes = [[_compute(size, index) for index in range(len(size.variants))] for size in sizes]
+    # by the first variant that has finished runs: the baseline unless all of its runs failed
+    order = [next(filter(math.isfinite, by_variant), math.inf) for by_variant in computes]
+    ordered = [sizes[index] for index in sorted(range(len(sizes)), key=order.__getitem__)]
     last = ordered[-1]
     reasons = [_why_not(ordered, index) for index in range(len(last.variants))]
     fitted = [index for index, reason in enumerate(reasons) if not reason]
-    common = _common_seeds(ordered, fitted)
-    drafts = [_points(ordered, index) for index in range(len(last.variants))]
-    labels = {row.variant: row.label for row in last.answer.rows}
-    names = last.variants
+    figures = [set(_row(size, index).figures) for size in ordered for index in fitted]
+    common = sorted(set.intersection(*figures)) if figures else []
+    names, labels = last.variants, {row.variant: row.label for row in last.answer.rows}
+    why = ""
     if reasons[0] or len(fitted) < 2 or not common:
         why = (reasons[0] and f"the baseline: {reasons[0]}") or "no seed has ended at all sizes"
-        rows = [
-            VariantScaling(names[i], labels.get(names[i], names[i]), points, reasons[i] or why)
-            for i, points in enumerate(drafts)
-        ]
-        return ScaleResult(tuple(size.label for size in ordered), tuple(common), tuple(rows), None, ALPHA, tuple(notes))
+    rows = [
+        VariantScaling(name, labels.get(name, name), _points(ordered, index), reasons[index] or why)
+        for index, name in enumerate(names)
+    ]
+    size_labels = tuple(size.label for size in ordered)
+    if why:
+        return ScaleResult(size_labels, tuple(common), tuple(rows), None, ALPHA, tuple(notes))
     compute = np.array([[_compute(size, index) for size in ordered] for index in fitted])
     losses = np.array([[[_row(size, index).figures[seed] for seed in common] for size in ordered] for index in fitted])
     level = ALPHA / (len(fitted) - 1)
     smaller = LawBootstrap(compute[:, :-1], losses[:, :-1], level)
     every = LawBootstrap(compute, losses, level)
-    rows = []
-    for index, points in enumerate(drafts):
-        label = labels.get(names[index], names[index])
-        if reasons[index]:
-            rows.append(VariantScaling(names[index], label, points, reasons[index]))
-            continue
-        curve = fitted.index(index)
-        if index == 0:
-            rows.append(
-                VariantScaling(names[0], label, points, exponent=every.exponent(0), curve=smaller.curve(0, compute[0]))
-            )
-            continue
-        largest = (float(compute[curve, -1]), float(compute[0, -1]))
-        rows.append(
-            VariantScaling(
-                names[index], label, points, "", smaller.difference(curve, 0, largest),
-                smaller.measured_difference(curve, 0, largest),
-                float(losses[curve, -1].mean() - losses[0, -1].mean()), every.exponent(curve),
-                every.crossing(curve, 0), _change_by_doubling(ordered, index, common),
-                smaller.curve(curve, compute[curve]),
-            )
-        )  # fmt: skip
-    return ScaleResult(
-        tuple(size.label for size in ordered), tuple(common), tuple(rows), every.irreducible(), level, tuple(notes)
-    )
+    for curve, index in enumerate(fitted):
+        fit: dict[str, Any] = {"exponent": every.exponent(curve), "curve": smaller.curve(curve, compute[curve])}
+        if index:
+            largest = (float(compute[curve, -1]), float(compute[0, -1]))
+            fit |= {
+                "difference": smaller.difference(curve, 0, largest),
+                "expected": smaller.measured_difference(curve, 0, largest),
+                "measured": float(losses[curve, -1].mean() - losses[0, -1].mean()),
+                "crossing": every.crossing(curve, 0), "by_doubling": _change_by_doubling(ordered, index, common),
+            }  # fmt: skip
+        rows[index] = replace(rows[index], **fit)
+    return ScaleResult(size_labels, tuple(common), tuple(rows), every.irreducible(), level, tuple(notes))
 
 
 def _row(size: SizeAnswer, index: int) -> Any:
@@ -179,12 +174,6 @@ def _compute(size: SizeAnswer, index: int) -> float:
         for run in _runs(size, index).values() if run.finished
     ]  # fmt: skip
     return sum(spent) / len(spent) if spent else math.nan
-
-
-def _size_compute(size: SizeAnswer) -> float:
-    """The training FLOPs of the first variant that has finished runs, of the baseline unless all of its runs failed."""
-    computes = (_compute(size, index) for index in range(len(size.variants)))
-    return next((compute for compute in computes if math.isfinite(compute)), math.inf)
 
 
 def _why_not(sizes: Sequence[SizeAnswer], index: int) -> str:
@@ -205,12 +194,6 @@ def _why_not(sizes: Sequence[SizeAnswer], index: int) -> str:
         if not _compute(larger, index) > LEAST_RATIO * _compute(smaller, index):
             return f"{larger.label} takes no more FLOPs than {smaller.label}"
     return ""
-
-
-def _common_seeds(sizes: Sequence[SizeAnswer], fitted: Sequence[int]) -> list[int]:
-    """The seeds that have a figure at all sizes of the variants that are fitted."""
-    sets = [set(_row(size, index).figures) for size in sizes for index in fitted]
-    return sorted(set.intersection(*sets)) if sets else []
 
 
 def _points(sizes: Sequence[SizeAnswer], index: int) -> tuple[SizePoint, ...]:
@@ -258,3 +241,186 @@ def _late_slope(ours: RunRecord, theirs: RunRecord, goal: str) -> float | None:
     x = np.log2(late)
     y = np.array([figures[0][step] - figures[1][step] for step in late])
     return float(((x - x.mean()) * y).sum() / ((x - x.mean()) ** 2).sum())
+
+
+SAMPLES = 2000  # samples of the bootstrap
+SEED = 20221  # seed of the bootstrap: the same runs have the same intervals
+LEAST_SIZES_FOR_IRREDUCIBLE = 3  # with two sizes A and α of each variant already fit exactly
+# E is sought from 0 to just below the lowest loss, at distances in proportion to the losses' range
+GAPS = np.geomspace(0.2, 60.0, 32)
+BEYOND = 10.0  # how far a crossing point is sought: times the largest compute, or below the smallest
+POINTS = 241  # grid points of compute at which a crossing is sought
+
+
+@dataclass(frozen=True)
+class Laws:
+    """Laws of V curves, for one or more samples: ``irreducible`` (...), ``log_scale`` and ``exponent`` (..., V)."""
+
+    irreducible: Floats
+    log_scale: Floats
+    exponent: Floats
+
+    def losses(self, curve: int, compute: Floats) -> Floats:
+        """The losses of a curve at computes (P,), with shape (..., P)."""
+        log_compute = np.log(compute)
+        reducible = np.exp(self.log_scale[..., curve, None] - self.exponent[..., curve, None] * log_compute)
+        return self.irreducible[..., None] + reducible
+
+
+def fit_laws(compute: Floats, losses: Floats) -> Laws:
+    """The laws of curves with least squares of losses, by a search over E and a regression of log(L - E) for each E.
+
+    ``compute`` has shape (V, K) for K sizes, in FLOPs; ``losses`` (..., V, K), finite and above zero. With two sizes E
+    is 0. Raises ValueError for fewer than two sizes.
+    """
+    sizes = compute.shape[-1]
+    if sizes < 2:
+        raise ValueError(f"a power law needs two sizes or more, got {sizes}")
+    x = np.log(compute)
+    lowest = losses.min(axis=(-1, -2))[..., None]
+    if sizes < LEAST_SIZES_FOR_IRREDUCIBLE:
+        return _best_laws(x, losses, np.zeros_like(lowest))
+    spread = np.maximum(losses.max(axis=(-1, -2))[..., None] - lowest, 1e-9)
+    floors = np.maximum(np.concatenate([lowest - GAPS * spread, np.zeros_like(lowest)], -1), 0.0)
+    coarse = _best_laws(x, losses, floors)
+    gap = lowest - coarse.irreducible[..., None]  # searched again between its neighbours
+    return _best_laws(x, losses, np.maximum(lowest - gap * (GAPS[1] / GAPS[0]) ** np.linspace(-1, 1, 17), 0.0))
+
+
+def _best_laws(x: Floats, losses: Floats, floors: Floats) -> Laws:
+    """The laws with the least squares among some irreducible terms ``floors`` (..., G), for log computes ``x``."""
+    middle = x.mean()
+    reducible = losses[..., None, :, :] - floors[..., None, None]  # (..., G, V, K)
+    z, weights = np.log(reducible), reducible**2  # weights of log(L - E) where L has equal noise everywhere
+    weights = weights / weights.sum(-1, keepdims=True)
+    centred = x - middle
+    mean_x, mean_z = (weights * centred).sum(-1), (weights * z).sum(-1)
+    deviation = centred - mean_x[..., None]
+    slope = (weights * deviation * z).sum(-1) / (weights * deviation**2).sum(-1)
+    height = mean_z - slope * mean_x
+    errors = np.exp(height[..., None] + slope[..., None] * centred) - reducible
+    best = (errors**2).sum((-1, -2)).argmin(-1)[..., None]  # (..., 1)
+    slope, height = (np.take_along_axis(estimate, best[..., None], -2)[..., 0, :] for estimate in (slope, height))
+    floor = np.take_along_axis(floors, best, -1)[..., 0]
+    return Laws(floor, height - slope * middle, -slope)
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """Where two laws cross: ``value`` in FLOPs, None for nowhere in the range; ``low`` and ``high`` bound it.
+
+    A bound is None where the crossing may lie beyond the range that was searched, ``searched``. ``possible`` is False
+    where no point of the range can be the crossing.
+    """
+
+    value: float | None
+    low: float | None
+    high: float | None
+    possible: bool
+    searched: tuple[float, float]
+
+
+class LawBootstrap:
+    """Laws of V curves at K sizes, fitted to the means over S seeds, and to bootstrap samples of them.
+
+    A sample adds to each fitted loss the mean of S deviations, each of all curves of one seed from their means of that
+    size, taken at random from all sizes and scaled by sqrt(S / (S - 1)). It so keeps what the variants of a seed have
+    in common, and assumes that seeds scatter alike at all sizes. Intervals are the quantiles of the samples, widened by
+    Student's t with K (S - 1) degrees of freedom over the normal distribution, because few seeds tell their spread.
+    """
+
+    def __init__(self, compute: Floats, losses: Floats, level: float = 0.05, samples: int = SAMPLES) -> None:
+        """``compute`` (V, K) in FLOPs, ``losses`` (V, K, S); ``level`` is the probability outside of an interval."""
+        curves, sizes, seeds = losses.shape
+        self.compute, self.seeds, self.level = compute, seeds, level
+        self.laws = fit_laws(compute, losses.mean(-1))
+        self.freedom = sizes * (seeds - 1)
+        self.samples: Laws | None = None
+        if seeds < 2:
+            return
+        fitted = np.stack([self.laws.losses(curve, compute[curve]) for curve in range(curves)])
+        deviations = (losses - losses.mean(-1, keepdims=True)) * math.sqrt(seeds / (seeds - 1))
+        self._pool = deviations.reshape(curves, -1).T  # (K S, V)
+        self._rng = np.random.default_rng(SEED)
+        noise = self._mean_deviations((samples, sizes))  # (R, K, V)
+        self.samples = fit_laws(compute, np.maximum(fitted + noise.swapaxes(-1, -2), 1e-6))
+
+    def _mean_deviations(self, shape: tuple[int, ...]) -> Floats:
+        """Means of S deviations taken at random, (*shape, V)."""
+        return np.asarray(self._pool[self._rng.integers(len(self._pool), size=(*shape, self.seeds))].mean(-2))
+
+    def difference(self, curve: int, base: int, compute: tuple[float, float]) -> Interval:
+        """The difference of two curves at a compute of each, ``curve`` minus ``base``, that the laws predict."""
+        estimate, samples = self._difference(curve, base, compute)
+        return self._interval(estimate, samples)
+
+    def measured_difference(self, curve: int, base: int, compute: tuple[float, float]) -> Interval:
+        """The same with the interval for the mean difference of as many seeds, which scatters besides."""
+        estimate, samples = self._difference(curve, base, compute)
+        if self.samples is not None:
+            noise = self._mean_deviations((len(samples),))
+            samples = samples + noise[:, curve] - noise[:, base]
+        return self._interval(estimate, samples)
+
+    def _difference(self, curve: int, base: int, compute: tuple[float, float]) -> tuple[float, Floats]:
+        ours, theirs = np.array([compute[0]]), np.array([compute[1]])
+        estimate = self.laws.losses(curve, ours) - self.laws.losses(base, theirs)
+        if self.samples is None:
+            return float(estimate[0]), np.empty(0)
+        return float(estimate[0]), (self.samples.losses(curve, ours) - self.samples.losses(base, theirs))[:, 0]
+
+    def curve(self, curve: int, compute: Floats, points: int = 32) -> tuple[tuple[float, float], ...]:
+        """Points (compute, loss) of a law from the smallest to the largest of some computes."""
+        grid = np.geomspace(compute.min(), compute.max(), points)
+        return tuple(zip(grid.tolist(), self.laws.losses(curve, grid).tolist(), strict=True))
+
+    def exponent(self, curve: int) -> Interval:
+        """The exponent α of a curve."""
+        samples = np.empty(0) if self.samples is None else self.samples.exponent[:, curve]
+        return self._interval(float(self.laws.exponent[curve]), samples)
+
+    def irreducible(self) -> Interval:
+        """The irreducible term E; its interval is not widened where it ends at a bound of the search."""
+        samples = np.empty(0) if self.samples is None else self.samples.irreducible
+        interval = self._interval(float(self.laws.irreducible), samples)
+        return Interval(interval.value, max(interval.low, 0.0), interval.high)
+
+    def crossing(self, curve: int, base: int) -> Crossing:
+        """The compute at which two laws have one loss, from BEYOND times below to BEYOND times above the sizes'."""
+        low, high = self.compute.min() / BEYOND, self.compute.max() * BEYOND
+        grid = np.geomspace(low, high, POINTS)
+        # E is common to both, so that they cross where their reducible terms do: a line in the logarithms
+        rise = self.laws.exponent[base] - self.laws.exponent[curve]
+        offset = self.laws.log_scale[curve] - self.laws.log_scale[base]
+        # log A_v - α_v log C = log A_b - α_b log C
+        point = math.exp(-offset / rise) if rise and abs(offset / rise) < 600 else math.inf
+        value = point if low <= point <= high else None
+        if self.samples is None:
+            return Crossing(value, None, None, value is not None, (low, high))
+        estimate = offset + rise * np.log(grid)  # log of the ratio of the reducible terms
+        rises = self.samples.exponent[:, base] - self.samples.exponent[:, curve]
+        offsets = self.samples.log_scale[:, curve] - self.samples.log_scale[:, base]
+        ratios = offsets[:, None] + rises[:, None] * np.log(grid)
+        lows, highs = self._bounds(estimate, ratios)
+        inside = np.flatnonzero((lows <= 0) & (highs >= 0))
+        if not len(inside):
+            return Crossing(value, None, None, False, (low, high))
+        start, last = inside[0], inside[-1]
+        return Crossing(
+            value, None if start == 0 else float(grid[start - 1]),
+            None if last == POINTS - 1 else float(grid[last + 1]), True, (low, high),
+        )  # fmt: skip
+
+    def _interval(self, estimate: float, samples: Floats) -> Interval:
+        if not len(samples):
+            return Interval(estimate)
+        low, high = self._bounds(np.asarray(estimate), samples)
+        return Interval(estimate, float(low), float(high))
+
+    def _bounds(self, estimate: Floats, samples: Floats) -> tuple[Floats, Floats]:
+        """The quantiles of samples (R, ...) around an estimate (...), widened for few seeds."""
+        from scipy.special import ndtri, stdtrit
+
+        low, high = np.quantile(samples, [self.level / 2, 1 - self.level / 2], axis=0)
+        wider = stdtrit(self.freedom, 1 - self.level / 2) / ndtri(1 - self.level / 2)
+        return estimate - wider * (estimate - low), estimate + wider * (high - estimate)

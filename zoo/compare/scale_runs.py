@@ -5,32 +5,27 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from zoo.compare import matched_sizes, variants
-from zoo.compare.comparison_folder import Record, read_ledgers
-from zoo.compare.plan import Arm, Comparison, Fits, InvalidVariant, Point
+from zoo.compare import plan
+from zoo.compare.equal_conditions import TuningCost, total_cost
+from zoo.compare.plan import Arm, Comparison, Point, ZooFit
 from zoo.compare.prepare_runs import PreparedRuns, check_comparison
+from zoo.compare.run_records import BACKWARD, Record, read_ledgers
 from zoo.compare.scale_result import LEAST_RATIO, LEAST_SIZES, ScaleResult, SizeAnswer, scale_result
-from zoo.compare.tuning_runs import TuningCost, total_cost
 from zoo.compare.verdict import answer
 from zoo.errors import UsageError
+
+if TYPE_CHECKING:
+    from zoo.training.config_meter import ConfigMeter
 
 EQUAL_FLOPS = "flops"  # --budget without an amount: what the baseline of a size takes
 
 
-@dataclass(frozen=True)
-class Size:
-    """One size: its label ``dim=64``, and its options for `zoo fit`."""
-
-    label: str
-    words: tuple[str, ...]
-
-
-def parse_scale(texts: Sequence[str], varied: Sequence[variants.Factor]) -> list[Size]:
-    """The sizes of ``--scale dim=64,96,128``; of several options their first values are one size, and so on.
+def parse_scale(texts: Sequence[str], varied: Sequence[plan.Factor]) -> list[plan.Variant]:
+    """The sizes of ``--scale dim=64,96,128``, as options: of several their first values are one size, and so on.
 
     An option without a section is the model's. Raises UsageError for fewer than three sizes, unequal numbers of values,
     and options that vary.
@@ -38,14 +33,14 @@ def parse_scale(texts: Sequence[str], varied: Sequence[variants.Factor]) -> list
     factors = []
     for text in texts:
         key, equals, values = text.partition("=")
-        pieces = variants.split_values(values)
+        pieces = plan.split_values(values)
         if not equals or not key or len(pieces) < LEAST_SIZES:
             raise UsageError(
                 f"--scale {text!r} is not OPTION=VALUE,VALUE,VALUE: two sizes to fit and one to predict, or more, such "
                 "as --scale dim=64,96,128,192"
             )
         name = key.removeprefix("--")
-        factors.append(variants.make_factor(name if "." in name else f"model.{name}", pieces))
+        factors.append(plan.make_factor(name if "." in name else f"model.{name}", pieces))
         if len(factors[-1].values) < len(pieces):
             raise UsageError(f"--scale {text!r}: a value occurs twice.")
     keys = [factor.key for factor in factors]
@@ -57,13 +52,10 @@ def parse_scale(texts: Sequence[str], varied: Sequence[variants.Factor]) -> list
                 f"--scale: {factors[0].key} has {len(factors[0].values)} values and {factor.key} has "
                 f"{len(factor.values)}. A size takes one of each."
             )
-    sizes = []
-    for choices in zip(*(factor.choices() for factor in factors), strict=True):
-        sizes.append(Size(",".join(map(str, choices)), tuple(choice.word for choice in choices)))
-    return sizes
+    return list(zip(*(factor.choices() for factor in factors), strict=True))
 
 
-def check_scale(comparison: Comparison) -> list[Size]:
+def check_scale(comparison: Comparison) -> list[plan.Variant]:
     """The sizes of a comparison. Raises UsageError for options that do not go with --scale."""
     sizes = parse_scale(comparison.scale, comparison.vary)
     for name, value in (
@@ -90,28 +82,35 @@ def check_request(comparison: Comparison) -> list[tuple[str, ...]]:
     if not comparison.scale:
         return check_comparison(comparison)
     budget = None if comparison.budget == EQUAL_FLOPS else comparison.budget
-    sizes = [(*comparison.options, *size.words) for size in check_scale(comparison)]
     return [
-        line for options in sizes
-        for line in check_comparison(replace(comparison, options=options, budget=budget, scale=()))
+        line for size in check_scale(comparison)
+        for line in check_comparison(replace(with_size(comparison, size), budget=budget))
     ]  # fmt: skip
 
 
-def comparison_at(comparison: Comparison, size: Size, fits: Fits, costs: matched_sizes.Costs) -> Comparison:
+def with_size(comparison: Comparison, size: plan.Variant) -> Comparison:
+    """The comparison with the options of one size."""
+    return replace(comparison, options=(*comparison.options, *(choice.word for choice in size)), scale=())
+
+
+def comparison_at(comparison: Comparison, size: plan.Variant, fits: ZooFit, costs: ConfigMeter) -> Comparison:
     """The comparison at one size. Raises UsageError as `zoo fit` does."""
-    words, budget = (*comparison.options, *size.words), comparison.budget
-    base = variants.parse_baseline(comparison.base, comparison.vary) if comparison.base else ()
-    choices = tuple(choice.word for choice in base)
-    recipe = fits.point((comparison.recipe, *comparison.options, *choices))
-    words = (*words, *heads_of_one_width(recipe, fits.point((comparison.recipe, *words, *choices)), words))
-    if budget == EQUAL_FLOPS:
-        point = fits.point((comparison.recipe, *words, *choices))
-        steps = point.config["trainer"].get("max_steps")
-        if not isinstance(steps, int) or steps < 1:
-            raise UsageError("--budget flops counts the baseline's steps: give --trainer.max_steps.")
-        tokens = costs.tokens_per_step(point.config) * steps
-        budget = f"flops={matched_sizes.BACKWARD * costs.cost(point.config).flops * tokens:.6g}"
-    return replace(comparison, options=words, budget=budget, scale=())
+    at_size = with_size(comparison, size)
+    base = plan.parse_baseline(comparison.base, comparison.vary) if comparison.base else ()
+
+    def point(words: Sequence[str]) -> Point:
+        return fits.point((comparison.recipe, *words, *(choice.word for choice in base)))
+
+    heads = heads_of_one_width(point(comparison.options), point(at_size.options), at_size.options)
+    at_size = replace(at_size, options=(*at_size.options, *heads))
+    if comparison.budget != EQUAL_FLOPS:
+        return at_size
+    config = point(at_size.options).config
+    steps = config["trainer"].get("max_steps")
+    if not isinstance(steps, int) or steps < 1:
+        raise UsageError("--budget flops counts the baseline's steps: give --trainer.max_steps.")
+    flops = BACKWARD * costs.cost(config).flops * (costs.tokens_per_step(config) * steps)
+    return replace(at_size, budget=f"flops={flops:.6g}")
 
 
 def heads_of_one_width(recipe: Point, point: Point, words: Sequence[str]) -> tuple[str, ...]:
@@ -159,23 +158,23 @@ def align_variants(prepared: Sequence[PreparedRuns]) -> list[PreparedRuns]:
 
     Raises UsageError if the baseline alone remains.
     """
-    by_size = [{variants.variant_text(arm.variant): arm for arm in ready.arms} for ready in prepared]
+    by_size = [{plan.variant_text(arm.variant): arm for arm in ready.arms} for ready in prepared]
     first_size, *others = by_size
     common = [name for name in first_size if all(name in size for size in others)]
     missing = sorted({name for size in by_size for name in size} - set(common))
     if len(common) < 2:
         raise UsageError(f"no variant can be built at all sizes: {', '.join(missing)} cannot at some.")
-    invalid = tuple(InvalidVariant(name, "some size cannot have it") for name in missing)
+    invalid = dict.fromkeys(missing, "some size cannot have it")
     return [
         replace(ready, arms=tuple(size[name] for name in common), invalid=invalid)
         for ready, size in zip(prepared, by_size, strict=True)
     ]
 
 
-def training_compute(arm: Arm, costs: matched_sizes.Costs) -> float:
+def training_compute(arm: Arm, costs: ConfigMeter) -> float:
     """Training FLOPs of a run, up to the tokens of a step, which all sizes share unless the data vary."""
     steps = arm.point.config["trainer"].get("max_steps")
-    flops = matched_sizes.BACKWARD * costs.cost(arm.point.config).flops
+    flops = BACKWARD * costs.cost(arm.point.config).flops
     return float(flops * (steps if isinstance(steps, int) and steps > 0 else 1))
 
 
@@ -201,12 +200,11 @@ def check_loss(goals: Mapping[str, str], goal: str) -> None:
 
 
 def as_data(
-    home: Path, sizes: Sequence[tuple[str, Sequence[Arm], PreparedRuns, str | None]], seeds: Sequence[int],
-    notes: Sequence[str],
-) -> dict[str, Any]:  # fmt: skip
+    home: Path, stages: Sequence[tuple[str, PreparedRuns, str | None]], seeds: Sequence[int], notes: Sequence[str]
+) -> dict[str, Any]:
     """What runs.json of a comparison records of its sizes; folders are relative to it.
 
-    A size has its label, its variants, what was prepared for them, and its budget.
+    A size has its label, what was prepared for it, and its budget.
     """
     return {
         "notes": list(notes),
@@ -214,12 +212,12 @@ def as_data(
             {
                 "label": label,
                 "budget": budget,
-                "variants": [arm.name for arm in arms],
-                "tuned": dict(prepared.tuned),
-                "tuning": dict(prepared.tuning),
-                "runs": [os.path.relpath(arm.point.folder(seed), home) for seed in seeds for arm in arms],
+                "variants": [arm.name for arm in ready.arms],
+                "tuned": dict(ready.tuned),
+                "tuning": dict(ready.tuning),
+                "runs": [os.path.relpath(arm.point.folder(seed), home) for seed in seeds for arm in ready.arms],
             }
-            for label, arms, prepared, budget in sizes
+            for label, ready, budget in stages
         ],
     }
 

@@ -1,29 +1,40 @@
-"""The scoreboard of variants over several recipes: one table of all verdicts, and one estimate over all tasks."""
+"""The scoreboard of variants over several recipes: one table of all verdicts, and one estimate over all tasks.
+
+Normalised scores, P(improvement), interquartile means and their intervals are as Agarwal et al. (2021), "Deep
+Reinforcement Learning at the Edge of the Statistical Precipice", and their rliable define them. A score is a number of
+which more is better, in an array of runs for each task; a run that failed is -infinity, or 0 once normalised.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, astuple, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from zoo import console
-from zoo.compare import across_tasks, prose, sequential, table
-from zoo.compare.across_tasks import NO_ESTIMATE, BootstrapEstimate, Floats
+from zoo.compare import prose, table
 from zoo.compare.looks import Look
 from zoo.compare.number_format import NONE, format_fixed, format_probability, join_words, strict_values
-from zoo.compare.outcomes import other_failures
-from zoo.compare.paired_tests import ASSUMPTIONS, PairedTestPlan
-from zoo.compare.statistics import ALPHA, Verdict, holm_adjust
+from zoo.compare.paired_tests import ASSUMPTIONS, PairedTestPlan, other_failures
+from zoo.compare.statistics import ALPHA, Interval, Verdict, holm_adjust, last_p, sign_flip_p
 from zoo.compare.verdict import EXIT_CODES, Answer, VariantRow, best_outcome
 from zoo.errors import UsageError
 
+if TYPE_CHECKING:
+    from zoo.compare.charts import ReportChart
+
 FIXED = PairedTestPlan("permutation", ALPHA)
+TEMPLATE = "scoreboard.html"
 
 
 @dataclass(frozen=True)
@@ -53,8 +64,8 @@ class OverallRow:
     """
 
     name: str
-    improvement: BootstrapEstimate
-    score: BootstrapEstimate
+    improvement: Interval
+    score: Interval
     p: float
     adjusted: float
     verdict: Verdict
@@ -96,7 +107,11 @@ def make_scoreboard(
     baseline = next(iter(baselines.values()))
     names = dict.fromkeys(name for task in tasks for name in task.names.values() if name != baseline)
     differences = {name: _differences(tasks, name, plan) for name in names}
-    tested = {name: _p_value(by_task, plan) for name, by_task in differences.items() if not _refusal(tasks, name)}
+    tested = {
+        name: last_p(sequence_over_tasks(by_task)) if plan.test == "sequential"
+        else flip_signs_over_tasks(by_task)
+        for name, by_task in differences.items() if not _refusal(tasks, name)
+    }  # fmt: skip
     adjusted = dict(zip(tested, holm_adjust(list(tested.values()), list(tested)), strict=True))
     rows = [_overall_row(tasks, baseline, Verdict("baseline", "baseline"))]
     for name in names:
@@ -120,26 +135,20 @@ def _scores(task: RecipeTask, name: str, seeds: Sequence[int]) -> tuple[Floats, 
     row = task.row(name)
     assert row is not None
     base, lower = task.answer.base.figures, task.answer.lower_is_better
-    ours = across_tasks.rank_scores([row.figures[seed] for seed in seeds], lower)
-    return ours, across_tasks.rank_scores([base[seed] for seed in seeds], lower)
+    ours = rank_scores([row.figures[seed] for seed in seeds], lower)
+    return ours, rank_scores([base[seed] for seed in seeds], lower)
 
 
 def _differences(tasks: Sequence[RecipeTask], name: str, plan: PairedTestPlan) -> list[Floats]:
     """By task, what the variant is better by at each seed that it shares with the baseline."""
     seeds = [plan.sort_seeds(common_seeds(task, name)) for task in tasks]
-    return [across_tasks.improvements(*_scores(task, name, numbers)) for task, numbers in zip(tasks, seeds, strict=True)
+    return [improvements(*_scores(task, name, numbers)) for task, numbers in zip(tasks, seeds, strict=True)
             if numbers]  # fmt: skip
-
-
-def _p_value(differences: Sequence[Floats], plan: PairedTestPlan) -> float:
-    if plan.test == "sequential":
-        return sequential.last_p(across_tasks.sequence_over_tasks(differences))
-    return across_tasks.flip_signs_over_tasks(differences)
 
 
 def _side(differences: Sequence[Floats]) -> str:
     """ "better" or "worse": on which side the scaled differences lie together."""
-    return "better" if math.fsum(across_tasks.sequence_over_tasks(differences)) > 0 else "worse"
+    return "better" if math.fsum(sequence_over_tasks(differences)) > 0 else "worse"
 
 
 def _refusal(tasks: Sequence[RecipeTask], name: str) -> Verdict | None:
@@ -182,26 +191,25 @@ def _overall_row(
             continue
         failed += len(row.failures)
         base = task.answer.base.figures
-        relative = across_tasks.normalise([row.figures[s] for s in seeds], [base[s] for s in seeds],
+        relative = normalise([row.figures[s] for s in seeds], [base[s] for s in seeds],
                                       task.answer.lower_is_better)  # fmt: skip
         scores[task.recipe] = {} if relative is None else dict(zip(seeds, relative.tolist(), strict=True))
         pairs.append(_scores(task, name, seeds))
     complete = len(pairs) == len(tasks) and all(len(ours) for ours, _ in pairs)
-    improvement = score = NO_ESTIMATE
+    improvement = score = Interval(math.nan)
     if complete and verdict.word != "baseline":
         ours, theirs = zip(*pairs, strict=True)
-        improvement = across_tasks.bootstrap_improvement(ours, theirs)
+        improvement = bootstrap_improvement(ours, theirs)
     if complete and all(scores.values()):
-        score = across_tasks.bootstrap_interquartile_mean(
-            [np.array(list(by_seed.values())) for by_seed in scores.values()]
-        )
+        score = bootstrap_interquartile_mean([np.array(list(by_seed.values())) for by_seed in scores.values()])
     return OverallRow(name, improvement, score, p, adjusted, verdict, scores, sum(len(o) for o, _ in pairs), failed)
 
 
 def question(board: Scoreboard) -> str:
     """``Does RMSNorm instead of LayerNorm help in lm-tiny, translation-tiny and vit-tiny?``."""
     names = [row.name for row in board.rows if row.name != board.baseline]
-    return f"Does {join_words(names).replace(' and ', ' or ')} instead of {board.baseline} help in {_recipes(board)}?"
+    recipes = join_words([task.recipe for task in board.tasks], 6)
+    return f"Does {join_words(names).replace(' and ', ' or ')} instead of {board.baseline} help in {recipes}?"
 
 
 def sentences(board: Scoreboard) -> list[str]:
@@ -282,11 +290,11 @@ def overall_cells(board: Scoreboard) -> tuple[list[str], list[list[str]]]:
     return headings, rows
 
 
-def estimate_text(estimate: BootstrapEstimate, places: int) -> str:
+def estimate_text(estimate: Interval, places: int) -> str:
     """``0.68 [0.60, 0.76]``; the value alone without an interval, a dash without a value."""
     if not _is_defined(estimate):
         return NONE
-    value, low, high = (format_fixed(end, places) for end in estimate)
+    value, low, high = (format_fixed(end, places) for end in astuple(estimate))
     return value if math.isnan(estimate.low) else f"{value} [{low}, {high}]"
 
 
@@ -347,9 +355,9 @@ def as_json(board: Scoreboard) -> str:
         "test": {"name": "sign flips over tasks" if board.plan.test == "permutation" else board.plan.test,
                  "assumes": ASSUMPTIONS[board.plan.test], "level": board.plan.level, "correction": "Holm"},
         "looks": [asdict(look) for look in board.looks],
-        "bootstrap": {"resamples": across_tasks.RESAMPLES, "confidence": across_tasks.CONFIDENCE, "strata": "tasks"},
+        "bootstrap": {"resamples": RESAMPLES, "confidence": CONFIDENCE, "strata": "tasks"},
         "variants": [
-            {"name": row.name, "p_improvement": row.improvement._asdict(), "score_iqm": row.score._asdict(),
+            {"name": row.name, "p_improvement": asdict(row.improvement), "score_iqm": asdict(row.score),
              "p": row.p, "p_holm": row.adjusted, "verdict": row.verdict.word, "sentence": row.verdict.sentence,
              "pairs": row.pairs, "failed": row.failed, "scores": row.scores}
             for row in board.rows
@@ -359,9 +367,166 @@ def as_json(board: Scoreboard) -> str:
     return console.as_json(strict_values(content), indent=2, allow_nan=False) + "\n"
 
 
-def _is_defined(estimate: BootstrapEstimate) -> bool:
+def write_report(board: Scoreboard, reports: Mapping[str, Path], folder: Path) -> list[Path]:
+    """Write scoreboard.md, .csv, .json and .html and a PNG per chart, and return their paths.
+
+    ``reports`` are the folders of the recipes' own reports. Raises UsageError if the folder cannot be written to.
+    """
+    from zoo.compare.report import render, write_files
+
+    charts = draw_charts(board)
+    page = render(
+        TEMPLATE, board=board, question=question(board), sentences=sentences(board), legend=legend(board),
+        overall=overall_cells(board), tasks=task_cells(board), flags=flags(board), charts=charts,
+        links={recipe: os.path.relpath(place / "comparison.html", folder) for recipe, place in reports.items()},
+    )  # fmt: skip
+    texts = {"md": as_markdown(board), "csv": as_csv(board), "json": as_json(board), "html": page}
+    return write_files("scoreboard", texts, charts, folder)
+
+
+def draw_charts(board: Scoreboard) -> list[ReportChart]:
+    """P(improvement) of every variant, and the normalised score of every run."""
+    from zoo.compare.charts import IntervalRow, clip_name, draw_intervals
+
+    rows = [row for row in board.rows if row.name != board.baseline and _is_defined(row.improvement)]
+    charts = []
+    if rows:
+        charts.append(draw_intervals(
+            "improvement", f"P(improvement) on {board.baseline}",
+            [IntervalRow(row.name, *astuple(row.improvement)) for row in rows],
+            "P(a run of the variant is better), mean over tasks", 0.5, (0.0, 1.0),
+            "With 95 % intervals of a bootstrap of seeds within each task. The line: no difference.",
+        ))  # fmt: skip
+    scores = []
+    for task in board.tasks:
+        for row in board.rows:
+            values = list(row.scores.get(task.recipe, {}).values())
+            if values and row.name != board.baseline:
+                mean = sum(values) / len(values)
+                scores.append(IntervalRow(f"{clip_name(task.recipe, 16)}: {row.name}", mean, points=tuple(values)))
+    if scores:
+        charts.append(draw_intervals(
+            "scores", "Every run, by task", scores, f"score: relative to the mean of {board.baseline} in the task",
+            1.0, None, "Small: a run. Large: the mean of the runs of a task. A failed run scores 0.",
+        ))  # fmt: skip
+    return charts
+
+
+def _is_defined(estimate: Interval) -> bool:
     return not math.isnan(estimate.value)
 
 
-def _recipes(board: Scoreboard) -> str:
-    return join_words([task.recipe for task in board.tasks], 6)
+Floats = npt.NDArray[np.float64]
+RESAMPLES, CONFIDENCE = 20_000, 0.95
+TRIM = 0.25  # share of the runs that an interquartile mean leaves out at either end
+
+
+def normalise(figures: Sequence[float], baseline: Sequence[float], lower_is_better: bool) -> Floats | None:
+    """Scores relative to the mean of the baseline's runs, (runs,): 1 is as good as it, 1.02 is 2 % better.
+
+    figure / mean where more is better, mean / figure where less is; a failed run (NaN) has the score 0. None where a
+    run of the baseline failed, which leaves no mean, or a figure is not positive, which leaves no ratio.
+    """
+    ours, theirs = np.array(figures, dtype=np.float64), np.array(baseline, dtype=np.float64)
+    if not theirs.size or not np.isfinite(theirs).all() or min(theirs.min(), np.nanmin([*ours, 1.0])) <= 0:
+        return None
+    ratio = theirs.mean() / ours if lower_is_better else ours / theirs.mean()
+    return np.asarray(np.where(np.isnan(ours), 0.0, ratio))
+
+
+def rank_scores(figures: Sequence[float], lower_is_better: bool) -> Floats:
+    """Figures as scores of which only the order counts, (runs,): a failed run (NaN) is worse than any other."""
+    values = np.array(figures, dtype=np.float64)
+    return np.asarray(np.where(np.isnan(values), -math.inf, -values if lower_is_better else values))
+
+
+def interquartile_mean(scores: Floats) -> Floats:
+    """The mean of the middle half of the last dimension, (..., runs) to (...): floor(runs / 4) are left out on either
+    side.
+    """
+    runs = scores.shape[-1]
+    tail = int(TRIM * runs)
+    return np.asarray(np.sort(scores, axis=-1)[..., tail : runs - tail].mean(-1))
+
+
+def probability_of_improvement(ours: Sequence[Floats], theirs: Sequence[Floats]) -> float:
+    """The mean over tasks of P(X > Y) + P(X = Y) / 2, for a run X of the one and a run Y of the other, any two runs.
+
+    That is the statistic of Mann and Whitney (1947) divided by the number of pairs.
+    """
+    return float(np.mean([float(_wins(x, y).mean()) for x, y in zip(ours, theirs, strict=True)]))
+
+
+def _wins(x: Floats, y: Floats) -> Floats:
+    """1 where x is larger, 1/2 where it is equal, else 0: (runs of x, runs of y)."""
+    return np.asarray((x[:, None] > y[None, :]) + 0.5 * (x[:, None] == y[None, :]), dtype=np.float64)
+
+
+def bootstrap_improvement(
+    ours: Sequence[Floats], theirs: Sequence[Floats], paired: bool = True, resamples: int = RESAMPLES
+) -> Interval:
+    """P(improvement) with the percentile interval of a bootstrap that is stratified by task.
+
+    ``paired``: run i of both has the same seed, and seeds are drawn for both together; else, as in rliable, runs of
+    each are drawn on their own. Without an interval where a task has a single run.
+    """
+    random, draws = np.random.default_rng(0), np.zeros(resamples)
+    value = probability_of_improvement(ours, theirs)
+
+    def counts(runs: int) -> Floats:
+        """How often each run is drawn in each resample, (resamples, runs)."""
+        return np.asarray(random.multinomial(runs, np.full(runs, 1 / runs), resamples), dtype=np.float64)
+
+    for x, y in zip(ours, theirs, strict=True):
+        if min(len(x), len(y)) < 2:
+            return Interval(value)
+        own = counts(len(x))
+        draws += ((own @ _wins(x, y)) * (own if paired else counts(len(y)))).sum(1) / (len(x) * len(y) * len(ours))
+    return _percentile_interval(value, draws)
+
+
+def bootstrap_interquartile_mean(scores: Sequence[Floats], resamples: int = RESAMPLES) -> Interval:
+    """The interquartile mean of all runs of all tasks, with the interval of a bootstrap stratified by task."""
+    value = float(interquartile_mean(np.concatenate(list(scores))))
+    if min(map(len, scores)) < 2:
+        return Interval(value)
+    random = np.random.default_rng(0)
+    resampled = [
+        task_scores[random.integers(0, len(task_scores), (resamples, len(task_scores)))] for task_scores in scores
+    ]
+    return _percentile_interval(value, interquartile_mean(np.concatenate(resampled, axis=1)))
+
+
+def _percentile_interval(value: float, draws: Floats) -> Interval:
+    low, high = np.quantile(draws, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return Interval(value, float(low), float(high))
+
+
+def improvements(ours: Floats, theirs: Floats) -> Floats:
+    """What the one scores more than the other at every seed, (runs,); the sign alone where a run of the task failed."""
+    if np.isfinite(ours).all() and np.isfinite(theirs).all():
+        same = np.isclose(ours, theirs, rtol=1e-12, atol=0.0)
+        return np.asarray(np.where(same, 0.0, ours - theirs))
+    return (ours > theirs).astype(np.float64) - (ours < theirs)
+
+
+def flip_signs_over_tasks(differences: Sequence[Floats]) -> float:
+    """p of "no task has an effect": Fisher's sign flips of all differences, in units of their task's root mean square.
+
+    Flips leave the root mean squares as they are. Exact for symmetric differences; NaN for fewer than two.
+    """
+    scaled = [by_seed / math.sqrt(float((by_seed**2).mean())) if by_seed.any() else by_seed for by_seed in differences]
+    return sign_flip_p(np.concatenate(scaled).tolist())
+
+
+def sequence_over_tasks(differences: Sequence[Floats]) -> Floats:
+    """All differences in the order of their seeds, for the sequential test, each in units of the root mean square of
+    its task's so far: what a later seed adds changes none of the earlier ones.
+    """
+    scaled = []
+    for by_seed in differences:
+        size = np.sqrt(np.cumsum(by_seed**2) / np.arange(1, len(by_seed) + 1))
+        scaled.append(np.divide(by_seed, size, out=np.zeros_like(by_seed), where=size > 0))
+    # seed after seed, of all tasks that have so many
+    rows = itertools.zip_longest(*scaled, fillvalue=None)
+    return np.array([value for row in rows for value in row if value is not None], dtype=np.float64)

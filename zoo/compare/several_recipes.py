@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from zoo import console, recipe_files, registry
-from zoo.cli.tables import is_terminal
 from zoo.command_line import ParsedOptions
-from zoo.compare import comparison_folder, error_budget, looks, run_comparison, scoreboard, scoreboard_folder, variants
-from zoo.compare.plan import Arm, Comparison
+from zoo.compare import error_budget, looks, plan, run_comparison, run_records, scoreboard
+from zoo.compare.plan import Arm, Choice, Comparison
 from zoo.compare.scoreboard import RecipeTask, Scoreboard
-from zoo.compare.scoreboard_folder import ScoreboardMember
-from zoo.compare.variants import Choice
 from zoo.compare.verdict import EXIT_CODES, best_outcome
 from zoo.errors import UsageError
 from zoo.registry import suggest
@@ -63,36 +59,32 @@ def run(options: ParsedOptions, comparison: Comparison) -> int:
     finished, code = run_comparison.run_comparisons(options, comparisons)
     if len(finished) < len(comparisons):  # a dry run, or runs of other shards are missing
         return code
-    members = [
-        ScoreboardMember(result.place, {arm.name: variant_name(arm, comparison) for arm in result.arms})
-        for result in finished
-    ]
-    recipes = [member.folder.parents[1].name for member in members]
-    home = scoreboard_folder.scoreboard_path(Path(options.get("runs")), recipes, comparison.title)
+    members = {result.place: {arm.name: variant_name(arm, comparison) for arm in result.arms} for result in finished}
+    recipes = [folder.parents[1].name for folder in members]
+    home = run_records.scoreboard_path(Path(options.get("runs")), recipes, comparison.title)
     command = run_comparison.command_line(options)
-    scoreboard_folder.save_members(home, members, command)
+    run_records.save_members(home, members, command)
     answer_code = show(members, command, options, home, home)
     return code or answer_code
 
 
 def variant_name(arm: Arm, comparison: Comparison) -> str:
     """What a variant is called in all recipes: the value if one option varies, else ``norm=RMSNorm,ffn=MLP``."""
-    choices = [Choice(choice.key, part_name(choice)) for choice in sorted(arm.variant, key=lambda choice: choice.key)]
+    choices = []
+    for choice in sorted(arm.variant, key=lambda choice: choice.key):
+        # a part as it is registered, whatever the case on the command line; other values as they are
+        kind = choice.key.removeprefix("model.")
+        names = [part.name for part in registry.parts(kind)] if kind in registry.KINDS else []
+        value = next((name for name in names if name.lower() == choice.value.lower()), choice.value)
+        choices.append(Choice(choice.key, value))
     if len(comparison.vary) == 1 and len(choices) == 1:
         return choices[0].value
-    return variants.variant_text(tuple(choices))
-
-
-def part_name(choice: Choice) -> str:
-    """The name of a part as it is registered, whatever the case on the command line; other values as they are."""
-    kind = choice.key.removeprefix("model.")
-    names = [part.name for part in registry.parts(kind)] if kind in registry.KINDS else []
-    return next((name for name in names if name.lower() == choice.value.lower()), choice.value)
+    return plan.variant_text(tuple(choices))
 
 
 def answer_folder(folder: Path, options: ParsedOptions) -> int | None:
     """`zoo compare FOLDER` of a scoreboard, without torch; None for any other folder."""
-    saved = scoreboard_folder.load_members(folder)
+    saved = run_records.load_members(folder)
     if saved is None:
         return None
     for name in ("baseline", "goal", *REFUSED):
@@ -104,19 +96,21 @@ def answer_folder(folder: Path, options: ParsedOptions) -> int | None:
 
 
 def show(
-    members: Sequence[ScoreboardMember], command: str, options: ParsedOptions, home: Path, place: Path | None
+    members: Mapping[Path, Mapping[str, str]], command: str, options: ParsedOptions, home: Path, place: Path | None
 ) -> int:
     """Answer every recipe's comparison, print the scoreboard, and write all reports if ``place`` is set."""
-    from zoo.compare import report, tensorboard_summary
+    from zoo.compare import report, table, tensorboard_summary
 
     tasks, reports = [], {}
-    for member in members:
-        record = comparison_folder.load_record(member.folder)
+    for home_of_recipe, names in members.items():
+        record = run_records.load_record(home_of_recipe)
         if record is None:
-            raise UsageError(f"{member.folder} is no folder of a comparison any more. Run the command again: {command}")
+            raise UsageError(
+                f"{home_of_recipe} is no folder of a comparison any more. Run the command again: {command}"
+            )
         record = replace(record, at=options.get("at") or record.at)
-        answer, own_place = error_budget.look_and_record(record, options, member.folder)
-        tasks.append(RecipeTask(answer, member.names))
+        answer, own_place = error_budget.look_and_record(record, options, home_of_recipe)
+        tasks.append(RecipeTask(answer, names))
         if place is not None:
             report.write_report(answer, own_place)
             tensorboard_summary.write_summary(own_place, answer)
@@ -125,8 +119,7 @@ def show(
     if options.get("json"):
         print(scoreboard.as_json(board))
     else:
-        width = min(shutil.get_terminal_size((100, 0)).columns, 160) if is_terminal() else 100
-        console.draw(scoreboard.as_text(board, width))
+        console.draw(scoreboard.as_text(board, table.terminal_width()))
     if place is not None:
         write_reports(board, options, reports, Path(options.get("out") or place), home)
     if options.get("exit_code"):
@@ -143,7 +136,7 @@ def look_at_scoreboard(tasks: Sequence[RecipeTask], home: Path, command: str) ->
     seeds = {row.name: _seeds(tasks, row.name) for row in first_board.rows}
     goal = ", ".join(f"{task.recipe} {task.answer.goal}" for task in tasks)
     with error_budget.hold_lock(home / looks.FILE):
-        past = looks.load_looks(home, seeds, beside=scoreboard_folder.same_recipes(home))
+        past = looks.load_looks(home, seeds, beside=run_records.same_recipes(home))
         question = looks.Question(goal, first_board.baseline, tasks[0].answer.at, None, "permutation")
         look = past.next_look(question, seeds)
         board = scoreboard.make_scoreboard(tasks, past.plan(look), [command])
@@ -165,7 +158,7 @@ def write_reports(
     from zoo.compare.tensorboard_command import link
 
     out = run_comparison.output_stream(options)
-    files = scoreboard_folder.write_report(board, reports, place)
+    files = scoreboard.write_report(board, reports, place)
     tensorboard_summary.write_scoreboard(home, board)
     page = next(file for file in files if file.suffix == ".html")
     print(f"\nreport  {page}", file=out)

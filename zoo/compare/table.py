@@ -6,13 +6,15 @@ import csv
 import io
 import itertools
 import math
+import shutil
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from zoo import console
-from zoo.compare import learning_rates, prose, scale_table
+from zoo.cli.tables import is_terminal
+from zoo.compare import prose, scale_table
 from zoo.compare.number_format import (
     NONE,
     format_duration,
@@ -30,6 +32,11 @@ COLOURS = {
     "better": "32", "as good as": "32", "worse": "31", "not comparable": "33", "no verdict": "2",
     "not distinguishable": "2",
 }  # fmt: skip
+
+
+def terminal_width() -> int:
+    """The columns of the terminal, at most 160; WIDTH without one."""
+    return min(shutil.get_terminal_size((WIDTH, 0)).columns, 160) if is_terminal() else WIDTH
 
 
 def as_text(answer: Answer, width: int = WIDTH, colour: bool = False) -> str:
@@ -82,7 +89,7 @@ def as_markdown(answer: Answer) -> str:
 def as_csv(answer: Answer) -> str:
     """A CSV line per variant, with all digits; unknown values are empty."""
     extra = list(answer.base.others or {})
-    names = [*RECORD, *(f"choice.{name}" for name in answer.varied)]
+    names = [*record(answer, answer.base), *(f"choice.{name}" for name in answer.varied)]
     names += [f"{goal}.{part}" for goal in extra for part in ("mean", "sd")]
     file = io.StringIO()
     writer = csv.DictWriter(file, names, lineterminator="\n")
@@ -127,7 +134,7 @@ def as_json(answer: Answer) -> str:
             for effect in answer.effects
         ],
         "tuning": answer.tuning,
-        "scale": scale_table.as_data(answer),
+        "scale": answer.scaling and answer.scaling.as_data(),
     }
     content["variants"] = [
         record(answer, row)
@@ -137,7 +144,7 @@ def as_json(answer: Answer) -> str:
             "figures": row.figures,
             "unfinished": row.unfinished,
             "left_out": row.unpaired,
-            "rate_of_baseline": learning_rates.has_rate_of_baseline(answer, row),
+            "rate_of_baseline": prose.has_rate_of_baseline(answer, row),
         }
         | {"failures": row.failures, "outcome": asdict(row.outcome) | {"p": row.outcome.p} if row.outcome else None}
         | {"others": {goal: {"mean": mean, "sd": sd} for goal, (mean, sd) in (row.others or {}).items()}}
@@ -148,25 +155,19 @@ def as_json(answer: Answer) -> str:
 
 FORMS: dict[str, Callable[[float], str]] = {"count": format_short, "bytes": format_bytes, "seconds": format_duration}
 
-RECORD = (
-    "variant", "label", "goal", "seeds", "diverged", "failed", "unfinished", "left_out", "mean", "sd", "pairs",
-    "difference", "difference_sd", "low", "high", "t", "p", "p_holm", "p_margin", "effect", "verdict", "sentence",
-    "seeds_needed", "seeds_needed_low", "seeds_needed_high",
-    *(measure.name for measure in MEASURES), "kernel", "tuned",
-)  # fmt: skip
-
 
 def record(answer: Answer, row: VariantRow) -> dict[str, Any]:
-    """A variant as flat named values, those of RECORD."""
-    pair = row.pair
-    values = (
-        row.variant, row.label, answer.goal, len(row.figures), len(row.diverged), len(row.failed), len(row.unfinished),
-        len(row.unpaired), row.mean, row.sd, pair.n, pair.mean, pair.sd, pair.low, pair.high, pair.t, pair.p,
-        row.adjusted, row.equivalent, pair.effect, row.verdict.word, row.sentence, row.verdict.needed,
-        row.verdict.fewest, row.verdict.most,
-        *(row.cost[measure.name] for measure in MEASURES), row.kernel, row.tuned,
-    )  # fmt: skip
-    return dict(zip(RECORD, values, strict=True))
+    """A variant as flat named values."""
+    pair, verdict = row.pair, row.verdict
+    return {
+        "variant": row.variant, "label": row.label, "goal": answer.goal, "seeds": len(row.figures),
+        "diverged": len(row.diverged), "failed": len(row.failures), "unfinished": len(row.unfinished),
+        "left_out": len(row.unpaired), "mean": row.mean, "sd": row.sd, "pairs": pair.n, "difference": pair.mean,
+        "difference_sd": pair.sd, "low": pair.low, "high": pair.high, "t": pair.t, "p": pair.p, "p_holm": row.adjusted,
+        "p_margin": row.equivalent, "effect": pair.effect, "verdict": verdict.word, "sentence": row.sentence,
+        "seeds_needed": verdict.needed, "seeds_needed_low": verdict.fewest, "seeds_needed_high": verdict.most,
+        **{measure.name: row.cost[measure.name] for measure in MEASURES}, "kernel": row.kernel, "tuned": row.tuned,
+    }  # fmt: skip
 
 
 def verdicts(answer: Answer) -> tuple[list[str], list[list[str]]]:

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zoo.compare import comparison_folder
-from zoo.compare.variant_names import short_names
+from zoo.compare import run_records
+from zoo.compare.run_records import short_names
 from zoo.compare.verdict import Answer, answer
 from zoo.config.run_folder import slug
 from zoo.console import printable
@@ -150,52 +150,35 @@ def tensorboard_folder(folder: Path) -> Iterator[tuple[Path, tuple[str, ...]]]:
     """The folder for TensorBoard to read, and the charts to pin.
 
     For a comparison's folder it is a temporary one of links to the runs, `RoPE/s1`: their own names hold what all have
-    in common, too. Raises UsageError for a damaged record of a comparison.
+    in common, too. For a scoreboard's the runs of each recipe are below the recipe's name. Raises UsageError for a
+    damaged record of a comparison.
     """
-    from zoo.compare import scoreboard_folder  # which imports this module
-
-    if saved := scoreboard_folder.load_members(folder):
-        with _scoreboard_links(folder, [member.folder for member in saved[0]]) as links:
-            yield links
-        return
-    record = comparison_folder.load_record(folder)
-    if record is None:
+    saved = run_records.load_members(folder)
+    record = run_records.load_record(folder)
+    if saved is None and record is None:
         yield folder, headline_tags(folder)
         return
-    labels, pinned = _labels(record)
-    with tempfile.TemporaryDirectory(prefix="zoo-tensorboard-") as place:
-        for run in record.folders:
-            link = Path(place, re.sub(r"[/\\:]", "_", labels[run.parent.name]), run.name)
-            if os.path.lexists(link):  # the replacement gave the name of another variant
-                link = Path(place, run.parent.name, run.name)
-            link.parent.mkdir(exist_ok=True)
-            link.symlink_to(run.absolute(), target_is_directory=True)
-        Path(place, "comparison").symlink_to((folder / NAME).absolute(), target_is_directory=True)
-        yield Path(place), pinned
-
-
-@contextmanager
-def _scoreboard_links(folder: Path, comparisons: Sequence[Path]) -> Iterator[tuple[Path, tuple[str, ...]]]:
-    """The same for a scoreboard: its rows, and the runs of each recipe below the recipe's name."""
     goals: list[str] = []
+    records = {home.parents[1].name: run_records.load_record(home) for home in saved[0]} if saved else {"": record}
     with tempfile.TemporaryDirectory(prefix="zoo-tensorboard-") as place:
-        Path(place, "scoreboard").symlink_to((folder / NAME).absolute(), target_is_directory=True)
-        for home in comparisons:
-            record = comparison_folder.load_record(home)
-            labels, pinned = _labels(record) if record else ({}, ())
-            goals += pinned[:1]
-            for run in record.folders if record else ():
-                link = Path(place, run.parents[1].name, re.sub(r"[/\\:]", "_", labels[run.parent.name]), run.name)
+        for recipe, comparison in records.items():
+            labels, pinned = _labels(comparison) if comparison else ({}, ())
+            goals += pinned[:1] if saved else pinned
+            for run in comparison.folders if comparison else ():
+                link = Path(place, recipe, re.sub(r"[/\\:]", "_", labels[run.parent.name]), run.name)
+                if os.path.lexists(link):  # the replacement gave the name of another variant
+                    link = Path(place, recipe, run.parent.name, run.name)
                 link.parent.mkdir(parents=True, exist_ok=True)
-                if not os.path.lexists(link):
-                    link.symlink_to(run.absolute(), target_is_directory=True)
-        yield Path(place), tuple(dict.fromkeys((*SCOREBOARD_TAGS, *goals)))[:MOST]
+                link.symlink_to(run.absolute(), target_is_directory=True)
+        summary = Path(place, TAG if saved else "comparison")
+        summary.symlink_to((folder / NAME).absolute(), target_is_directory=True)
+        yield Path(place), tuple(dict.fromkeys((*SCOREBOARD_TAGS, *goals)))[:MOST] if saved else tuple(goals)
 
 
-def _labels(record: comparison_folder.Record) -> tuple[dict[str, str], tuple[str, ...]]:
+def _labels(record: run_records.Record) -> tuple[dict[str, str], tuple[str, ...]]:
     """What the tables call each variant, by its folder's name, and the charts to pin."""
     names: Sequence[str] = list(dict.fromkeys(run.parent.name for run in record.folders))
-    ledgers = comparison_folder.read_ledgers(record.folders)
+    ledgers = run_records.read_ledgers(record.folders)
     goals = list(next((run.goals for run in ledgers if run.goals), {}))
     try:
         result = answer(ledgers, record.baseline, record.goal)

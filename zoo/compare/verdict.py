@@ -7,11 +7,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from zoo.compare.factorial import Effect, grid_contrasts
 from zoo.compare.fairness import (
     Flag,
     all_options,
-    default_baseline,
     find_flags,
     moment_flags,
     setting_value_text,
@@ -19,26 +17,35 @@ from zoo.compare.fairness import (
 )  # fmt: skip
 from zoo.compare.looks import Look
 from zoo.compare.number_format import NONE, join_words
-from zoo.compare.outcomes import (
+from zoo.compare.paired_tests import (
+    NOT_TESTED,
+    T_TEST,
+    Effect,
     OutcomeTest,
+    PairedTestPlan,
+    Sample,
     compare_outcomes,
+    compare_samples,
     failure_text,
+    grid_contrasts,
+    judge_all,
     judge_outcomes,
     other_failures,
 )  # fmt: skip
-from zoo.compare.paired_tests import NOT_TESTED, T_TEST, PairedTestPlan, Sample, compare_samples, judge_all
 from zoo.compare.run_records import (
     DECISIVE,
     UNMEASURED,
     RunRecord,
     chosen_alike,
+    closest_to_recipe,
     group_by_variant,
+    match_variant,
     number,
     parse_moment,
     shared_goals,
+    short_names,
 )
 from zoo.compare.statistics import Paired, Verdict, mean_and_deviation
-from zoo.compare.variant_names import match_variant, short_names
 from zoo.errors import UsageError
 from zoo.logging.cost_measures import MEASURES
 from zoo.registry import suggest
@@ -102,11 +109,6 @@ class VariantRow:
         return tuple(seed for seed, how in self.failures.items() if how == "diverged")
 
     @property
-    def failed(self) -> tuple[int, ...]:
-        """The seeds that ended without a figure: diverged, out of memory, or crashed."""
-        return tuple(self.failures)
-
-    @property
     def sentence(self) -> str:
         """The verdict, with the numbers of failed, unpaired and unfinished seeds."""
         pieces = [self.verdict.sentence]
@@ -144,7 +146,7 @@ class Answer:
     look_number: int = 0  # which of them this is, from 1 on; 0 for none
     look: Look | None = None  # this one; None where nothing records looks
     looks_elsewhere: int = 0  # looks at the same runs by other comparisons of the recipe, which spend too
-    tuning: Mapping[str, Any] = field(default_factory=dict)  # `tuning_runs.Tuning.as_data`, empty without --tune
+    tuning: Mapping[str, Any] = field(default_factory=dict)  # see `equal_conditions.tune_variants`
     # effects in a grid in which every combination was run, corrected with the variants
     effects: tuple[Effect, ...] = ()
     scaling: ScaleResult | None = None  # result of --scale; the rows are then those of the largest size
@@ -303,7 +305,7 @@ def describe_values(value: object) -> str:
 
 def _baseline(groups: Mapping[str, Seeds], requested: str | None) -> str:
     if requested is None:
-        return default_baseline(groups)
+        return closest_to_recipe(groups)
     names = _varied_choices(groups, {})
     fitting = match_variant(
         requested, {name: {n: describe_values(_choice(runs, n)) for n in names} for name, runs in groups.items()}

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import torch
 
 from zoo import recipe_files, registry
-from zoo.compare.measure_model import ConfigMeter
 from zoo.config import data_sizes, run_config, yaml_source
 from zoo.config.fit_options import FitOptions
 from zoo.config.layers import MISSING, Node
@@ -26,6 +25,7 @@ from zoo.inference.trained_model import Trained
 from zoo.parts.position import NoPosition
 from zoo.plugins import diagnosis
 from zoo.tasks.task import Task
+from zoo.training.config_meter import ConfigMeter
 from zoo.training.memory_estimate import reason_against, rows
 from zoo.training.part_numerics import FILE as NUMERICS
 from zoo.training.part_numerics import PartError, read_parts

@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from zoo.compare.measure_model import ConfigMeter
 from zoo.data.data import Data
 from zoo.errors import StorageError, UsageError
 from zoo.explain.subjects import Subject, load_data
@@ -21,6 +20,7 @@ from zoo.models.attention_weights import attention_layers, record_weights
 from zoo.parts.block import Block
 from zoo.tasks.lm import LanguageTask
 from zoo.tasks.task import Task
+from zoo.training.config_meter import ConfigMeter
 from zoo_exercises.short_runs import validate
 from zoo_exercises.synthetic import SyntheticData
 

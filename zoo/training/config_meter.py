@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from jsonargparse import ArgumentParser, Namespace
 
+from zoo import registry
 from zoo.data.data import Data
 from zoo.errors import UsageError
 from zoo.inference.rebuild_task import import_section, rebuild_task
@@ -114,7 +115,7 @@ def _count(value: int | str) -> bool:
 def _class(model: Mapping[str, Any]) -> type[Task]:
     from zoo.plugins.safe_import import import_object
 
-    module, _, name = str(model["class_path"]).rpartition(".")
+    module, _, name = registry.current_path(str(model["class_path"])).rpartition(".")
     cls = import_object(module, name)
     if not (isinstance(cls, type) and issubclass(cls, Task)):
         raise UsageError(f"{model['class_path']} is not a task: it must be a subclass of zoo.tasks.task.Task.")
