@@ -20,7 +20,6 @@ from typing import Any
 from zoo import __version__, recipe_files, registry
 from zoo.cli.show import check_kind
 from zoo.command_line import ParsedOptions
-from zoo.conformance.badge import badge
 from zoo.errors import UsageError
 from zoo.io import atomic_files
 from zoo.plugins import publishing
@@ -108,7 +107,7 @@ def files(kind: str, name: str, package_name: str) -> dict[str, str]:
     }  # fmt: skip
     contents = {path: fill_template(source, values) for path, source in sources.items()}
     licence = (TEMPLATES / "LICENSE").read_text(encoding="utf-8")
-    return {**contents, "LICENSE": licence, "contract.svg": badge("not checked yet", "unknown")}
+    return {**contents, "LICENSE": licence}
 
 
 def add_part(kind: str, name: str, folder: Path) -> int:
