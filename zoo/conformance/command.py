@@ -45,11 +45,9 @@ def runs_something(subject: Independent) -> None:
 def options_are_read(subject: Independent) -> None:
     """No two options share a spelling, and each is read where it stands on a command line."""
     command = subject.build()
-    owners: dict[str, Option] = {}
+    problem = command.problem()
+    require(not problem, f"{problem}.")
     for option in command.all_options:
-        for spelling in option.strings:
-            twin = owners.setdefault(spelling, option)
-            require(twin is option, f"two options are written {spelling}.")
         required = [argument.name for argument in command.arguments if argument.required]
         value = [] if option.type is bool else [option.choices[0] if option.choices else _sample(option)]
         if option.name == "help" or option.key:

@@ -82,7 +82,7 @@ class Owner:
     born: str  # when the process began, by its machine's clock: a number may come to belong to another process
     child: int = 0
     child_born: str = ""
-    machine: str = ""  # see `machine_id`; empty in locks of earlier versions, and where the system has none
+    machine: str = ""  # see `machine_id`; empty where the system has none
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
@@ -106,12 +106,8 @@ def machine_id() -> str:
 
 
 def is_local(owner: Owner) -> bool:
-    """Whether the owner's process numbers are those of this machine.
-
-    A lock of an earlier version has no ``machine``; the kernel's start in ``born`` tells machines of one name apart.
-    """
-    machine = owner.machine or (machine_id() if owner.born.partition("-")[0] in ("", "?", _boot()) else "")
-    return owner.host == socket.gethostname() and machine == machine_id()
+    """Whether the owner's process numbers are those of this machine."""
+    return owner.host == socket.gethostname() and owner.machine == machine_id()
 
 
 def start_time(pid: int) -> str:
