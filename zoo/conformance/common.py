@@ -42,10 +42,10 @@ def difference(actual: Tensor, expected: Tensor) -> float:
     return gap / scale if gap == gap else float("inf")
 
 
-def build_part(subject: Subject, causal: bool = False, dropout: float = 0.0) -> nn.Module:
+def build_part(subject: Subject, causal: bool = False) -> nn.Module:
     """The subject's layer. Raises Inapplicable if the part does not support these arguments."""
     try:
-        return subject.layer(causal, dropout)
+        return subject.layer(causal)
     except Refused as refusal:
         raise Inapplicable(f"it refuses: {refusal}") from refusal
 

@@ -145,8 +145,8 @@ def is_alive(owner: Owner) -> bool:
 class Lock:
     """A lock of one run that processes and machines share; a stale one is taken over."""
 
-    def __init__(self, path: Path, stale_after: float = STALE) -> None:
-        self.path, self.stale_after = path, stale_after
+    def __init__(self, path: Path) -> None:
+        self.path = path
         self.mine: Owner | None = None
 
     def holder(self) -> Owner | None:
@@ -160,7 +160,7 @@ class Lock:
             return Owner("an unknown machine", 0, "") if age < REFRESH else None  # half written, or damaged
         if is_local(owner):
             return owner if is_alive(owner) else None
-        return owner if age < self.stale_after else None
+        return owner if age < STALE else None
 
     def acquire(self) -> bool:
         """Take the lock; False while another process holds it."""
