@@ -138,28 +138,28 @@ class Subject:
         return torch.randn(batch, length, DIM, dtype=torch.float64).to(dtype or torch.get_default_dtype())
 
 
-class NormSubject(Subject):
+class TokenSubject(Subject):
+    """A part that computes each token by itself, as the layer itself."""
+
+    def layer(self, causal: bool = False, dropout: float = 0.0) -> nn.Module:
+        """The part alone as a layer; ``causal`` and ``dropout`` change nothing."""
+        return spread(Alone(self.build()))  # type: ignore[attr-defined]
+
+
+class NormSubject(TokenSubject):
     """A norm, as the layer itself."""
 
     kind = "norm"
-
-    def layer(self, causal: bool = False, dropout: float = 0.0) -> nn.Module:
-        """The norm alone as a layer; ``causal`` and ``dropout`` change nothing."""
-        return spread(Alone(self.build()))
 
     def build(self, dim: int = DIM) -> Norm:
         """A norm of width DIM."""
         return self.factory(dim)
 
 
-class FFNSubject(Subject):
+class FFNSubject(TokenSubject):
     """A feed-forward, as the layer itself."""
 
     kind = "ffn"
-
-    def layer(self, causal: bool = False, dropout: float = 0.0) -> nn.Module:
-        """The feed-forward alone as a layer; ``causal`` and ``dropout`` change nothing."""
-        return spread(Alone(self.build()))
 
     def build(self, dim: int = DIM, hidden: int = HIDDEN) -> FFN:
         """A feed-forward of width DIM."""
