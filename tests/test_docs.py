@@ -16,7 +16,7 @@ from zoo import recipe_files, registry
 from zoo.cli import main
 from zoo.compare import variants
 from zoo.config import fit_options, run_config
-from zoo.conformance.__main__ import table
+from zoo.conformance.__main__ import shared_tables, table
 from zoo.conformance.contract import SUBJECTS
 
 ROOT = Path(__file__).parents[1]
@@ -112,6 +112,11 @@ def test_every_page_is_in_the_contents():
 def test_a_contracts_page_lists_its_checks(kind):
     page = (DOCS / "contract" / f"{kind}.md").read_text(encoding="utf-8")
     assert table(kind) in page, f"write it again: python -m zoo.conformance {kind}"
+
+
+def test_what_kinds_share_is_listed_once():
+    page = (DOCS / "contract" / "README.md").read_text(encoding="utf-8")
+    assert page.endswith(shared_tables() + "\n"), "write it again: python -m zoo.conformance"
 
 
 def test_every_test_that_the_checklist_names_exists():

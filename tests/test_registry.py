@@ -11,7 +11,7 @@ from cli_parts import TOYS, norm, package, part
 import zoo.cli as command_line
 from tests.plugin_paths import PROJECTS
 from tests.rows import try_each
-from zoo import registry
+from zoo import __version__, registry
 from zoo.cli import doctor, import_probe
 from zoo.errors import PartError, PluginError, UsageError
 from zoo.inference.import_policy import is_allowed
@@ -224,7 +224,7 @@ def test_torch_starts_beside_entry_points_that_importlib_cannot_read(site, monke
         ("zoo-transformers<0.1", "<0.1"),
         ("Zoo_Transformers (>=7)", ">=7"),
         ("zoo-transformers[digits]>=0.1,<0.1", "<0.1,>=0.1"),
-        ("zoo-transformers~=0.1.0", ""),
+        (f"zoo-transformers~={__version__}", ""),
         ("zoo-transformers", ""),
         ("zoo-transformers>=9; extra == 'x'", ""),
         ("zoo-transformers>=9; python_version < '3'", ""),

@@ -23,7 +23,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.chaos import toys
+from tests.campaigns.chaos import toys
 from zoo import registry
 from zoo.cli import main as zoo
 from zoo.config.run_config import KINDS_OF_PARTS

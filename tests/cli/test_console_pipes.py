@@ -86,7 +86,17 @@ def test_only_commands_that_print_end_with_their_reader(command, monkeypatch):
 def test_trainings_outlive_their_readers_and_save_when_a_terminal_hangs_up(tmp_path, several):
     """In a process of its own: one in which gradients were computed cannot be forked."""
     pairs = ",".join("-".join(ways) for ways in several)
-    command = [sys.executable, "-m", "tests.chaos.streams", "--home", str(tmp_path), "--seed", "1", "--pairs", pairs]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.campaigns.chaos.streams",
+        "--home",
+        str(tmp_path),
+        "--seed",
+        "1",
+        "--pairs",
+        pairs,
+    ]
     env = ENVIRONMENT | {"OMP_NUM_THREADS": "1", "ZOO_CACHE": str(tmp_path / "cache")}
     done = forks.run(command, env=env, text=True, timeout=500, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]

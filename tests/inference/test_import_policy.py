@@ -6,7 +6,7 @@ import random
 import pytest
 from jsonargparse import Namespace
 
-from tests.chaos import toys
+from tests.campaigns.chaos import toys
 from tests.covering import choices_in_turn
 from zoo import registry
 from zoo.cli import fit, main

@@ -12,8 +12,10 @@ from cli_parts import package
 
 import zoo as library
 from tests import forks
+from zoo import registry
 from zoo.errors import PluginError
 from zoo.inference import part_versions
+from zoo.logging import run_record
 from zoo.plugins import discovery
 
 BODY = "from zoo.parts.attention import MultiHead\n\n\nclass {0}(MultiHead):\n    'An attention.'\n"
@@ -104,6 +106,34 @@ def test_an_export_without_its_plugin(run, site, zoo, tmp_path):
     shutil.rmtree(site() / "my_attn-0.2.dist-info")
     site()
     assert zoo("generate", str(tmp_path / "out"), "--prompt", "x")[::2] == (3, f"error: {MISSING}\n")
+
+
+@pytest.mark.parametrize("number", ["0.1.0", "0.0.9", "7.0"])
+def test_a_run_of_another_version_of_zoo_itself_is_used_and_resumed(number, zoo, tmp_path, monkeypatch, caplog):
+    """Nothing is refused because of the number alone."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "cache"))
+    Path("text.txt").write_text("all work and no play makes a dull toy " * 60)
+    packages_used = part_versions.packages_used
+
+    def with_number(config):
+        used = packages_used(config)
+        return [{**each, "version": number} if each["distribution"] == registry.BUILTIN else each for each in used]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_record, "version", lambda name: number)
+        patch.setattr(part_versions, "packages_used", with_number)
+        assert zoo(*FIT, *ONE)[0] == 0
+    home = tmp_path / "runs/lm-tiny/mine/s1"
+    assert records(home)["model.position"]["version"] == number
+    assert json.loads((home / "ledger.json").read_text())["setting"]["zoo"] == number
+    manifests = [json.loads(path.read_text()) for path in home.rglob("manifests/*.json")]
+    assert {each["versions"]["zoo"] for each in manifests} == {number}
+    library.load(home).generate("all", length=1)
+    for words in (["validate", str(home)], [*FIT, *TWO, "--resume", "--accept-changes"]):
+        code, _, err = zoo(*words)
+        assert (code, err) == (0, "")
+    assert number not in caplog.text
 
 
 def test_another_version_is_told_once(run, site, zoo, caplog):

@@ -10,7 +10,7 @@ import urllib.request
 
 import pytest
 
-from tests.chaos.toys import all_scalars
+from tests.campaigns.chaos.toys import all_scalars
 from zoo.compare.tensorboard_command import _free_port
 from zoo.logging import event_files
 from zoo.logging.tensorboard import RunLogger

@@ -12,6 +12,7 @@ import pytest
 from cli_parts import norm, package
 
 from tests import forks
+from zoo import __version__
 from zoo.errors import PluginError, UsageError
 from zoo.inference.part_versions import require_packages
 from zoo.inference.rebuild_task import rebuild_task
@@ -120,7 +121,11 @@ def test_a_whole_run_works(work):
 FAULTY_NAMES = {
     **{name: (3, f"p-{name.lower()} 0.1.0", message) for name, (_, message) in BODIES.items()},
     "Absent": (3, "p-absent 0.1.0", "No module named 'p_absent'"),
-    "Old": (3, "p-old 0.1.0", "is built for zoo-transformers <0.1, installed is 0.1.0. Run: pip install -U p-old"),
+    "Old": (
+        3,
+        "p-old 0.1.0",
+        f"is built for zoo-transformers <0.1, installed is {__version__}. Run: pip install -U p-old",
+    ),
     "Twin": (2, "p-one 0.1.0 and p-two 0.1.0", "Write its class path: p_one.Twin, p_two.Twin"),
     "p_taker.rmsnorm": (0, "", ""),
     "Slow": (0, "", ""),
@@ -175,7 +180,7 @@ def test_the_list_says_what_it_knows_and_imports_nothing(work):
     done = child(work, "list", "norm", "--json")
     result = {(row["distribution"], row["name"]): row for row in json.loads(done.stdout)}
     for name, message in {
-        ("p-old", "Old"): "built for zoo-transformers <0.1, installed is 0.1.0",
+        ("p-old", "Old"): f"built for zoo-transformers <0.1, installed is {__version__}",
         ("p-one", "Twin"): "also registered by p-two 0.1.0; its class path is p_one.Twin",
         ("p-taker", "rmsnorm"): "hidden by zoo's own norm of this name; its class path is p_taker.rmsnorm",
         ("p-absent", "Absent"): "there is no module p_absent",

@@ -28,7 +28,7 @@ def test_its_own_tests_pass(home, name):
 def test_their_tests_are_collected_without_an_error():
     """A renamed function, option or argument of a test is noticed here; running them all is the campaign above."""
     paths = [str(folder / name) for folder in PACKAGES for name in ("src", "tests")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *paths])}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *paths]), "PYTEST_ADDOPTS": ""}
     words = [
         "-q",
         "--collect-only",

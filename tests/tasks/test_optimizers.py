@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn, optim
 
-from tests.chaos.toys import differences
+from tests.campaigns.chaos.toys import differences
 from tests.tasks.training import build
 from tests.training.test_resume import At, ask, fit
 from zoo.errors import UsageError

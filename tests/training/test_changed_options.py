@@ -9,7 +9,7 @@ import torch
 from torch import optim
 from torch.optim.lr_scheduler import LambdaLR
 
-from tests.chaos.toys import differences
+from tests.campaigns.chaos.toys import differences
 from tests.tasks.training import build
 from tests.training.test_resume import At, ask, fit
 from zoo.tasks.adamw8bit import AdamW8bit

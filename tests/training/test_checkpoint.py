@@ -6,8 +6,8 @@ import os
 import pytest
 import torch
 
-from tests.chaos import rot
-from tests.chaos.toys import differences
+from tests.campaigns.chaos import rot
+from tests.campaigns.chaos.toys import differences
 from tests.training.test_resume import At, fit, saved_state
 from zoo.errors import CheckpointError, NonFiniteError
 from zoo.inference import checkpoint_manifest, find_run

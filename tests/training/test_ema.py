@@ -7,7 +7,7 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 
-from tests.chaos.toys import differences, digest
+from tests.campaigns.chaos.toys import differences, digest
 from tests.training.test_resume import At, ask, fit
 from zoo.config.run_folder import differences as name_changes
 from zoo.errors import UsageError

@@ -9,7 +9,7 @@ import torch
 from lightning.pytorch import Callback, Trainer, seed_everything
 from lightning.pytorch.callbacks import EarlyStopping
 
-from tests.chaos.toys import differences, digest
+from tests.campaigns.chaos.toys import differences, digest
 from tests.covering import choices_in_turn
 from tests.tasks.training import Diary, build
 from zoo.errors import CheckpointError, UsageError

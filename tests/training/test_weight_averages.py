@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn, get_ema_multi_avg_fn
 
-from tests.chaos.toys import differences, digest
+from tests.campaigns.chaos.toys import differences, digest
 from tests.covering import choices_in_turn
 from tests.training.test_resume import At, ask, fit
 from zoo import registry

@@ -232,7 +232,7 @@ def _exporter(word: str) -> str:
     for part in registry.parts("family") if word != "zoo" else ():
         with suppress(PluginError):
             family: Any = part.load()
-            exporters[family.format] = family.exports
+            exporters |= family.exporters
     if word not in exporters:
         hint = registry.suggest(word, exporters)
         if len(exporters) == 1:

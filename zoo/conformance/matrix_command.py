@@ -23,10 +23,9 @@ INTRODUCTION = """\
 
 Every combination was built and trained for two steps, with sizes too small to learn anything: a finite loss, a finite
 gradient for every weight, and every weight moved (an expert of a mixture may wait {patience} steps for a token).
-Nothing in here is declared.
 
-✓ trains. A number is the sentence at the end of this page that refuses the combination when it is built. One mark
-stands for all tasks; where they differ there is one each for {tasks}, in this order."""
+✓ trains. A number is the sentence at the end of this page that refuses the combination when it is built. Where tasks
+differ there is a mark each for {tasks}."""
 MIXING = """\
 ## Attention, position and backend
 
@@ -107,30 +106,44 @@ def matrix_page(
 def _table(
     cells: list[Cell], headings: list[str], order: tuple[int, int, int], sentences: dict[CombinationOutcome, int]
 ) -> str:
-    """Two kinds in the rows and one in the columns, which stand in the cells' parts at the places ``order``."""
+    """Two kinds in the rows and one in the columns, which stand in the cells' parts at the places ``order``.
+
+    Parts of the second kind that do the same beside a part of the first one share a row.
+    """
     choices = [list(dict.fromkeys(cell.parts[place] for cell in cells)) for place in order]
     names = [_names(choice) for choice in choices]
     verdicts: dict[tuple[Part | None, ...], list[CombinationOutcome]] = {}
     for cell in cells:
         verdicts.setdefault(tuple(cell.parts[place] for place in order), []).append(cell.verdict)
-    rows = [headings + [names[2][column] for column in choices[2]]]
-    rows.append(["-"] * len(rows[0]))
+    rows: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for part in choices[0]:
         for partner in choices[1]:
-            marks = [_marks(verdicts[part, partner, column], sentences) for column in choices[2]]
-            rows.append([names[0][part], names[1][partner], *marks])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+            marks = tuple(_marks(verdicts[part, partner, column], sentences) for column in choices[2])
+            rows.setdefault((names[0][part], marks), []).append(names[1][partner])
+    lines = [[part, ", ".join(partners), *marks] for (part, marks), partners in rows.items()]
+    return _lines([headings + [names[2][column] for column in choices[2]], *lines])
 
 
 def _layer_table(cells: list[Cell], sentences: dict[CombinationOutcome, int]) -> str:
-    """A row for each part of one layer, with its kind."""
+    """A row for the parts of one kind that do the same in one layer."""
     verdicts: dict[Part, list[CombinationOutcome]] = {}
     for cell in cells:
         if (part := cell.parts[0]) is not None:
             verdicts.setdefault(part, []).append(cell.verdict)
-    rows = [["kind", "part", "in the first layer"], ["-"] * 3]
-    rows += [[part.kind, part.name, _marks(marks, sentences)] for part, marks in verdicts.items()]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    rows: dict[tuple[str, str], list[str]] = {}
+    for part, marks in verdicts.items():
+        rows.setdefault((part.kind, _marks(marks, sentences)), []).append(part.name)
+    return _lines(
+        [
+            ["kind", "part", "in the first layer"],
+            *([kind, ", ".join(names), mark] for (kind, mark), names in rows.items()),
+        ]
+    )
+
+
+def _lines(rows: list[list[str]]) -> str:
+    """A table in Markdown; the first row is its heading."""
+    return "\n".join(f"| {' | '.join(row)} |" for row in [rows[0], ["-"] * len(rows[0]), *rows[1:]])
 
 
 def _names(choice: list[Part | None]) -> dict[Part | None, str]:

@@ -36,7 +36,7 @@ FIT = {
     "family": "zoo import CHECKPOINT OUT",
     "executor": "zoo compare lm-tiny --vary model.position=rope,alibi --emit {class}",
 }
-BASES = {"family": '", "zoo-pretrained>=0.1'}  # what a package requires for the base class of a kind, after zoo
+BASES = {"family": ("zoo-pretrained",)}  # the packages that have the base class of a kind, besides zoo
 FIT_PART = "zoo fit lm-tiny --model.{kind} {Class}"
 STACK_ARGUMENTS = {
     "position": "dim, heads, extent", "attention": "dim, heads, backend, dropout", "norm": "dim",
@@ -93,11 +93,12 @@ def files(kind: str, name: str, package_name: str) -> dict[str, str]:
     """Every file of a package by its path."""
     module = package_name.replace("-", "_")
     note = f" after those that zoo gives ({STACK_ARGUMENTS[kind]})" if kind in STACK_ARGUMENTS else ""
+    needed = [package + oldest_requirement(__version__) for package in (registry.BUILTIN, *BASES.get(kind, ()))]
     values = {
         "Class": name, "class": name.lower(),
         "kind": kind, "a_kind": with_article(kind), "distribution": package_name, "module": module,
         "keyword": publishing.KEYWORD,
-        "requires": f"{registry.BUILTIN}{oldest_requirement(__version__)}" + BASES.get(kind, ""),
+        "requires": '", "'.join(needed),
         "fit": recipes_of_kind(kind, name), "given": note,
     }  # fmt: skip
     sources = {

@@ -39,8 +39,8 @@ LIGHTNING = {
     ),
 }
 # paths that jsonargparse was told to import, and not to import: it forgets neither, and the longest path decides
-_importable: set[str] = set()
-_denied: set[str] = set()
+_allowlist: set[str] = set()
+_denylist: set[str] = set()
 
 
 def is_harmless(path: str) -> bool:
@@ -130,19 +130,19 @@ def apply_policy(allow: tuple[str, ...] = ()) -> None:
             raise UsageError(f"--allow-import {module!r:.80}: that is not the name of a module.")
     # jsonargparse also checks the defaults in zoo's own signatures; the builders reject functions among them
     opened = ["zoo", "torch.optim", *(module for module in allowed_roots(allow) if module != ALL)]
-    named = _importable | _denied
-    allowed = {path for path in named if any(f"{path}.".startswith(f"{root}.") for root in opened)}
+    paths = _allowlist | _denylist
+    allowed = {path for path in paths if any(f"{path}.".startswith(f"{root}.") for root in opened)}
     set_parsing_settings(
-        import_path_denylist=["*", *sorted(named - allowed)],
+        import_path_denylist=["*", *sorted(paths - allowed)],
         import_path_allowlist=[*opened, *sorted(allowed)],
         instantiate_subclass_spec_in_any=False,
         config_read_mode_fsspec_enabled=False,
         config_read_mode_urls_enabled=False,
     )
-    _denied.clear()
-    _denied.update(named - allowed)
-    _importable.clear()
-    _importable.update(allowed, opened)
+    _denylist.clear()
+    _denylist.update(paths - allowed)
+    _allowlist.clear()
+    _allowlist.update(allowed, opened)
 
 
 def admit_class(cls: object, path: str) -> None:
@@ -151,8 +151,8 @@ def admit_class(cls: object, path: str) -> None:
 
     home, name = getattr(cls, "__module__", None), getattr(cls, "__qualname__", None)
     several = {path} | ({f"{home}.{name}"} if home and name and "<" not in name else set())
-    new = sorted(several - _importable)
+    new = sorted(several - _allowlist)
     if new:
         set_parsing_settings(import_path_allowlist=new)
-        _importable.update(new)
-        _denied.difference_update(new)
+        _allowlist.update(new)
+        _denylist.difference_update(new)

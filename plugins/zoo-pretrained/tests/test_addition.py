@@ -79,7 +79,7 @@ def test_a_format_of_its_own_is_a_word_of_export(tmp_path, capsys, monkeypatch):
 
     monkeypatch.setattr(zoo_otter, "write", write, raising=False)
     monkeypatch.setattr(zoo_otter.Otter, "format", "text")
-    monkeypatch.setattr(zoo_otter.Otter, "exports", "zoo_otter:write")
+    monkeypatch.setattr(zoo_otter.Otter, "exporters", {"text": "zoo_otter:write"})
     family = zoo_otter.Otter()
     config = family.complete({"model_type": "otter", **family.example}, "config.json")
     write_checkpoint(tmp_path / "theirs", family, config)
@@ -87,19 +87,21 @@ def test_a_format_of_its_own_is_a_word_of_export(tmp_path, capsys, monkeypatch):
     assert main(["export", str(tmp_path / "ours"), str(tmp_path / "out"), "--format", "text"]) == 0
     assert int((tmp_path / "out/weights.txt").read_text()) > 1000
     assert main(["export", str(tmp_path / "ours"), str(tmp_path / "no"), "--format", "txt"]) == 2
-    assert "must be zoo or hf or text, got 'txt'. Did you mean 'text'?" in capsys.readouterr().err
+    assert "must be zoo or hf or transformers or text, got 'txt'. Did you mean 'text'?" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("package")
 def test_two_families_that_claim_one_checkpoint_are_named(monkeypatch):
     import zoo_otter
 
+    from zoo import registry
+
     monkeypatch.setattr(zoo_otter.Otter, "types", ("gpt2",))
     monkeypatch.setattr(zoo_otter.Otter, "architectures", ("GPT2LMHeadModel",))
     with pytest.raises(UsageError, match="both gpt2 and otter read"):
         lookup.family_of({"model_type": "gpt2"}, "config.json")
     failures = [check.outcome() for check in checks(zoo_otter.Otter) if check.name == "claims_alone"]
-    assert "family 'GPT2' of zoo-pretrained 0.1.0 claims its example, too." in failures[0].sentence
+    assert f"family 'GPT2' of {registry.find('family', 'gpt2').origin} claims its example, too." in failures[0].sentence
 
 
 def test_without_the_package_an_export_names_it(monkeypatch, capsys, tmp_path):

@@ -36,8 +36,12 @@ class Family:
     keys: ClassVar[Keys]  # all that the configuration may hold
     example: ClassVar[Mapping[str, Any]]  # the configuration of a tiny model, by which `zoo check` tries it
     prefix = ""  # of all keys, left out where the checkpoint was saved without its head
-    format = "hf"  # `zoo export --format`
-    exports = "zoo_pretrained.hf_export:export_pretrained"  # writes a trained model of these families into a folder
+    format = "hf"  # of its checkpoints
+    # by the word of `zoo export --format`, "module:function" that writes a trained model into a folder
+    exporters: ClassVar[Mapping[str, str]] = {
+        "hf": "zoo_pretrained.hf_export:export_pretrained",
+        "transformers": "zoo_pretrained.transformers_export:export_transformers",
+    }
 
     @property
     def architecture(self) -> str:

@@ -39,8 +39,12 @@ def export_pretrained(trained: Trained, folder: Path, force: bool = False) -> Fa
     about = {**heads, **config}
     try:
         with atomic_files.replace_files(folder, hf_files.CONFIG) as draft:
-            about = tokenizer_files.export_tokenizers(trained.place.folder, draft, family, about)
-            hf_files.save(draft, image_files.export_images(trained, draft, family, about), tensors)
+            if family.types:
+                about = tokenizer_files.export_tokenizers(trained.place.folder, draft, family.task, about)
+                image_files.write_preprocessor(trained, draft)
+            else:
+                about = image_files.timm_config(trained, about)
+            hf_files.save(draft, about, tensors)
     except OSError as error:
         raise UsageError(f"cannot write into {folder}: {atomic_files.reason(error)}") from error
     return family

@@ -14,7 +14,7 @@ from zoo.errors import UsageError
 from zoo.io import atomic_files
 from zoo_pretrained import hf_files
 from zoo_pretrained.config_keys import Key, Keys, shorten
-from zoo_pretrained.family import Config, Family
+from zoo_pretrained.family import Config
 from zoo_pretrained.side_files import ANY, FLAG, read_side_file
 
 if TYPE_CHECKING:
@@ -149,35 +149,45 @@ def _unsupported(where: object, config: Config, key: str, right: str) -> UsageEr
     return UsageError(f"{where}: {key}={shorten(config.get(key))} is not supported; {right} would be.")
 
 
-def export_images(trained: Trained, folder: Path, family: Family, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration with what timm reads of images; transformers' preprocessor_config.json where there is none."""
+def timm_config(trained: Trained, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration with the names of classes and the preparation of images, as timm reads them."""
     images = hf_files.optional(trained.place.folder / "images.json")
     if not images:
         return dict(config)
-    cropped = getattr(trained, "resize", None) == "crop"
-    if not family.types:
-        way, side = images.get("prepare"), images["image_size"]
-        timm = {"crop_pct": 1.0, "crop_mode": "center" if cropped else "squash", "interpolation": "bilinear"}
-        if way is not None:
-            squash = isinstance(way["resize"], list)
-            larger = way["resize"][0] if squash else way["resize"]
-            timm = {"crop_pct": _crop_pct(side, larger), "crop_mode": "squash" if squash else "center",
-                    "interpolation": way["interpolation"]}  # fmt: skip
-        cfg = {**config["pretrained_cfg"], "mean": images["mean"], "std": images["std"], **timm}
-        return {**config, "pretrained_cfg": cfg}
+    way, side = images.get("prepare"), images["image_size"]
+    timm = {"crop_pct": 1.0, "crop_mode": "center" if _is_cropped(trained) else "squash", "interpolation": "bilinear"}
+    if way is not None:
+        squash = isinstance(way["resize"], list)
+        larger = way["resize"][0] if squash else way["resize"]
+        timm = {"crop_pct": _crop_pct(side, larger), "crop_mode": "squash" if squash else "center",
+                "interpolation": way["interpolation"]}  # fmt: skip
+    cfg = {**config["pretrained_cfg"], "mean": images["mean"], "std": images["std"], **timm}
+    return {**config, "label_names": images["names"], "pretrained_cfg": cfg}
+
+
+def write_preprocessor(trained: Trained, folder: Path) -> None:
+    """Write transformers' preprocessor_config.json for a classifier of images, unless it is there."""
+    images = hf_files.optional(trained.place.folder / "images.json")
+    if not images:
+        return
     if images["channels"] == 1:
         log.warning("pipelines of transformers give an image in colour: this model reads grey ones, image.convert('L')")
-    if not (folder / IMAGES).is_file():
-        side = {"height": images["image_size"], "width": images["image_size"]}
-        size = {"size": {"shortest_edge": images["image_size"]}, "do_center_crop": True, "crop_size": side}
-        content = {
-            "image_processor_type": "BitImageProcessor" if cropped else "ViTImageProcessor",
-            **{"do_resize": True, "resample": 2, **(size if cropped else {"size": side})},
-            **{"do_convert_rgb": images["channels"] == 3, "do_rescale": True, "rescale_factor": 1 / 255},
-            **{"do_normalize": True, "image_mean": images["mean"], "image_std": images["std"]},
-        }
-        atomic_files.write_json(folder / IMAGES, content)
-    return dict(config)
+    if (folder / IMAGES).is_file():
+        return
+    cropped, side = _is_cropped(trained), {"height": images["image_size"], "width": images["image_size"]}
+    size = {"size": {"shortest_edge": images["image_size"]}, "do_center_crop": True, "crop_size": side}
+    content = {
+        "image_processor_type": "BitImageProcessor" if cropped else "ViTImageProcessor",
+        **{"do_resize": True, "resample": 2, **(size if cropped else {"size": side})},
+        **{"do_convert_rgb": images["channels"] == 3, "do_rescale": True, "rescale_factor": 1 / 255},
+        **{"do_normalize": True, "image_mean": images["mean"], "image_std": images["std"]},
+    }
+    atomic_files.write_json(folder / IMAGES, content)
+
+
+def _is_cropped(trained: Trained) -> bool:
+    """Whether the middle of an image is cut out, where others squash it."""
+    return getattr(trained, "resize", None) == "crop"
 
 
 def _crop_pct(side: int, larger: int) -> float:

@@ -16,7 +16,6 @@ from zoo.errors import UsageError
 from zoo.io import atomic_files
 from zoo_pretrained import hf_files, tokenizer_classes
 from zoo_pretrained.config_keys import shorten
-from zoo_pretrained.family import Family
 from zoo_pretrained.image_files import IMAGES, import_images
 from zoo_pretrained.side_files import GENERATION_CONFIG, SEARCH_SETTINGS, read_side_file
 
@@ -116,8 +115,10 @@ def _token_numbers(key: str, value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def export_tokenizers(source: Path, folder: Path, family: Family, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Write the files that their library needs beside the weights; the configuration with what those make it say."""
+def export_tokenizers(source: Path, folder: Path, task: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Write the files that transformers needs beside the weights of a task's class path; the configuration with what
+    those make it say.
+    """
     for name in (*COPIED_FILES, "tokenizer.json"):
         if (source / name).is_file():
             atomic_files.copy(source / name, folder / name)
@@ -125,16 +126,12 @@ def export_tokenizers(source: Path, folder: Path, family: Family, config: Mappin
     if shared.is_file():
         atomic_files.copy(shared, folder / "tokenizer.json")
     facts = hf_files.optional(source / KEPT_FILES)
-    images = hf_files.optional(source / "images.json")
-    content = images or hf_files.optional(source / "labels.json")
-    if not family.types:
-        names = {"label_names": content["names"]} if content else {}
-        return {**config, **names}
+    content = hf_files.optional(source / "images.json") or hf_files.optional(source / "labels.json")
     if content and "id2label" not in facts:
         facts["id2label"] = {str(n): name for n, name in enumerate(content["names"])}
         facts["label2id"] = {name: n for n, name in enumerate(content["names"])}
     if (folder / "tokenizer.json").is_file():
-        facts = {**_tokenizer_files(source, folder, family.task, facts), **facts}
+        facts = {**_tokenizer_files(source, folder, task, facts), **facts}
     numbering = {key: config[key] for key in ("pad_token_id",) if key in config}  # RoBERTa counts its positions by it
     return {**config, **facts, **numbering}
 

@@ -56,8 +56,10 @@ class TextEncoder(nn.Module):
             initialize(self, seed)
 
     def states(self, tokens: Tensor, valid: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
-        """Tokens (B, T) to (B, T, dim); ``valid`` (B, T) is False at padding, ``segments`` (B, T) is 0 unless given."""
-        x = self.embedding(tokens) * self.scale
+        """Tokens (B, T), or their embeddings (B, T, dim), to (B, T, dim); ``valid`` (B, T) is False at padding,
+        ``segments`` (B, T) is 0 unless given.
+        """
+        x = (tokens if tokens.is_floating_point() else self.embedding(tokens)) * self.scale
         if self.segment is not None:
             x = x + (self.segment.weight[0] if segments is None else self.segment(segments))
         return self.stack(x, valid)

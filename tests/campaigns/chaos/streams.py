@@ -1,6 +1,7 @@
 """Output that nobody reads: a training goes on to the same end, and its log has what was said.
 
-    python -m tests.chaos.streams --home DIR [--each N] [--seed N] [--processes 2] [--pairs dies-full,gone-file]
+    python -m tests.campaigns.chaos.streams --home DIR [--each N] [--seed N] [--processes 2]
+        [--pairs dies-full,gone-file]
 
 Every pair of what may become of standard output and standard error; one run each, forked from a warm process. Then
 a terminal that hangs up, for a run that hears of it and for one that was started by nohup.
@@ -17,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.chaos import lives, toys
+from tests.campaigns.chaos import lives, toys
 
 # a file; closed; a pipe without a reader; one whose reader ends after some lines; a full disk; a terminal that is gone;
 # one that goes after some lines

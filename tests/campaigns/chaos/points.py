@@ -1,6 +1,6 @@
 """A kill at each point of saving: before every link, rename and fsync, and in the middle of every write.
 
-    python -m tests.chaos.points --home DIR --each 20
+    python -m tests.campaigns.chaos.points --home DIR --each 20
 
 Half of the kills are power cuts: what had not been forced to the disk is lost as well. A file without fsync is cut at
 random, and of the renames and removals that no fsync of their folder follows a random number of the last is undone.
@@ -20,8 +20,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.chaos import toys
-from tests.chaos.site import Site
+from tests.campaigns.chaos import toys
+from tests.campaigns.chaos.site import Site
 
 LIVES = 5  # kills of one run
 DRAFT = re.compile(r"^\.(.+)\.\d+\.partial$")

@@ -1,7 +1,7 @@
 """A loss, a gradient, a weight or an input that is not finite, at a random step, in a random process.
 
-    python -m tests.chaos.nonfinite --home DIR --rounds 40
-    python -m tests.chaos.nonfinite --home DIR --rounds 24 --processes 2
+    python -m tests.campaigns.chaos.nonfinite --home DIR --rounds 40
+    python -m tests.campaigns.chaos.nonfinite --home DIR --rounds 24 --processes 2
 
 The run has to end before the step, with code 4 and a few lines that name the step; what it has saved is finite; and
 when it goes on without the fault it ends as the undisturbed one. Prints one JSON object.
@@ -17,8 +17,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.chaos import worlds
-from tests.chaos.site import Site, bad_tensors
+from tests.campaigns.chaos import worlds
+from tests.campaigns.chaos.site import Site, bad_tensors
 
 KINDS = ("loss", "gradient", "weight", "input")
 STEPS, EACH = 12, 2  # optimiser steps, and batches of each

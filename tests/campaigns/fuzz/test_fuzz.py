@@ -1,6 +1,6 @@
 """Whatever is read from outside is taken or refused in a sentence: no other exception, and no hang.
 
-`pytest tests/fuzz --hypothesis-profile=nightly` runs sixteen times as many cases, and others each time.
+`pytest tests/campaigns/fuzz --hypothesis-profile=nightly` runs sixteen times as many cases, and others each time.
 """
 
 import gzip

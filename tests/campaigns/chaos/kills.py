@@ -1,8 +1,8 @@
 """kill -9 at random moments; every run goes on and ends as the one that nobody disturbed.
 
-    python -m tests.chaos.kills --kills 200            # LM, translation and ViT in turn, a third aimed at writing
-    python -m tests.chaos.kills --kills 200 --each 1   # 200 runs, each killed once
-    python -m tests.chaos.kills --kills 20 --processes 2
+    python -m tests.campaigns.chaos.kills --kills 200  # LM, translation and ViT in turn, a third aimed at writing
+    python -m tests.campaigns.chaos.kills --kills 200 --each 1  # 200 runs, each killed once
+    python -m tests.campaigns.chaos.kills --kills 20 --processes 2
 
 TMPDIR lies on another file system (/dev/shm). Prints one JSON object.
 """
@@ -18,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.chaos import lives, toys
+from tests.campaigns.chaos import lives, toys
 
 SHARED_MEMORY = Path("/dev/shm")
 

@@ -1,8 +1,8 @@
 """Runs that are stopped up to six times, each time in another way, at another moment, and go on in another place.
 
-    python -m tests.chaos.sequences --home DIR --sequences 500 --seed 1
-    python -m tests.chaos.sequences --home DIR --sequences 80 --seed 1 --processes 2
-    python -m tests.chaos.sequences --home DIR --sequences 1 --seed 1 --first 17    # the 18th of them again
+    python -m tests.campaigns.chaos.sequences --home DIR --sequences 500 --seed 1
+    python -m tests.campaigns.chaos.sequences --home DIR --sequences 80 --seed 1 --processes 2
+    python -m tests.campaigns.chaos.sequences --home DIR --sequences 1 --seed 1 --first 17    # the 18th of them again
 
 A sequence is drawn from its seed and number alone, and each of its events happens at a moment that is counted: at the
 n-th batch, at the n-th call of a save that reaches the disk. Runs end by steps, epochs, time (counted in batches) or
@@ -38,7 +38,7 @@ from typing import Any
 
 import torch
 
-from tests.chaos import lives, toys, worlds
+from tests.campaigns.chaos import lives, toys, worlds
 
 PHASES = ("start", "training", "validation", "saving", "end", "test")
 SIGNALS = {"SIGTERM": signal.SIGTERM, "SIGINT": signal.SIGINT, "SIGUSR1": signal.SIGUSR1, "SIGKILL": signal.SIGKILL}

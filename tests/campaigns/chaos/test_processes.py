@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests import forks
-from tests.chaos import moments, toys
+from tests.campaigns.chaos import moments, toys
 from zoo.inference import checkpoint_manifest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TWO = ["--trainer.devices", "2", "--trainer.strategy", "ddp", "--save-every", "3"]
 
 
@@ -55,7 +55,7 @@ def second(process):
     return int(subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()[0])
 
 
-@pytest.mark.campaign  # tests/chaos/test_sequences.py sends a signal to the second process, twice
+@pytest.mark.campaign  # tests/campaigns/chaos/test_sequences.py sends a signal to the second process, twice
 def test_a_signal_to_the_second_process_saves_and_ends_both(work):
     run = work / "runs/lm/default/s1"
     process = start(work)
@@ -75,7 +75,7 @@ def test_a_signal_to_the_second_process_saves_and_ends_both(work):
     assert f"interrupted by SIGUSR1: step {step} is saved" in err
 
 
-@pytest.mark.campaign  # tests/chaos/test_sequences.py sends a signal to the second process, later
+@pytest.mark.campaign  # tests/campaigns/chaos/test_sequences.py sends a signal to the second process, later
 @pytest.mark.parametrize("delay", [0.0, 0.05])
 def test_a_signal_to_a_second_process_that_has_just_been_started_ends_both(work, delay):
     """Before it has imported anything: the signal waits for its handler, and that for the first batch."""

@@ -1,7 +1,7 @@
 """SIGTERM, SIGUSR1, SIGINT and SIGHUP at any moment from a process's start to its end, its first milliseconds too.
 
-    python -m tests.chaos.moments --home DIR --rounds 60
-    python -m tests.chaos.moments --home DIR --rounds 60 --processes 2
+    python -m tests.campaigns.chaos.moments --home DIR --rounds 60
+    python -m tests.campaigns.chaos.moments --home DIR --rounds 60 --processes 2
 
 Every round starts `python -m zoo fit`, signals the first or the second process after a random time (a quarter of the
 rounds in its first 20 ms), checks the exit code, goes on and compares the end with a run that nothing disturbed. The
@@ -20,10 +20,10 @@ import sys
 import time
 from pathlib import Path
 
-from tests.chaos import worlds
-from tests.chaos.site import Site
+from tests.campaigns.chaos import worlds
+from tests.campaigns.chaos.site import Site
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CODES = {signal.SIGTERM: 143, signal.SIGUSR1: 143, signal.SIGINT: 130, signal.SIGHUP: 143}
 FIRST_MOMENTS = 0.02  # seconds
 PATIENCE = 900.0  # seconds until a life counts as hung, on a machine that has other work

@@ -1,8 +1,8 @@
 """SIGTERM, SIGINT and SIGUSR1 in training, validation and saving, to one process of a job or to all of them.
 
-    python -m tests.chaos.signals --home DIR --rounds 60
-    python -m tests.chaos.signals --home DIR --rounds 90 --processes 2
-    python -m tests.chaos.signals --home DIR --rounds 12 --twice     # and again while the first one's save hangs
+    python -m tests.campaigns.chaos.signals --home DIR --rounds 60
+    python -m tests.campaigns.chaos.signals --home DIR --rounds 90 --processes 2
+    python -m tests.campaigns.chaos.signals --home DIR --rounds 12 --twice # and again while the first one's save hangs
 
 With several processes the signal is sent to the first, the second or all of them, when the first one is in that phase.
 A round starts a run, signals it, checks the exit code and that the newest checkpoint is intact and of the step that was
@@ -22,8 +22,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.chaos import worlds
-from tests.chaos.site import Site
+from tests.campaigns.chaos import worlds
+from tests.campaigns.chaos.site import Site
 from zoo.inference import checkpoint_manifest
 
 AGAIN = 2.5  # seconds after which a second signal is one, and not the first one's echo

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from tests.chaos import lives, toys, worlds
+from tests.campaigns.chaos import lives, toys, worlds
 
 PATIENCE = 240.0  # seconds until a life counts as hung
 Prologue = Callable[[], None] | None

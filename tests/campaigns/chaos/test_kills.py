@@ -9,13 +9,13 @@ import pytest
 
 from tests import forks
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def run(name, home, *words, within=300):
     """A campaign in a process of its own, which may fork; its output."""
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "ZOO_CACHE": str(home / "cache")}
-    command = [sys.executable, "-m", f"tests.chaos.{name}", "--home", str(home / "runs"), *words]
+    command = [sys.executable, "-m", f"tests.campaigns.chaos.{name}", "--home", str(home / "runs"), *words]
     done = forks.run(command, env=env, text=True, timeout=within, cwd=home)
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
     return done.stdout

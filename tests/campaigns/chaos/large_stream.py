@@ -1,6 +1,7 @@
 """Gigabytes of text that train a tiny model: resident memory stays flat, and kill -9 changes nothing.
 
-    python -m tests.chaos.large_stream --home DIR [--megabytes 2000] [--steps 300] [--kills 3] [--pass-megabytes N]
+    python -m tests.campaigns.chaos.large_stream --home DIR [--megabytes 2000] [--steps 300] [--kills 3]
+        [--pass-megabytes N]
 
 Writes the text by repetition into DIR, which is removed at the end: plain files, one of them compressed. Then one run
 to its end, and one that is killed and resumed; and one pass over the stream without a model. Prints one JSON object.
@@ -21,7 +22,7 @@ import time
 from itertools import islice
 from pathlib import Path
 
-from tests.chaos import toys
+from tests.campaigns.chaos import toys
 
 RECIPE = """\
 model: {class_path: CausalLM, init_args: {dim: 32, depth: 1, heads: 2, dropout: 0.1}}

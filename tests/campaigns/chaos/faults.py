@@ -1,7 +1,7 @@
 """Every call that changes a file fails in turn: each command goes on with a warning or ends with code 5 and a sentence.
 
-    python -m tests.chaos.faults --home DIR                            # each n-th call once, all commands
-    python -m tests.chaos.faults --home DIR --commands fit-lm --ways once for-ever --all-errors
+    python -m tests.campaigns.chaos.faults --home DIR                            # each n-th call once, all commands
+    python -m tests.campaigns.chaos.faults --home DIR --commands fit-lm --ways once for-ever --all-errors
 
 The n-th open for writing, write, rename, link, fsync, mmap, unlink, mkdir or truncate below the folder of the runs, the
 cache or TMPDIR fails with ENOSPC, EIO, ESTALE, EINVAL or EROFS, for every n of a command: that call alone, or it and
@@ -49,7 +49,7 @@ def preload(home: Path) -> None:
     subprocess.run(["gcc", "-shared", "-fPIC", "-O2", "-w", "-o", library, SOURCE, "-ldl"], check=True)
     shutil.rmtree(home / "packages", ignore_errors=True)  # `zoo import` comes from one of them
     environment = {**write_metadata(home / "packages"), LIBRARY: str(library), "LD_PRELOAD": str(library)}
-    os.execve(sys.executable, [sys.executable, "-m", "tests.chaos.faults", *sys.argv[1:]], environment)
+    os.execve(sys.executable, [sys.executable, "-m", "tests.campaigns.chaos.faults", *sys.argv[1:]], environment)
 
 
 def library() -> ctypes.CDLL:
@@ -89,7 +89,7 @@ def live(
     """One process that runs the command to its end, with all that happens when a program exits; its code, or None
     where it has not ended in ``patience`` seconds.
     """
-    from tests.chaos import lives
+    from tests.campaigns.chaos import lives
 
     def first() -> None:
         import tempfile
@@ -123,7 +123,7 @@ class Forked:
     """What `zoo compare` takes for subprocess.Popen: `zoo fit` in a fork of this process, which has imported torch."""
 
     def __init__(self, words: Sequence[str], stdout, env, **_: object) -> None:
-        from tests.chaos import lives
+        from tests.campaigns.chaos import lives
 
         self.returncode: int | None = None
         sys.stdout.flush()
@@ -187,7 +187,7 @@ def _content(path: Path) -> bytes:
         return content
     from safetensors import safe_open
 
-    from tests.chaos import toys
+    from tests.campaigns.chaos import toys
 
     with safe_open(path, "pt") as file:
         return toys.digest({**{name: file.get_tensor(name) for name in file.keys()}, "": file.metadata()}).encode()  # noqa: SIM118
@@ -195,7 +195,7 @@ def _content(path: Path) -> bytes:
 
 def recipes(home: Path) -> None:
     """The toys in ``site``, with four steps."""
-    from tests.chaos import toys
+    from tests.campaigns.chaos import toys
 
     toys.write(home / "site", steps=4, accumulate=1)
     for task in toys.TASKS:
@@ -206,8 +206,8 @@ def recipes(home: Path) -> None:
 
 
 def fit(task: str) -> Command:
-    from tests.chaos import toys
-    from tests.chaos.disks import sound
+    from tests.campaigns.chaos import toys
+    from tests.campaigns.chaos.disks import sound
 
     run = f"site/runs/{task}/default/s1"
     return Command(
@@ -222,7 +222,7 @@ COMPARE = ["compare", "lm.yaml", "--vary", "model.norm=RMSNorm,LayerNorm", "--tr
 
 def compared(home: Path, recipe: str = "lm") -> dict[str, str]:
     """Of the runs of a comparison, and what it says of them but for speed."""
-    from tests.chaos import toys
+    from tests.campaigns.chaos import toys
     from zoo.compare.charts import COSTS
 
     result = {}
@@ -261,7 +261,7 @@ def compare_in_series() -> Command:
 
 def spent(home: Path) -> dict[str, str]:
     """Of a comparison, its looks and the tries of its series: a repeated look may not spend twice."""
-    from tests.chaos import toys
+    from tests.campaigns.chaos import toys
 
     report = next((home / "site/runs/lm/compare").iterdir())
     looks = json.loads((report / "looks.json").read_text())
@@ -277,7 +277,7 @@ def compare_tasks() -> Command:
 
 def scored(home: Path) -> dict[str, str]:
     """Of the comparisons of both tasks, and of what the scoreboard says of them but for speed."""
-    from tests.chaos import toys
+    from tests.campaigns.chaos import toys
 
     board = next((home / "site/runs/compare/lm+vit").iterdir())
     answer = json.loads((board / "scoreboard.json").read_text())
@@ -299,7 +299,7 @@ def compare_attribute() -> Command:
 
 def attributed(home: Path) -> dict[str, str]:
     """Of an attribution: its comparison, and the table of shares in its report."""
-    from tests.chaos import toys
+    from tests.campaigns.chaos import toys
 
     report = next((home / "site/runs/lm/compare").iterdir())
     page = (report / "comparison.html").read_text()
@@ -473,7 +473,7 @@ def _round(
     home: Path, command: Command, reference: dict[str, str], span: tuple[int, int], error: str, log: Path
 ) -> dict:
     """One command with a fault, and its repetition: what happened, and what should not have."""
-    from tests.chaos import toys
+    from tests.campaigns.chaos import toys
 
     clear(home, command)
     log.unlink(missing_ok=True)
@@ -522,7 +522,7 @@ def _round(
 
 def _repeated(home: Path, command: Command, reference: dict[str, str], log: Path) -> tuple[int | None, list[str]]:
     """The command once more on a disk that works: its code, and where its outcome differs."""
-    from tests.chaos import toys
+    from tests.campaigns.chaos import toys
 
     code = live(command, home, [*command.words, *command.again], log, lambda: None)
     try:
@@ -533,8 +533,8 @@ def _repeated(home: Path, command: Command, reference: dict[str, str], log: Path
 
 def mounted(home: Path, until: float = 1e18) -> dict:
     """Commands on a file system of their own that is too small, and again on one that is not; needs root."""
-    from tests.chaos import toys
-    from tests.chaos.disks import Small
+    from tests.campaigns.chaos import toys
+    from tests.campaigns.chaos.disks import Small
 
     result: dict[str, dict] = {}
     places = {
@@ -585,7 +585,7 @@ def main() -> None:
     arguments = parser.parse_args()
     home = arguments.home.resolve()
     preload(home)
-    from tests.chaos import lives
+    from tests.campaigns.chaos import lives
 
     until = time.monotonic() + 60 * arguments.minutes
     lives.load()

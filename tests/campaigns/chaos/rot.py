@@ -1,6 +1,6 @@
 """Bits that flip and files that end early: each is noticed, and the newest intact checkpoint is used instead.
 
-    python -m tests.chaos.rot RUN --flips 400 --truncations 200
+    python -m tests.campaigns.chaos.rot RUN --flips 400 --truncations 200
 
 Works on a copy of a run's checkpoints. Prints one JSON object.
 """

@@ -8,11 +8,11 @@ import pytest
 
 from tests import forks
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 BEGIN = """
 import sys
 from pathlib import Path
-from tests.chaos import deaths, disks, points
+from tests.campaigns.chaos import deaths, disks, points
 
 home = Path(sys.argv[1])
 """

@@ -1,7 +1,7 @@
 """Jobs of two processes in which one dies, breaks or hangs: the other ends soon, nothing is left, the run goes on.
 
-    python -m tests.chaos.deaths --home DIR --rounds 100                  # SIGKILL of one, the other, or both
-    python -m tests.chaos.deaths --home DIR --rounds 60 --ways raise memory segfault exit hang
+    python -m tests.campaigns.chaos.deaths --home DIR --rounds 100                  # SIGKILL of one, the other, or both
+    python -m tests.campaigns.chaos.deaths --home DIR --rounds 60 --ways raise memory segfault exit hang
 
 A death is at a random moment, also before the processes know each other; the other ways are aimed at training,
 validation and saving. Prints one JSON object.
@@ -21,8 +21,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
-from tests.chaos import lives, worlds
-from tests.chaos.site import Site
+from tests.campaigns.chaos import lives, worlds
+from tests.campaigns.chaos.site import Site
 
 PHASES = {"training": "on_batch_boundary", "validation": "on_validation_batch_start", "saving": "save"}
 KILLS = ("first", "second", "both")

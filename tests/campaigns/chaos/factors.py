@@ -1,6 +1,6 @@
 """The same steps however a batch is factored into rows, accumulation and processes, and the same validation.
 
-    python -m tests.chaos.factors --home DIR
+    python -m tests.campaigns.chaos.factors --home DIR
 
 Twelve samples a step, of uneven length and padded, for each task; a validation set whose size none of the numbers of
 processes divides. Prints one JSON object: the largest relative difference of any training loss from that of one process
@@ -79,7 +79,7 @@ def campaign(home: Path, tasks: tuple[str, ...] = TASKS) -> dict[str, Any]:
             words = [
                 sys.executable,
                 "-m",
-                "tests.chaos.factors",
+                "tests.campaigns.chaos.factors",
                 "--home",
                 str(home),
                 "--one",

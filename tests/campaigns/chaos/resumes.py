@@ -1,6 +1,6 @@
 """Where and how a run is interrupted, times how it is made: each goes on and ends as the undisturbed one, bit for bit.
 
-    python -m tests.chaos.resumes --home DIR
+    python -m tests.campaigns.chaos.resumes --home DIR
 
 In the middle of an epoch, at its end, within a validation, and within an accumulated step; by SIGTERM and by SIGKILL in
 turn; with 0 and 2 loading workers (which persist), 1 and 2 processes, with and without dropout, in float32 and with
@@ -18,8 +18,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.chaos import worlds
-from tests.chaos.site import Site
+from tests.campaigns.chaos import worlds
+from tests.campaigns.chaos.site import Site
 
 EPOCH = 8  # batches, of which two make a step
 MOMENTS = {

@@ -1,6 +1,6 @@
 """A run saved by two processes goes on with one, and the reverse, with the same global batches.
 
-    python -m tests.chaos.elastic --home DIR
+    python -m tests.campaigns.chaos.elastic --home DIR
 
 Without dropout, whose chance belongs to a process. Prints one JSON object: per direction and moment the largest
 relative difference of any logged loss from that of a run that keeps its number of processes.
@@ -14,9 +14,9 @@ import signal
 import sys
 from pathlib import Path
 
-from tests.chaos import toys, worlds
-from tests.chaos.resumes import at
-from tests.chaos.site import Site
+from tests.campaigns.chaos import toys, worlds
+from tests.campaigns.chaos.resumes import at
+from tests.campaigns.chaos.site import Site
 
 ROWS = 8  # of a global batch
 MOMENTS = ("mid-epoch", "mid-accumulation", "epoch end", "mid-validation")

@@ -1,7 +1,7 @@
 """A disk that is full, or fails, or cannot be written: nothing under a good name is damaged, and training outlives it.
 
-    python -m tests.chaos.disks --home DIR --rounds 50
-    python -m tests.chaos.disks --home DIR --rounds 0 --mount      # as root: on small file systems of their own
+    python -m tests.campaigns.chaos.disks --home DIR --rounds 50
+    python -m tests.campaigns.chaos.disks --home DIR --rounds 0 --mount # as root: on small file systems of their own
 
 Rounds with a fault: ENOSPC, EDQUOT, EIO, EACCES or EROFS from a random write, fsync or rename of a checkpoint and from
 all that follow until it is mended some writes later, or never. Small file systems: a tmpfs that fills up while a run
@@ -21,7 +21,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.chaos.site import Site, bad_tensors
+from tests.campaigns.chaos.site import Site, bad_tensors
 from zoo.inference import checkpoint_manifest
 
 FAULTS = ("ENOSPC", "EDQUOT", "EIO", "EACCES", "EROFS")

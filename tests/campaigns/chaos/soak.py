@@ -1,6 +1,6 @@
 """A long run: memory, files and threads must not grow.
 
-    python -m tests.chaos.soak --home DIR --steps 10000
+    python -m tests.campaigns.chaos.soak --home DIR --steps 10000
 
 Prints one JSON object: resident memory after warm-up (a tenth of the samples) and at the end, in MB, and the range of
 open files and threads after it.

@@ -1,11 +1,11 @@
-"""The list of mutants fits today's code: `python -m tests.mutants` runs it."""
+"""The list of mutants fits today's code: `python -m tests.campaigns.mutants` runs it."""
 
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from tests import mutants
+from tests.campaigns import mutants
 
 
 @pytest.mark.parametrize("mutant", mutants.MUTANTS, ids=lambda mutant: mutant.title)

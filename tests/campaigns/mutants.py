@@ -1,6 +1,6 @@
 """Mutation tests: each of these faults in zoo must make a test of the default run fail.
 
-``python -m tests.mutants [--only TEXT] [--list] [--json FILE] [--timeout SECONDS]``
+``python -m tests.campaigns.mutants [--only TEXT] [--list] [--json FILE] [--timeout SECONDS]``
 
 A mutant replaces one piece of one line. It is applied to a copy of the repository in a temporary folder, never to the
 working tree, and the nearest test files are run there with ``-x``. The test that fails is then run without the mutant,
@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "lightning", "torchmetrics", "jsonargparse", "hypothesis", "pytest", "numpy", "PIL", "tokenizers")
 IGNORE = shutil.ignore_patterns("venv", ".git", "__pycache__", ".*_cache", "runs", "*.egg-info", "build", "dist")
 ANY = "~"  # any identifier, in the text that is replaced and, in the same order, in its replacement
@@ -272,7 +272,7 @@ MUTANTS = [
             "data/imagefiles.py",
             "image.width * image.height > MOST_PIXELS",
             "False",
-            "data/test_imagefiles.py malformed/test_odd_files.py",
+            "data/test_imagefiles.py campaigns/malformed/test_odd_files.py",
         ),
         (
             "data/data.py",
@@ -285,14 +285,14 @@ MUTANTS = [
             "data/pairs.py",
             "len(line) > LONGEST_LINE",
             "False",
-            "data/test_pairs.py malformed/test_odd_files.py malformed/test_malformed_data.py",
+            "data/test_pairs.py campaigns/malformed/test_odd_files.py campaigns/malformed/test_malformed_data.py",
         ),
         ("data/text.py", "predicted = len(tokens) - 1", "predicted = len(tokens)", "data/test_text.py"),
         (
             "data/read.py",
             'if "\\0" in text:',
             "if False:",
-            "data/test_text.py malformed/test_odd_files.py malformed/test_malformed_data.py",
+            "data/test_text.py campaigns/malformed/test_odd_files.py campaigns/malformed/test_malformed_data.py",
         ),
         ("data/cache.py", "all(~(entry / name) == stamp", "all(True", "data/test_cache.py"),
         (
@@ -305,7 +305,7 @@ MUTANTS = [
             "data/data.py",
             "if not 0 < value < 1:",
             "if not 0 <= value <= 1:",
-            "data/test_text.py plugins/zoo-text/tests/test_labelled.py malformed/test_malformed_data.py",
+            "data/test_text.py plugins/zoo-text/tests/test_labelled.py campaigns/malformed/test_malformed_data.py",
         ),
         ("data/phrasebook.py", '"val": pairs[~ : 2 * ~]', '"val": pairs[:~]', "data/test_phrasebook.py"),
         # finetuning, inference
@@ -337,13 +337,13 @@ MUTANTS = [
             "inference/safe_pickle.py",
             "if not isinstance(self.stack[-1], OrderedDict):",
             "if False:",
-            "attacks/test_attack_checkpoints.py",
+            "campaigns/attacks/test_attack_checkpoints.py",
         ),
         (
             "inference/safe_pickle.py",
             "if total > MOST_VALUES:",
             "if False:",
-            "attacks/test_attack_checkpoints.py fuzz/test_fuzz.py",
+            "campaigns/attacks/test_attack_checkpoints.py campaigns/fuzz/test_fuzz.py",
         ),
         (
             "inference/import_policy.py",
@@ -382,19 +382,20 @@ MUTANTS = [
             "io/limits.py",
             '".." in pure.parts or',
             "",
-            "plugins/zoo-text/tests/test_labelledfiles.py attacks/test_attack_checkpoints.py",
+            "plugins/zoo-text/tests/test_labelledfiles.py campaigns/attacks/test_attack_checkpoints.py",
         ),
         (
             "io/limits.py",
             "limit -= info.file_size",
             "limit -= info.compress_size",
-            "attacks/test_attack_checkpoints.py fuzz/test_fuzz.py malformed/test_odd_files.py",
+            "campaigns/attacks/test_attack_checkpoints.py campaigns/fuzz/test_fuzz.py "
+            "campaigns/malformed/test_odd_files.py",
         ),
         (
             "io/plain_yaml.py",
             "count > NODES or depth > DEPTH",
             "count > NODES",
-            "fuzz/test_fuzz.py",
+            "campaigns/fuzz/test_fuzz.py",
         ),
         (
             "io/atomic_files.py",
@@ -485,7 +486,7 @@ MUTANTS = [
             "models/vit.py",
             "if image_size % patch_size:",
             "if False:",
-            "models/test_layer_overrides.py parts/test_block.py malformed/test_malformed_recipes.py",
+            "models/test_layer_overrides.py parts/test_block.py campaigns/malformed/test_malformed_recipes.py",
         ),
         (
             "models/attention_weights.py",
@@ -750,7 +751,7 @@ MUTANTS = [
             "system/stop_signals.py",
             "return 130 if signum == signal.SIGINT else 143",
             "return 143",
-            "training/test_callbacks.py training/test_resume.py chaos/test_tools.py cli/test_fit.py",
+            "training/test_callbacks.py training/test_resume.py campaigns/chaos/test_tools.py cli/test_fit.py",
         ),
         (
             "training/model_cost.py",
@@ -894,7 +895,9 @@ def expected_seconds(mutant: Mutant) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.campaigns.mutants", description=(__doc__ or "").partition("\n")[0]
+    )
     parser.add_argument("--only", metavar="TEXT", action="append", help="mutants whose number, file or text this is in")
     parser.add_argument("--list", action="store_true", help="print the mutants and run nothing")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the results there too")

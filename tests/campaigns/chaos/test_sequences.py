@@ -8,11 +8,11 @@ import pytest
 
 from tests import forks
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SHORT = """
 import sys
 from pathlib import Path
-from tests.chaos.sequences import Event, Sequence, Site, campaign
+from tests.campaigns.chaos.sequences import Event, Sequence, Site, campaign
 
 site = Site(Path(sys.argv[1]) / "home", ("lm", "vit"), ("accumulated",))
 count = int(sys.argv[2])

@@ -1,0 +1,97 @@
+"""Write a trained model of zoo, whatever parts it has, as a folder that transformers loads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from zoo.errors import UsageError
+from zoo.inference import part_versions
+from zoo.inference.rebuild_task import complete_options
+from zoo.io import atomic_files
+from zoo_pretrained import hf_files, image_files, tokenizer_files
+
+if TYPE_CHECKING:
+    from zoo.inference.trained_model import Trained
+
+CODE = "modeling_zoo.py"
+STUB = '''"""Finds the model of this folder in the packages that it was exported with."""
+
+try:
+    from zoo_pretrained.transformers_models import {config}, {model}
+except ImportError as error:
+    raise ImportError("This model needs {packages}. Install them. " + str(error)) from error
+'''
+
+
+class Written(NamedTuple):
+    """What was written: ``name`` of the form and ``architecture``, the class that loads it."""
+
+    name: str
+    architecture: str
+
+
+def export_transformers(trained: Trained, folder: Path, force: bool = False) -> Written:
+    """Write weights, configuration, tokenizer and the class that loads them into a folder.
+
+    Raises UsageError where transformers is missing or has no class for this kind of model, and for a folder that is
+    not empty unless ``force``.
+    """
+    if folder.is_dir() and any(folder.iterdir()) and not force:
+        raise UsageError(f"{folder} is not empty. Export into it nevertheless: --force")
+    if folder.resolve() == trained.place.folder.resolve():
+        raise UsageError(f"{folder} is where the model comes from. Choose another folder.")
+    try:
+        from zoo_pretrained.transformers_models import MODELS
+    except ImportError as error:
+        raise UsageError(
+            f"transformers cannot be used: {error}. Install it: pip install 'zoo-pretrained[transformers]'"
+        ) from error
+    classes = [model for model in MODELS if isinstance(trained.net, model.reads)]
+    if not classes:
+        kinds = ", ".join(model.reads.__name__ for model in MODELS)
+        raise UsageError(
+            f"transformers has no kind of model for {type(trained.net).__name__}. There is one for: {kinds}."
+        )
+    cls = classes[0]
+    task = complete_options(trained.place.config["model"])
+    packages = {"zoo-transformers": version("zoo-transformers"), "zoo-pretrained": version("zoo-pretrained")}
+    for record in part_versions.packages_used({"model": task}):
+        if record["distribution"] and record["class_path"].partition(".")[0] not in ("torch", "zoo"):
+            packages[record["distribution"]] = record["version"]
+    needed = [f"{name} {number}" for name, number in packages.items()]
+    module = CODE.removesuffix(".py")
+    stub = STUB.format(config=cls.config_class.__name__, model=cls.__name__, packages=", ".join(needed))
+    about: dict[str, Any] = {"task": task, "packages": needed, **sizes(trained.net, task["init_args"])}
+    try:
+        with atomic_files.replace_files(folder, hf_files.CONFIG) as draft:
+            about = tokenizer_files.export_tokenizers(trained.place.folder, draft, task["class_path"], about)
+            image_files.write_preprocessor(trained, draft)
+            config = cls.config_class(**about)
+            config.auto_map = {
+                "AutoConfig": f"{module}.{cls.config_class.__name__}",
+                cls.auto.__name__: f"{module}.{cls.__name__}",
+            }
+            model = cls(config).to(next(trained.net.parameters()).dtype).eval()
+            model.net.load_state_dict(trained.net.state_dict())
+            model.save_pretrained(draft)
+            (draft / CODE).write_text(stub, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write into {folder}: {atomic_files.reason(error)}") from error
+    return Written("transformers", cls.__name__)
+
+
+def sizes(net: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """What transformers asks a configuration for, by its names, from the options of a task and its network."""
+    names = {
+        "vocab_size": "vocab_size", "target_vocab_size": "vocab_size", "dim": "hidden_size",
+        "depth": "num_hidden_layers", "heads": "num_attention_heads", "max_length": "max_position_embeddings",
+        "image_size": "image_size", "patch_size": "patch_size", "channels": "num_channels",
+        "num_classes": "num_labels",
+    }  # fmt: skip
+    facts = {name: options[key] for key, name in names.items() if options.get(key) is not None}
+    if options.get("decoder_depth"):
+        facts |= {"num_hidden_layers": options["decoder_depth"], "encoder_layers": options["depth"]}
+    return facts | {"tie_word_embeddings": getattr(net, "head", None) is None}

@@ -1,0 +1,642 @@
+"""Any model of zoo as a model of the library transformers, whatever parts it has.
+
+Importing this module registers the configurations and models below with AutoConfig and AutoModelFor…. A folder that
+`zoo export RUN DIR --format transformers` wrote names it: ``from_pretrained(DIR, trust_remote_code=True)`` finds it.
+Weights have zoo's names below ``net.``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageClassification,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    DynamicCache,
+    EncoderDecoderCache,
+    GenerationMixin,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    CausalLMOutputWithPast,
+    ImageClassifierOutput,
+    MaskedLMOutput,
+    Seq2SeqLMOutput,
+    SequenceClassifierOutput,
+    TokenClassifierOutput,
+)
+from transformers.utils import can_return_tuple
+from transformers.utils.deprecation import deprecate_kwarg
+from zoo_text.models.encoder import MaskedLanguageModel, TextClassifier, TokenClassifier
+
+from zoo.inference.rebuild_task import rebuild_network, rebuild_task
+from zoo.models.attention_weights import attention_layers
+from zoo.models.initialization import derive_seed, rule_of
+from zoo.models.language import LanguageModel
+from zoo.models.seq2seq import Seq2Seq
+from zoo.models.stack import Stack
+from zoo.models.vit import ViT
+from zoo.parts.attention import Attention
+from zoo.parts.block import Memory
+from zoo.parts.cache import MemoryCache
+from zoo.parts.few_row_linear import linear
+from zoo.parts.ffn import aux_losses
+from zoo_pretrained.transformers_caches import LayerKeys, count_tokens, holds_keys, layer_caches
+
+IGNORED = -100  # labels of transformers that count for nothing
+
+
+class ZooConfig(PreTrainedConfig):
+    """What config.json holds of a model of zoo: its task with all options, and the sizes that transformers asks for.
+
+    ``task`` is {"class_path": …, "init_args": …} of zoo; ``packages`` are those that its parts need. The number of
+    tokens or classes is that of ``vocab_size`` or ``id2label``, which may change after the export.
+    """
+
+    task: dict | None = None
+    packages: list | None = None
+    vocab_size: int = 0
+    hidden_size: int = 0
+    num_hidden_layers: int = 0
+    num_attention_heads: int = 0
+    max_position_embeddings: int = 0
+    tie_word_embeddings: bool = False
+    use_cache: bool = True
+
+    def network_options(self) -> dict[str, Any]:
+        """The options of the task, with the numbers of tokens and classes of today."""
+        options = dict((self.task or {})["init_args"])
+        for name, size in (("vocab_size", self.vocab_size), ("target_vocab_size", self.vocab_size)):
+            if name in options:
+                options[name] = size
+        if options.get("tie") in ("inputs", "all"):
+            options["source_vocab_size"] = self.vocab_size
+        if "num_classes" in options:
+            options["num_classes"] = self.num_labels
+        return options
+
+
+class ZooCausalLMConfig(ZooConfig):
+    """The configuration of a causal language model."""
+
+    model_type = "zoo_causal_lm"
+
+
+class ZooSeq2SeqConfig(ZooConfig):
+    """The configuration of an encoder-decoder of text."""
+
+    model_type = "zoo_seq2seq"
+    is_encoder_decoder: bool = True
+    decoder_start_token_id: int | None = None
+
+
+class ZooMaskedLMConfig(ZooConfig):
+    """The configuration of a masked language model."""
+
+    model_type = "zoo_masked_lm"
+
+
+class ZooSequenceClassificationConfig(ZooConfig):
+    """The configuration of a classifier of texts."""
+
+    model_type = "zoo_sequence_classification"
+
+
+class ZooTokenClassificationConfig(ZooConfig):
+    """The configuration of a classifier of tokens."""
+
+    model_type = "zoo_token_classification"
+
+
+class ZooImageClassificationConfig(ZooConfig):
+    """The configuration of a classifier of images."""
+
+    model_type = "zoo_image_classification"
+    image_size: int = 0
+    patch_size: int = 0
+    num_channels: int = 0
+
+
+@contextmanager
+def recorded(stack: Stack, hidden: bool, attentions: bool) -> Iterator[tuple[list[Tensor], list[Tensor], list[Tensor]]]:
+    """Within the block, a forward leaves the input of the first block and the output of each, (B, T, dim), and the
+    weights of self- and cross-attentions, (B, H, T, S).
+    """
+    states: list[Tensor] = []
+    weights: tuple[list[Tensor], list[Tensor]] = [], []
+    handles = []
+
+    def keep(x: Tensor) -> None:
+        states.append(x.mean(-2) if x.dim() == 4 else x)
+
+    def look(part: Attention, args: tuple, kwargs: dict, _output: object) -> None:
+        cache, x, memory = kwargs.get("cache"), args[0], args[1] if len(args) > 1 else None
+        pattern, position = kwargs["pattern"], kwargs.get("position")
+        if isinstance(cache, LayerKeys):
+            q, k, _ = part.project(x, None, pattern, position, cache.visible())
+            weights[0].append(part.weigh(q, k, pattern))
+        elif cache is None or isinstance(cache, MemoryCache):
+            seen = part.weights(x, memory, pattern=pattern, position=position)
+            weights[0 if memory is None else 1].append(seen)
+
+    if hidden:
+        first = cast(nn.Module, stack.blocks[0])
+        handles.append(first.register_forward_pre_hook(lambda _block, args: keep(args[0])))
+        handles += [block.register_forward_hook(lambda _block, _args, output: keep(output)) for block in stack.blocks]
+    if attentions:
+        parts = [stack.get_submodule(name) for name in attention_layers(stack)]
+        handles += [part.register_forward_hook(look, with_kwargs=True) for part in parts if isinstance(part, Attention)]
+    try:
+        yield states, *weights
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+class ZooModel(PreTrainedModel):
+    """A network of zoo as a model of transformers; subclasses say what goes in and comes out."""
+
+    base_model_prefix = ""
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+    gradient_checkpointing = False
+    config_class: type[ZooConfig]
+    reads: ClassVar[type[nn.Module]] = nn.Module  # the network of zoo
+    auto: ClassVar[Any] = None  # the class of transformers that loads it
+
+    def __init__(self, config: ZooConfig) -> None:
+        super().__init__(config)
+        self.net: Any = build_network(config)
+        if not isinstance(self.net, self.reads):
+            raise ValueError(
+                f"{type(self.net).__name__} of zoo is no {self.reads.__name__}, as which it was to be used."
+            )
+        blocks = [block for stack in self.stacks() for block in stack.blocks]
+        self._no_split_modules = sorted({type(block).__name__ for block in blocks})
+        self._tied_weights_keys = shared_weights(self)
+        config.tie_word_embeddings = config.tie_word_embeddings or bool(self._tied_weights_keys)
+        self.post_init()
+
+    def stacks(self) -> list[Stack]:
+        """The stacks of the network."""
+        return [module for module in self.net.modules() if isinstance(module, Stack)]
+
+    @torch.no_grad()
+    def initialize_weights(self) -> None:
+        """Initialise by zoo's rule what was not loaded; a module keeps those of its weights that were."""
+        rule, seed = rule_of(self.net), int(torch.randint(2**62, ()))
+        for name, part in self.net.named_modules():
+            own = [*part.parameters(recurse=False), *part.buffers(recurse=False)]
+            loaded = [(tensor, tensor.clone()) for tensor in own if getattr(tensor, "_is_hf_initialized", False)]
+            if len(loaded) < len(own) and not any(tensor.is_meta for tensor in own):
+                with torch.random.fork_rng(devices=[]):
+                    torch.manual_seed(derive_seed(seed, name))
+                    rule.reset(part, name, self.net)
+                for tensor, value in loaded:
+                    tensor.copy_(value)
+
+    def _set_gradient_checkpointing(self, enable: bool = True, *args: Any, **kwargs: Any) -> None:
+        """Compute activations of blocks again in the backward pass."""
+        self.gradient_checkpointing = enable
+        for stack in self.stacks():
+            stack.recompute = enable
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The embedding of tokens."""
+        return self.net.embedding
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Replace the embedding of tokens."""
+        self.net.embedding, self.net.vocab_size = value, len(cast(Any, value).weight)
+
+    def own_losses(self, loss: Tensor) -> Tensor:
+        """A loss () with those that parts have of their own in training, such as a mixture's."""
+        return torch.stack([loss, *aux_losses(self.net)]).sum() if self.training else loss
+
+    def wanted(self, hidden: bool | None, attentions: bool | None) -> tuple[bool, bool]:
+        """Whether hidden states and attention weights are asked for, by the call or the configuration."""
+        return (
+            bool(self.config.output_hidden_states if hidden is None else hidden),
+            bool(self.config.output_attentions if attentions is None else attentions),
+        )
+
+    def capacity(self, cache: Any) -> int:
+        """For how many tokens parts with states of their own have to make room."""
+        return max(self.config.max_position_embeddings, int(cache.get_max_length()) if len(cache) else 0)
+
+
+def shared_weights(model: nn.Module) -> dict[str, str]:
+    """The first name of each weight that several modules have in common, by its other names."""
+    names: dict[int, str] = {}
+    every = model.named_parameters(remove_duplicate=False)
+    return {name: first for name, weight in every if (first := names.setdefault(id(weight), name)) != name}
+
+
+def build_network(config: ZooConfig) -> nn.Module:
+    """The network that a configuration describes, with random weights.
+
+    Raises UsageError or PluginError that names the package which is missing.
+    """
+    if config.task is None:
+        raise ValueError("a configuration of zoo's models needs task: it is made by zoo export --format transformers.")
+    section = {"model": {**config.task, "init_args": config.network_options()}}
+    network = rebuild_network(section, Path("config.json"))
+    return (rebuild_task(section, Path("config.json")) if network is None else network[0]).net
+
+
+def valid_tokens(attention_mask: Tensor | None, length: int) -> Tensor | None:
+    """Real tokens (B, S) of all ``length`` tokens so far, None where all are. Raises ValueError for other masks."""
+    if attention_mask is None:
+        return None
+    if attention_mask.dim() != 2:
+        raise ValueError(f"attention_mask must be (batch, tokens), got {tuple(attention_mask.shape)}.")
+    valid = attention_mask.bool()
+    if valid.size(1) < length:  # of the new tokens alone: those before them were real
+        valid = torch.cat([valid.new_ones(len(valid), length - valid.size(1)), valid], 1)
+    return None if bool(valid.all()) else valid[:, :length]
+
+
+def check_positions(position_ids: Tensor | None, valid: Tensor | None, before: int) -> None:
+    """Raise ValueError for positions other than those that zoo counts: the first real token is number 0."""
+    if position_ids is None:
+        return
+    tokens = position_ids.size(-1)
+    if valid is None:
+        right = torch.arange(before, before + tokens, device=position_ids.device).expand_as(position_ids)
+        real = torch.ones_like(position_ids, dtype=torch.bool)
+    else:
+        right, real = (valid.cumsum(1) - 1)[:, before:], valid[:, before:]
+    if not bool((position_ids == right)[real.expand_as(position_ids)].all()):
+        raise ValueError("position_ids must count the real tokens of each row from 0: zoo's models count them so.")
+
+
+class ZooForCausalLM(ZooModel, GenerationMixin):
+    """A causal language model of zoo."""
+
+    config_class = ZooCausalLMConfig
+    reads, auto = LanguageModel, AutoModelForCausalLM
+
+    def __init__(self, config: ZooConfig) -> None:
+        super().__init__(config)
+        caches = self.net.stack.caches(1)
+        self._is_stateful = not all(holds_keys(states) for states in caches)
+
+    def get_output_embeddings(self) -> nn.Module | None:
+        """The matrix that turns states into logits; None where it is the embedding."""
+        return self.net.head
+
+    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
+        """Replace the matrix that turns states into logits."""
+        self.net.head = new_embeddings
+
+    @staticmethod
+    def create_masks_for_generate(attention_mask: Tensor | None = None, **_: Any) -> Tensor | None:
+        """The mask (B, S) as it is: zoo's attention makes causality itself."""
+        return attention_mask
+
+    @deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        cache: Any = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        **kwargs: Any,
+    ) -> CausalLMOutputWithPast:
+        """Tokens (B, T), or embeddings (B, T, dim), after those in ``cache``, to logits (B, T, vocab_size).
+
+        ``labels`` (B, T) are the tokens themselves, -100 where none is to be predicted. Raises ValueError for
+        ``position_ids`` (B, T) other than those of the mask.
+        """
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("You must specify exactly one of input_ids or inputs_embeds")
+        x = self.get_input_embeddings()(input_ids) if inputs_embeds is None else inputs_embeds
+        use_cache = self.config.use_cache if use_cache is None else use_cache
+        if use_cache and cache is None and not (self.training and self.gradient_checkpointing):
+            cache = DynamicCache()
+        stack, tokens = self.net.stack, x.size(1)
+        caches = layer_caches(stack, cache, tokens, self.capacity(cache)) if cache is not None else None
+        before = caches.length if caches is not None else 0
+        valid = valid_tokens(attention_mask, before + tokens)
+        check_positions(position_ids, valid, before)
+        hidden, attentions = self.wanted(output_hidden_states, output_attentions)
+        with recorded(stack, hidden, attentions) as (states, weights, _):
+            last = stack(x * self.net.scale, valid, caches=caches)
+        if cache is not None:
+            count_tokens(cache, tokens)
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = linear(last[:, kept], self.net.output)
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
+            loss = self.own_losses(loss)
+        return CausalLMOutputWithPast(
+            loss=loss,
+            logits=logits,
+            cache=cache if use_cache else None,
+            hidden_states=(*states[:-1], last) if hidden else None,
+            attentions=tuple(weights) if attentions else None,
+        )
+
+
+class ZooEncoder(nn.Module):
+    """The encoder of an encoder-decoder, as ``generate`` calls it; its weights are those of the model."""
+
+    main_input_name = "input_ids"
+
+    def __init__(self, model: ZooForConditionalGeneration) -> None:
+        super().__init__()
+        self.__dict__["model"] = model  # no submodule: the weights have one name
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutput:
+        """Tokens (B, S), or embeddings (B, S, dim), to states (B, S, dim)."""
+        model = self.__dict__["model"]
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("You must specify exactly one of input_ids or inputs_embeds")
+        x = model.net.source_embedding(input_ids) if inputs_embeds is None else inputs_embeds
+        hidden, attentions = model.wanted(output_hidden_states, output_attentions)
+        with recorded(model.net.encoder, hidden, attentions) as (states, weights, _):
+            last = model.net.encoder(x * model.net.scale, valid_tokens(attention_mask, x.size(1)))
+        return BaseModelOutput(
+            last_hidden_state=last,
+            hidden_states=(*states[:-1], last) if hidden else None,
+            attentions=tuple(weights) if attentions else None,
+        )
+
+
+class ZooForConditionalGeneration(ZooModel, GenerationMixin):
+    """An encoder-decoder of text of zoo."""
+
+    config_class = ZooSeq2SeqConfig
+    reads, auto = Seq2Seq, AutoModelForSeq2SeqLM
+
+    def __init__(self, config: ZooConfig) -> None:
+        super().__init__(config)
+        self._is_stateful = not all(holds_keys(states) for states in self.net.decoder.caches(1))
+
+    def get_encoder(self, modality: str | None = None) -> ZooEncoder:
+        """The encoder."""
+        return ZooEncoder(self)
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The embedding of source tokens."""
+        return self.net.source_embedding
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Replace the embedding of source tokens, which may be that of the target."""
+        if self.net.source_embedding is self.net.target_embedding:
+            self.net.target_embedding = value
+        self.net.source_embedding = value
+
+    def get_output_embeddings(self) -> nn.Module | None:
+        """The matrix that turns states into logits; None where it is the embedding."""
+        return self.net.head
+
+    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
+        """Replace the matrix that turns states into logits."""
+        self.net.head = new_embeddings
+
+    def resize_token_embeddings(self, new_num_tokens: int | None = None, *args: Any, **kwargs: Any) -> nn.Embedding:
+        """Change the number of tokens. Raises ValueError where source and target have vocabularies of their own."""
+        net = self.net
+        if new_num_tokens is not None and (net.source_embedding is not net.target_embedding or net.bias is not None):
+            raise ValueError("only a model with one vocabulary for both sides, and no bias per token, can be resized.")
+        return super().resize_token_embeddings(new_num_tokens, *args, **kwargs)
+
+    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
+        """Labels (B, T) moved by one, behind the token with which a target starts."""
+        start = self.config.decoder_start_token_id
+        if start is None:
+            raise ValueError("config.decoder_start_token_id must be set to make decoder_input_ids from labels.")
+        moved = torch.cat([labels.new_full((len(labels), 1), start), labels[:, :-1]], 1)
+        return moved.masked_fill(moved == IGNORED, start)  # behind the end, which no label sees
+
+    create_masks_for_generate = staticmethod(ZooForCausalLM.create_masks_for_generate)
+
+    @deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: Any = None,
+        cache: Any = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        **kwargs: Any,
+    ) -> Seq2SeqLMOutput:
+        """Source tokens (B, S) and target tokens (B, T), after those in ``cache``, to logits (B, T, vocab_size).
+
+        Without target tokens they are made from ``labels`` (B, T), -100 where none is to be predicted. Padding of the
+        target stands on the right. Raises ValueError for a mask with padding elsewhere.
+        """
+        net = self.net
+        if encoder_outputs is None:
+            encoder_outputs = self.get_encoder()(
+                input_ids, attention_mask, inputs_embeds, output_attentions, output_hidden_states
+            )
+        encoded = encoder_outputs if isinstance(encoder_outputs, BaseModelOutput) else BaseModelOutput(*encoder_outputs)
+        source = cast(Tensor, encoded.last_hidden_state)
+        if decoder_input_ids is None and decoder_inputs_embeds is None:
+            if labels is None:
+                raise ValueError("decoder_input_ids, decoder_inputs_embeds or labels must be given")
+            decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+        x = net.target_embedding(decoder_input_ids) if decoder_inputs_embeds is None else decoder_inputs_embeds
+        use_cache = self.config.use_cache if use_cache is None else use_cache
+        if use_cache and cache is None and not (self.training and self.gradient_checkpointing):
+            cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        tokens = x.size(1)
+        caches = layer_caches(net.decoder, cache, tokens, self.capacity(cache)) if cache is not None else None
+        target = valid_tokens(decoder_attention_mask, tokens + (caches.length if caches is not None else 0))
+        if target is not None and bool((target[:, 1:] > target[:, :-1]).any()):
+            raise ValueError("decoder_attention_mask: padding of the target must stand on the right.")
+        valid = valid_tokens(attention_mask, source.size(1))
+        hidden, attentions = self.wanted(output_hidden_states, output_attentions)
+        with recorded(net.decoder, hidden, attentions) as (states, weights, looks):
+            last = net.decoder(x * net.scale, memory=Memory(source, valid), caches=caches)
+        if cache is not None:
+            count_tokens(cache, tokens)
+        logits = linear(last * net.out_scale, net.output)
+        logits = logits if net.bias is None else net.bias(logits)
+        loss = None
+        if labels is not None:
+            loss = nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.to(logits.device).flatten())
+            loss = self.own_losses(loss)
+        return Seq2SeqLMOutput(
+            loss=loss,
+            logits=logits,
+            cache=cache if use_cache else None,
+            decoder_hidden_states=(*states[:-1], last) if hidden else None,
+            decoder_attentions=tuple(weights) if attentions else None,
+            cross_attentions=tuple(looks) if attentions else None,
+            encoder_last_hidden_state=encoded.last_hidden_state,
+            encoder_hidden_states=encoded.hidden_states,
+            encoder_attentions=encoded.attentions,
+        )
+
+
+class ZooEncoderModel(ZooModel):
+    """What models share that see a whole text or image at once: one forward of the network, and a loss."""
+
+    output: ClassVar[Any]  # the class of transformers' results
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Tokens (B, T), or embeddings (B, T, dim), to logits; ``labels`` are (B,) or (B, T), -100 where none is."""
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("You must specify exactly one of input_ids or inputs_embeds")
+        x = cast(Tensor, input_ids if inputs_embeds is None else inputs_embeds)
+        segments = token_type_ids if self.net.segments else None
+        arguments = x, valid_tokens(attention_mask, x.size(1)), segments
+        return self.answer(arguments, labels, output_attentions, output_hidden_states, kwargs)
+
+    def answer(
+        self, arguments: tuple, labels: Tensor | None, attentions: bool | None, hidden: bool | None, kwargs: dict
+    ) -> Any:
+        """The result of one forward of the network with ``arguments``."""
+        look_hidden, look_weights = self.wanted(hidden, attentions)
+        stack = self.net.stack
+        with recorded(stack, look_hidden, look_weights) as (states, weights, _), last_states(stack) as last:
+            logits = self.net(*arguments)
+        loss = None
+        if labels is not None:
+            sizes = {"vocab_size": self.config.vocab_size} if self.config.vocab_size else {}
+            logits_name = "pooled_logits" if logits.dim() == 2 else "logits"
+            loss = self.loss_function(**{logits_name: logits}, labels=labels, config=self.config, **sizes, **kwargs)
+            loss = self.own_losses(loss)
+        return self.output(
+            loss=loss,
+            logits=logits,
+            hidden_states=(*states[:-1], *last) if look_hidden else None,
+            attentions=tuple(weights) if look_weights else None,
+        )
+
+
+@contextmanager
+def last_states(stack: Stack) -> Iterator[list[Tensor]]:
+    """Within the block, a forward leaves the result of a stack, (B, T, dim)."""
+    last: list[Tensor] = []
+    handle = stack.register_forward_hook(lambda _stack, _args, output: last.append(output))
+    try:
+        yield last
+    finally:
+        handle.remove()
+
+
+class ZooForMaskedLM(ZooEncoderModel):
+    """A masked language model of zoo."""
+
+    config_class = ZooMaskedLMConfig
+    reads, auto, output = MaskedLanguageModel, AutoModelForMaskedLM, MaskedLMOutput
+
+    def get_output_embeddings(self) -> nn.Module | None:
+        """The matrix that turns states into logits; None where it is the embedding."""
+        return self.net.head.own
+
+    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
+        """Replace the matrix that turns states into logits."""
+        self.net.head.own = new_embeddings
+
+    def resize_token_embeddings(self, new_num_tokens: int | None = None, *args: Any, **kwargs: Any) -> nn.Embedding:
+        """Change the number of tokens; new ones have a bias of zero."""
+        embeddings = super().resize_token_embeddings(new_num_tokens, *args, **kwargs)
+        bias, size = self.net.head.bias, embeddings.weight.size(0)
+        if size != len(bias):
+            grown = bias.new_zeros(size)
+            grown[: len(bias)] = bias.detach()[:size]
+            self.net.head.bias = nn.Parameter(grown, requires_grad=bias.requires_grad)
+        return embeddings
+
+
+class ZooForSequenceClassification(ZooEncoderModel):
+    """A classifier of texts of zoo."""
+
+    config_class = ZooSequenceClassificationConfig
+    reads, auto, output = TextClassifier, AutoModelForSequenceClassification, SequenceClassifierOutput
+
+
+class ZooForTokenClassification(ZooEncoderModel):
+    """A classifier of tokens of zoo."""
+
+    config_class = ZooTokenClassificationConfig
+    reads, auto, output = TokenClassifier, AutoModelForTokenClassification, TokenClassifierOutput
+
+
+class ZooForImageClassification(ZooEncoderModel):
+    """A classifier of images of zoo."""
+
+    config_class = ZooImageClassificationConfig
+    reads, auto, output = ViT, AutoModelForImageClassification, ImageClassifierOutput
+    main_input_name = "pixel_values"
+
+    @can_return_tuple
+    def forward(
+        self,
+        pixel_values: Tensor | None = None,
+        labels: Tensor | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        **kwargs: Any,
+    ) -> ImageClassifierOutput:
+        """Normalised images (B, C, H, W) to logits (B, classes); ``labels`` are (B,)."""
+        if pixel_values is None:
+            raise ValueError("You have to specify pixel_values")
+        arguments = (pixel_values.to(self.net.embedding.weight.dtype),)
+        return self.answer(arguments, labels, output_attentions, output_hidden_states, kwargs)
+
+
+MODELS: tuple[type[ZooModel], ...] = (
+    ZooForCausalLM,
+    ZooForConditionalGeneration,
+    ZooForMaskedLM,
+    ZooForSequenceClassification,
+    ZooForTokenClassification,
+    ZooForImageClassification,
+)
+for _model in MODELS:
+    AutoConfig.register(_model.config_class.model_type, _model.config_class)
+    _model.auto.register(_model.config_class, _model)

@@ -1,0 +1,313 @@
+"""Models that no family is, as models of transformers: the same numbers, its generation, its files."""
+
+import copy
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+import transformers
+from transformers import DynamicCache, EncoderDecoderCache, StaticCache
+from zoo_pretrained import transformers_models as models
+from zoo_pretrained.transformers_export import sizes
+
+import zoo
+from zoo.cli import main
+from zoo.inference.rebuild_task import complete_options
+from zoo.models.generation import GenerationConfig, generate
+
+WORDS, EOS, DIM, DEPTH = 61, 2, 16, 2
+COMMON = {"dim": DIM, "depth": DEPTH, "heads": 4, "max_length": 48}
+TEXT = {**COMMON, "vocab_size": WORDS}
+PAIR = {**COMMON, "source_vocab_size": WORDS, "target_vocab_size": WORDS}
+IMAGE = {"dim": DIM, "depth": DEPTH, "heads": 4, "num_classes": 5, "image_size": 8, "channels": 3, "patch_size": 4}
+LM, TRANSLATION = "zoo.tasks.lm.CausalLM", "zoo.tasks.translation.Translation"
+
+
+def part(name, **options):
+    return {"class_path": f"zoo.parts.{name}", "init_args": options}
+
+
+CAUSAL = {
+    "alibi-swiglu": {"position": part("position.ALiBi"), "ffn": part("ffn.SwiGLU"), "norm": part("norm.RMSNorm")},
+    "window-sandwich": {"window": 5, "block": part("block.Sandwich"), "tie": False},
+    "shaw": {"attention": part("shaw.Shaw"), "position": part("position.NoPosition")},
+    "grouped": {"attention": part("attention.MultiHead", kv_heads=2), "position": part("position.Learned")},
+    "experts": {"ffn": part("ffn.MoE", experts=4, top_k=2), "scale_embedding": True},
+    "overrides": {"overrides": [{"layers": "every 2nd", "position": part("position.NoPosition")}]},
+}
+PAIRS = {
+    "t5-bias": {"position": part("position.T5"), "tie": "all", "scale_logits": True},
+    "deep-decoder": {"decoder_depth": 3, "tie": "none", "output_bias": True, "norm": part("norm.RMSNorm")},
+}
+OTHERS = {
+    "vit": (models.ZooForImageClassification, "zoo.tasks.classification.Classification", IMAGE),
+    "vit-registers": (
+        models.ZooForImageClassification, "zoo.tasks.classification.Classification",
+        {**IMAGE, "pool": "cls", "registers": 2, "position": part("position.Learned")},
+    ),
+    "masked": (models.ZooForMaskedLM, "zoo_text.tasks.masked.MaskedLM", {**TEXT, "norm": part("norm.RMSNorm")}),
+    "texts": (
+        models.ZooForSequenceClassification, "zoo_text.tasks.labelling.SequenceClassification",
+        {**TEXT, "num_classes": 5, "segments": 2, "block": part("block.Parallel")},
+    ),
+    "tokens": (
+        models.ZooForTokenClassification, "zoo_text.tasks.labelling.TokenClassification", {**TEXT, "num_classes": 5},
+    ),
+}  # fmt: skip
+CASES = {
+    **{name: (models.ZooForCausalLM, LM, {**TEXT, **options}) for name, options in CAUSAL.items()},
+    **{name: (models.ZooForConditionalGeneration, TRANSLATION, {**PAIR, **options}) for name, options in PAIRS.items()},
+    **OTHERS,
+}
+
+
+def built(name):
+    cls, path, options = CASES[name]
+    task = complete_options({"class_path": path, "init_args": options})
+    facts = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": EOS, **sizes(None, task["init_args"])}
+    start = {"decoder_start_token_id": 1} if path == TRANSLATION else {}
+    model = cls(cls.config_class(task=task, **facts, **start)).eval()
+    if cls.can_generate():
+        model.generation_config.update(pad_token_id=EOS, eos_token_id=EOS, **start)
+    with torch.no_grad():
+        for weight in model.parameters():  # so that texts do not repeat one token
+            weight.mul_(3.0 if weight.dim() > 1 else 1.0)
+    return model
+
+
+def inputs_of(model, rows=3, tokens=7):
+    if isinstance(model, models.ZooForImageClassification):
+        return {"pixel_values": torch.randn(rows, 3, 8, 8)}
+    ids = torch.randint(3, WORDS, (rows, tokens))
+    mask = torch.ones_like(ids)
+    mask[1, -2:] = 0
+    target = {"decoder_input_ids": torch.randint(3, WORDS, (rows, 5))} if model.config.is_encoder_decoder else {}
+    return {"input_ids": ids, "attention_mask": mask, **target}
+
+
+def own_logits(model, inputs):
+    """What the network of zoo computes by itself."""
+    if "pixel_values" in inputs:
+        return model.net(inputs["pixel_values"])
+    valid = inputs["attention_mask"].bool()
+    if model.config.is_encoder_decoder:
+        return model.net(inputs["input_ids"], inputs["decoder_input_ids"], valid)
+    return model.net(inputs["input_ids"], valid)
+
+
+@pytest.mark.parametrize("name", CASES)
+@torch.no_grad()
+def test_it_computes_what_zoo_computes_and_is_saved_and_loaded(name, tmp_path):
+    model = built(name)
+    inputs = inputs_of(model)
+    result = model(**inputs, output_hidden_states=True, output_attentions=True)
+    assert torch.equal(result.logits, own_logits(model, inputs))
+    states = result.decoder_hidden_states if model.config.is_encoder_decoder else result.hidden_states
+    weights = result.decoder_attentions if model.config.is_encoder_decoder else result.attentions
+    assert len(states) == model.stacks()[-1].blocks.__len__() + 1
+    assert weights[-1].shape[:2] == (3, 4)
+    model.save_pretrained(tmp_path)
+    again = model.auto.from_pretrained(tmp_path)
+    assert type(again) is type(model)
+    assert torch.equal(again(**inputs).logits, result.logits)
+    assert not again.training
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+@torch.no_grad()
+def test_cached_steps_of_any_length_give_what_one_pass_gives(name):
+    model = built(name)
+    ids = torch.randint(3, WORDS, (2, 11))
+    whole = model(ids, use_cache=False)
+    assert whole.cache is None
+    for cache in (DynamicCache(), DynamicCache(config=model.config), StaticCache(model.config, max_cache_len=16)):
+        pieces = [model(piece, cache=cache).logits for piece in ids.split([4, 1, 1, 5], 1)]
+        assert torch.allclose(torch.cat(pieces, 1), whole.logits, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+@torch.no_grad()
+def test_generation_is_that_of_zoo(name):
+    model = built(name)
+    ids = torch.randint(3, WORDS, (2, 6))
+    texts = model.generate(ids, max_new_tokens=12, do_sample=False)
+    state = model.net.begin(18)
+    greedy = [beams[0].tokens for beams in generate(state, ids, EOS, GenerationConfig(max_length=12))]
+    for row, tokens in zip(texts[:, 6:].tolist(), greedy, strict=True):
+        assert row[: len(tokens)] == list(tokens)
+    without = model.generate(ids, max_new_tokens=12, do_sample=False, use_cache=False)
+    static = model.generate(ids, max_new_tokens=12, do_sample=False, cache_implementation="static")
+    assert torch.equal(without, texts)
+    assert torch.equal(static, texts)
+    beams = model.generate(ids, max_new_tokens=8, num_beams=4, do_sample=False)
+    uncached = model.generate(ids, max_new_tokens=8, num_beams=4, do_sample=False, use_cache=False)
+    assert torch.equal(beams, uncached)
+    sampled = [_seeded_sample(model, ids, use_cache) for use_cache in (True, False)]
+    assert torch.equal(*sampled)
+
+
+def _seeded_sample(model, ids, use_cache):
+    torch.manual_seed(3)
+    return model.generate(ids, max_new_tokens=8, do_sample=True, use_cache=use_cache)
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+@torch.no_grad()
+def test_padding_on_the_left_changes_no_text(name):
+    model = built(name)
+    ids = torch.randint(3, WORDS, (2, 8))
+    mask = torch.ones_like(ids)
+    mask[0, :3] = 0
+    together = model.generate(ids, attention_mask=mask, max_new_tokens=6, do_sample=False)
+    alone = model.generate(ids[:1, 3:], max_new_tokens=6, do_sample=False)
+    assert together[0, 8 : 8 + alone.size(1) - 5].tolist() == alone[0, 5:].tolist()
+
+
+@pytest.mark.parametrize("name", ["alibi-swiglu", "grouped", "experts"])
+@torch.no_grad()
+def test_an_assistant_changes_no_text(name):
+    model, assistant = built(name), built("shaw")
+    ids = torch.randint(3, WORDS, (1, 6))
+    texts = model.generate(ids, max_new_tokens=12, do_sample=False)
+    assert torch.equal(model.generate(ids, max_new_tokens=12, do_sample=False, assistant_model=assistant), texts)
+    assert torch.equal(model.generate(ids, max_new_tokens=12, do_sample=False, prompt_lookup_num_tokens=3), texts)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+@torch.no_grad()
+def test_translations_are_those_of_one_pass(name):
+    model = built(name)
+    ids = torch.randint(3, WORDS, (2, 7))
+    mask = torch.ones_like(ids)
+    mask[0, 5:] = 0
+    for search in ({}, {"num_beams": 3}):
+        cached, uncached = (
+            model.generate(ids, attention_mask=mask, max_new_tokens=9, do_sample=False, use_cache=use, **search)
+            for use in (True, False)
+        )
+        assert torch.equal(cached, uncached)
+    cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+    target = torch.randint(3, WORDS, (2, 6))
+    whole = model(ids, mask, decoder_input_ids=target, use_cache=False).logits
+    pieces = [model(ids, mask, decoder_input_ids=piece, cache=cache).logits for piece in target.split([2, 1, 3], 1)]
+    assert torch.allclose(torch.cat(pieces, 1), whole, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_are_those_of_zoo_with_and_without_checkpointing(name):
+    model = built(name)
+    inputs = inputs_of(model)
+    classes = WORDS if "LM" in type(model).__name__ or model.config.is_encoder_decoder else 5
+    shape = own_logits(model, inputs).shape[:-1]
+    inputs["labels"] = torch.randint(3, classes, shape)
+    if len(shape) > 1:
+        inputs["labels"][0, :2] = -100
+    found = []
+    for checkpointing in (False, True):
+        twin = copy.deepcopy(model).train()
+        if checkpointing:
+            twin.gradient_checkpointing_enable()
+            assert twin.is_gradient_checkpointing
+        twin(**inputs).loss.backward()
+        found.append({key: weight.grad for key, weight in twin.named_parameters()})
+    assert all(grad is not None for grad in found[0].values())
+    assert all(torch.allclose(found[0][key], found[1][key], atol=1e-6) for key in found[0])
+
+
+@pytest.mark.parametrize("name", ["alibi-swiglu", "window-sandwich", "t5-bias", "masked", "texts"])
+@torch.no_grad()
+def test_the_vocabulary_can_grow_and_shrink(name, tmp_path):
+    model = built(name)
+    inputs = inputs_of(model)
+    before = model(**inputs).logits
+    model.resize_token_embeddings(WORDS + 9, mean_resizing=False)
+    after = model(**inputs).logits
+    assert torch.allclose(after[..., : before.size(-1)], before, atol=1e-6)
+    model.save_pretrained(tmp_path)
+    again = model.auto.from_pretrained(tmp_path)
+    assert again.config.vocab_size == WORDS + 9
+    assert torch.equal(again(**inputs).logits, after)
+    model.resize_token_embeddings(WORDS)
+    assert torch.allclose(model(**inputs).logits, before, atol=1e-6)
+
+
+@torch.no_grad()
+def test_what_zoo_would_compute_otherwise_is_refused():
+    model = built("alibi-swiglu")
+    ids = torch.randint(3, WORDS, (2, 6))
+    with pytest.raises(ValueError, match="position_ids must count"):
+        model(ids, position_ids=torch.arange(5, 11)[None])
+    model(ids, position_ids=torch.arange(6)[None])
+    with pytest.raises(ValueError, match=r"attention_mask must be \(batch, tokens\)"):
+        model(ids, attention_mask=torch.ones(2, 1, 6, 6))
+    pair = built("deep-decoder")
+    with pytest.raises(ValueError, match="one vocabulary for both sides"):
+        pair.resize_token_embeddings(WORDS + 1)
+    mask = torch.tensor([[0, 1, 1]])
+    with pytest.raises(ValueError, match="must stand on the right"):
+        pair(ids[:1], decoder_input_ids=ids[:1, :3], decoder_attention_mask=mask)
+
+
+FIT = {
+    "lm-tiny": ("AutoModelForCausalLM", ["--model.position", "alibi", "--model.ffn", "swiglu"]),
+    "translation-tiny": ("AutoModelForSeq2SeqLM", ["--model.norm", "rmsnorm"]),
+    "vit-glyphs": ("AutoModelForImageClassification", ["--model.position", "rope"]),
+}
+PROGRAM = """
+import json, sys, torch, transformers
+torch.set_num_threads(1)
+folder, auto = sys.argv[1:3]
+model = getattr(transformers, auto).from_pretrained(folder, trust_remote_code=True)
+generator = torch.Generator().manual_seed(1)
+if model.main_input_name == "pixel_values":
+    side, channels = model.config.image_size, model.config.num_channels
+    inputs = {"pixel_values": torch.randn(2, channels, side, side, generator=generator)}
+else:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    inputs = {"input_ids": tokenizer("Return the", return_tensors="pt")["input_ids"]}
+    if model.config.is_encoder_decoder:
+        inputs["decoder_input_ids"] = inputs["input_ids"][:, :3]
+with torch.no_grad():
+    print(json.dumps([model(**inputs).logits.double().flatten().tolist(), {k: v.tolist() for k, v in inputs.items()}]))
+"""
+
+
+@pytest.mark.parametrize("recipe", FIT)
+def test_a_run_is_exported_and_loaded_where_nothing_imported_zoo(recipe, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    auto, options = FIT[recipe]
+    assert main(["fit", recipe, *options, "--trainer.max_steps", "2"]) == 0
+    run = next((tmp_path / "runs").rglob("config.yaml")).parent
+    assert main(["export", str(run), "out", "--format", "transformers"]) == 0, capsys.readouterr().err
+    assert "transformers: Zoo" in capsys.readouterr().err
+    names = [name for name in sys.path if name]
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, "out", auto], capture_output=True, text=True, check=False,
+        env={"PYTHONPATH": ":".join(names), "HOME": str(tmp_path), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    logits, inputs = json.loads(done.stdout.splitlines()[-1])
+    net = zoo.load(run).net
+    tensors = [torch.tensor(value) for value in inputs.values()]
+    with torch.no_grad():
+        assert torch.allclose(net(*tensors).flatten(), torch.tensor(logits), atol=1e-5)
+
+
+def test_a_folder_without_the_packages_names_them(tmp_path):
+    from zoo_pretrained.transformers_export import STUB
+
+    text = STUB.format(config="NoSuchConfig", model="NoSuch", packages="zoo-transformers 0.1.0, zoo-pretrained 0.1.0")
+    with pytest.raises(ImportError, match=r"needs zoo-transformers 0\.1\.0, zoo-pretrained 0\.1\.0"):
+        exec(compile(text, "modeling_zoo.py", "exec"), {})
+
+
+def test_other_models_are_refused_with_what_there_is(tmp_path):
+    model = built("alibi-swiglu")
+    config = copy.deepcopy(model.config)
+    with pytest.raises(ValueError, match="LanguageModel of zoo is no ViT: take another"):
+        models.ZooForImageClassification(config)
+    with pytest.raises(ValueError, match="needs task"):
+        models.ZooForCausalLM(models.ZooCausalLMConfig())
+    assert transformers.AutoConfig.for_model("zoo_causal_lm")
