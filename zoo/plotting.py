@@ -85,11 +85,6 @@ def new_figure(width: float, height: float) -> Figure:
 def to_image(figure: Figure, scale: float = 2.0) -> Image.Image:
     """The figure as RGB pixels, ``scale`` of them per unit."""
     figure.set_dpi(UNITS * scale)
-    return rasterize(figure)
-
-
-def rasterize(figure: Figure) -> Image.Image:
-    """The figure as RGB pixels, without the time that ``style`` takes: for figures without axes."""
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     return Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")

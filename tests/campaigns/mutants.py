@@ -424,7 +424,7 @@ MUTANTS = [
         ),
         ("logging/best_effort.py", "if self.failures == 1:", "if self.failures == 2:", "logging/test_best_effort.py"),
         ("logging/attention_maps.py", "min(count, most)", "most", "logging/test_attention_maps.py"),
-        ("logging/graph.py", "if a != at and", "if a == at and", "logging/test_graph.py"),
+        ("explain/graph.py", "if a != at and", "if a == at and", "explain/test_graph.py"),
         ("logging/tensorboard.py", 'if name != "epoch"}', "}", "logging/test_tensorboard.py"),
         # models
         (

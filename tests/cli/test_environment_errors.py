@@ -11,10 +11,11 @@ import torch
 from torch.utils.data import DataLoader
 
 from zoo.cli import main
-from zoo.cli.environment_errors import DISK, HANDLES, PATH, check_words, explain_error
+from zoo.cli.environment_errors import HANDLES, PATH, check_words, explain_error
 from zoo.cli.error_report import report_error
 from zoo.cli.find_command import all_commands
 from zoo.errors import UsageError
+from zoo.io.atomic_files import STORAGE
 
 
 def answered(capsys, *words) -> tuple[int, str]:
@@ -59,13 +60,13 @@ def test_words_in_any_script_are_text():
     check_words(["fit", "привет", "日本語", "é", "🙂"])
 
 
-@pytest.mark.parametrize("number", [*DISK, *PATH, *HANDLES, errno.ENOMEM])
+@pytest.mark.parametrize("number", [*sorted(STORAGE), *PATH, *HANDLES, errno.ENOMEM])
 def test_errors_of_the_system(number, capsys):
     error = OSError(number, os.strerror(number), "some/file.txt")
     code = report_error(error)
     message = capsys.readouterr().err
     assert "Traceback" not in message
-    assert code == (5 if number in DISK else 2 if number in PATH else 1)
+    assert code == (5 if number in STORAGE else 2 if number in PATH else 1)
     assert "bug" not in message
     assert "some/file.txt" in message or number in (*HANDLES, errno.ENOMEM)
 

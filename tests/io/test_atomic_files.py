@@ -28,20 +28,14 @@ ALLOWED = {
     "zoo/cli/import_probe.py": {"open", "fdopen"},  # /dev/null, and pipes
     "zoo/conformance/check_worker.py": {"open", "fdopen"},
     "zoo/conformance/executor.py": {"write_text"},  # programs that stand in for a scheduler's, in a check's own folder
-    "zoo/conformance/optimizer.py": {"save"},  # into memory
-    "zoo/conformance/schedule.py": {"save"},
+    "zoo/conformance/common.py": {"save"},  # into memory
     "zoo/compare/tensorboard_command.py": {"open"},  # /dev/null
     "zoo/console.py": {"open"},  # /dev/null, and a run's log, whose failure costs a warning
     "zoo/data/images.py": {"savez"},  # into memory
     "zoo/data/native.py": {"TemporaryFile"},  # without a name: what a library prints
     "zoo/conformance/data.py": {"savez", "write_bytes"},  # in a check's own folder
     "zoo/training/checkpoint.py": {"save", "open"},  # into memory; a folder, to hold it
-    "zoo/conformance/processes.py": {
-        "rename",
-        "save",
-        "write_text",
-    },  # two processes of a check, in a folder of its own
-    "zoo/conformance/weights.py": {"save"},  # into memory
+    "zoo/conformance/processes.py": {"save"},  # two processes of a check, in a folder of its own
     "plugins/zoo-pretrained/src/zoo_pretrained/hf_files.py": {"save_file"},  # on drafts of zoo.io.atomic_files
     "zoo/inference/weight_files.py": {"save_file"},
     "zoo/cli/inference.py": {"save"},

@@ -15,9 +15,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from zoo.console import format_bytes
-from zoo.errors import CheckpointError, UsageError, ZooError
+from zoo.errors import UsageError, ZooError
 
-DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE)
 PATH = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG,
         errno.EEXIST, errno.ENOTEMPTY)  # fmt: skip
 RANKS = ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")
@@ -254,8 +253,6 @@ def _explain_system(error: OSError) -> ZooError | None:
             return folder_error
         return None
     name = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else ""
-    if error.errno in DISK:
-        return CheckpointError(f"{name or 'a file'} cannot be read or written: {reason}.")
     if error.errno in PATH and name and not any(piece in name for piece in PROGRAM):
         return UsageError(f"{ascii(name)[1:-1] if not name.isprintable() else name} cannot be used: {reason}.")
     return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 
+from zoo import __version__
 from zoo.cli.find_command import all_commands, command_names, find_command
 from zoo.command_line import ABOUT, HEADINGS, Command, Option, ParsedOptions, call_by_name
 
@@ -36,9 +37,7 @@ def run(options: ParsedOptions) -> int:
 
 def version(options: ParsedOptions) -> int:
     """`zoo version`."""
-    from importlib.metadata import version
-
-    print(f"zoo {version('zoo-transformers')}")
+    print(f"zoo {__version__}")
     return 0
 
 

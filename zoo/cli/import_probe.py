@@ -87,8 +87,6 @@ def _outcome(part: Part, patience: float) -> Outcome:
             _read_pipes(texts)
             done, status = os.waitpid(child, os.WNOHANG)
             ended = time.monotonic() if done else None
-            if _parent_has_ended():
-                break
         _read_pipes(texts)
     finally:
         for kill in (os.killpg, os.kill) if ended is None else (os.killpg,):  # with the processes that it started
@@ -105,15 +103,6 @@ def _outcome(part: Part, patience: float) -> Outcome:
         return Outcome(f"importing it ends the process ({_status(status or 0)})", ended - started, printed)
     problem, seconds = json.loads(texts[result_pipe[0]])
     return Outcome(problem, seconds, printed)
-
-
-def _parent_has_ended() -> bool:
-    """Whether the parent has ended: the other end of standard input is closed."""
-    if not hasattr(select, "poll"):
-        return False
-    poll = select.poll()
-    poll.register(0, 0)
-    return any(event & select.POLLHUP for _, event in poll.poll(0))
 
 
 def _read_pipes(texts: dict[int, bytes]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from lightning.pytorch import LightningModule
 
+from zoo import __version__
 from zoo.config import precision, run_folder, yaml_source
 from zoo.config.fit_options import SECTIONS
 from zoo.config.layers import where
@@ -18,7 +19,6 @@ from zoo.errors import CheckpointError, UsageError
 from zoo.inference import checkpoint_manifest, part_versions, weight_files
 from zoo.inference.find_run import checkpoint_to_use, run_of_checkpoint
 from zoo.io import atomic_files
-from zoo.logging.run_record import own_version
 
 AGREE = "accept-changes"
 PRECISION = "trainer.precision"
@@ -169,7 +169,7 @@ def manifest_facts(plan: Plan, data: Any, home: Path) -> dict[str, Any]:
     fingerprint = getattr(data, "fingerprint", None)
     paths = sorted(path for path in home.iterdir() if path.is_file()) if home.is_dir() else []
     fixed_files = [path for path in paths if path.name not in GROWING and path.suffix in (".json", ".yaml")]
-    versions = {"zoo": own_version(), "torch": str(torch.__version__), "lightning": lightning}
+    versions = {"zoo": __version__, "torch": str(torch.__version__), "lightning": lightning}
     return {
         "recipe": {
             name: as_yaml(plan.config[name])

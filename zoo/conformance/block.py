@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from zoo.conformance.check import Inapplicable, in_situations, require
-from zoo.conformance.common import COMMON, difference, reference
+from zoo.conformance.common import COMMON, difference, reference, stack_on
 from zoo.conformance.running import memory_claim
-from zoo.conformance.sequence import CAUSAL, SEQUENCE, build_stack, learns_two_samples, no_token_is_special, pad
+from zoo.conformance.sequence import CAUSAL, SEQUENCE, learns_two_samples, no_token_is_special, pad
 from zoo.conformance.short_training import TASKS
 from zoo.conformance.subject import BlockSubject
 from zoo.conformance.weights import WEIGHTS
@@ -76,7 +76,7 @@ def every_branch_counts(subject: BlockSubject) -> None:
 @in_situations("options")
 def the_stream_is_kept(subject: BlockSubject) -> None:
     """With branches that give nothing, a token still tells what it was: there is a residual path."""
-    net = build_stack(subject, depth=2)
+    net = stack_on(subject, CAUSAL, depth=2)
     silenced(silenced(net, Attention), FFN)
     x = subject.tokens(1, 5)
     out = net(x)
@@ -102,7 +102,7 @@ def context_is_passed_on(subject: BlockSubject) -> None:
     swap = x[:, [1, 0, 2, 3, 4, 5]]
     schemes = (("the position scheme", RoPE), ("the bias of a position scheme", ALiBi))
     for sentence, position in schemes if uses(subject, "attention") else ():
-        net = build_stack(subject, position=position)
+        net = stack_on(subject, CAUSAL, position=position)
         change = difference(net(swap)[:, -1], net(x)[:, -1])
         require(change > 1e-6, f"{sentence} does not reach attention: call it by context.attend(part, x).")
     shapes: list[tuple[int, ...]] = []
@@ -116,7 +116,7 @@ def context_is_passed_on(subject: BlockSubject) -> None:
 
     if not uses(subject, "ffn"):
         return
-    net = build_stack(subject, ffn=Counts)
+    net = stack_on(subject, CAUSAL, ffn=Counts)
     net(*pad([subject.tokens(1, 6), subject.tokens(1, 4)], True, 1.0))
     sentence = f"a feed-forward that wants the 10 real tokens of two rows of 7 gets {shapes}"
     some = not getattr(subject.part, "computes_all", True) and len(shapes) == 1 and len(shapes[0]) == 1
@@ -160,7 +160,7 @@ def side_losses_survive(subject: BlockSubject) -> None:
 @in_situations("options")
 def dropout(subject: BlockSubject) -> None:
     """Dropout falls on every branch in training, and on none in evaluation."""
-    net = build_stack(subject, dropout=0.5)
+    net = stack_on(subject, CAUSAL, dropout=0.5)
     x = subject.tokens()
     reference = net(x)
     require(torch.equal(net(x), reference), "dropout is on in evaluation.")

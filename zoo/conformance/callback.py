@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 from zoo.conformance.check import Inapplicable, once, require
 from zoo.conformance.common import clean_import, documentation, unknown_options_are_refused
-from zoo.conformance.subject import CallbackSubject
+from zoo.conformance.subject import Independent
 from zoo.tasks.lm import CausalLM
 from zoo.tasks.schedule import Constant
 from zoo.training.checkpoint import LAST, CheckpointSaver
@@ -80,7 +80,7 @@ def differing(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
     return sorted({*a} ^ {*b}) + [name for name in a if name in b and not torch.equal(a[name], b[name])]
 
 
-def training_is_unchanged(subject: CallbackSubject) -> None:
+def training_is_unchanged(subject: Independent) -> None:
     """The weights that training moves are those of a run without it, unless it declares ``changes_training``."""
     if getattr(subject.part, "changes_training", False):
         raise Inapplicable("it declares changes_training")
@@ -93,7 +93,7 @@ def training_is_unchanged(subject: CallbackSubject) -> None:
     require(not wrong, f"training with it gives other weights, such as {wrong[:1]}: declare changes_training = True.")
 
 
-def results_are_declared(subject: CallbackSubject) -> None:
+def results_are_declared(subject: Independent) -> None:
     """The weights of a checkpoint are those of training, unless it declares ``changes_results``."""
     with tempfile.TemporaryDirectory(prefix="zoo-check-") as folder:
         run = fit(Path(folder), [subject.build()])
@@ -103,7 +103,7 @@ def results_are_declared(subject: CallbackSubject) -> None:
     require(not wrong, "checkpoints hold other weights than those of training: declare changes_results = True.")
 
 
-def resumes(subject: CallbackSubject) -> None:
+def resumes(subject: Independent) -> None:
     """Stopped after half of the steps and resumed with a new one, a run ends as if it had not been stopped."""
     with tempfile.TemporaryDirectory(prefix="zoo-check-") as folder:
         whole = fit(Path(folder, "whole"), [subject.build()])
@@ -118,7 +118,7 @@ def resumes(subject: CallbackSubject) -> None:
 
 
 @once
-def plain_state(subject: CallbackSubject) -> None:
+def plain_state(subject: Independent) -> None:
     """``state_dict`` holds tensors and plain values, and ``load_state_dict`` takes them."""
     callback = subject.build()
     with tempfile.TemporaryDirectory(prefix="zoo-check-") as folder:

@@ -15,10 +15,8 @@ from typing import Any
 from zoo import recipe_files, registry
 from zoo.cli import tables
 from zoo.command_line import ParsedOptions
-from zoo.conformance.badge import badge
 from zoo.conformance.check_process import Child, Job, UnknownCheckError
 from zoo.errors import PartError, PluginError, UsageError, ZooError
-from zoo.io import atomic_files
 from zoo.plugins import discovery, publishing
 from zoo.plugins.discovery import Package
 from zoo.registry import Part
@@ -66,10 +64,9 @@ class Report:
         """Whether a check failed or was not finished, or was skipped where that counts as a failure."""
         return bool(self.counts["FAIL"] or self.counts["unfinished"] or (strict and self.counts["skipped"]))
 
-    def verdict(self, strict: bool) -> str:
-        """The report in a few words, for a badge."""
-        bad = self.counts["FAIL"] + (self.counts["skipped"] if strict else 0)
-        if bad:
+    def verdict(self) -> str:
+        """The report in a few words, for a page."""
+        if bad := self.counts["FAIL"]:
             return f"{bad} of {_number(len(self.outcomes), 'check')} failed"
         if late := self.counts["unfinished"]:
             return f"{late} of {_number(len(self.outcomes), 'check')} not finished"
@@ -94,10 +91,9 @@ def run(options: ParsedOptions) -> int:
         return check_recipe(options)
     from zoo.cli import doctor
 
-    _check_badge(options)
     if package:
         doctor.check_torch()
-        return _all(package.name, publishing.parts_of(package), options)
+        return _all(publishing.parts_of(package), options)
 
     if len(options.words) == 2:
         from zoo.cli.show import check_kind
@@ -114,7 +110,7 @@ def run(options: ParsedOptions) -> int:
     if not kind:
         raise _unknown(word)
     doctor.check_torch()
-    return _all(kind, registry.parts(kind), options)
+    return _all(registry.parts(kind), options)
 
 
 def check_recipe(options: ParsedOptions) -> int:
@@ -195,19 +191,17 @@ def _one(kind: str, name: str, options: ParsedOptions) -> int:
         tables.as_json({**_as_dict(report), "notes": notes})
     else:
         print("\n".join([report.summary(strict), *(f"note: {note}" for note in notes)]))
-    failed = report.failed(strict)
-    _write_badge(options, report.verdict(strict), failed)
-    return 1 if failed else 0
+    return 1 if report.failed(strict) else 0
 
 
-def _all(group: str, parts: Sequence[Part], options: ParsedOptions) -> int:
+def _all(parts: Sequence[Part], options: ParsedOptions) -> int:
     """Every part of a kind or a package, one line each; one that cannot be imported counts as failed.
 
     Raises UsageError for options, and where no kind has the checks of --only.
     """
     if options.settings:
         raise UsageError(f"{options.settings[0][2]}: options belong to one part. Name it: zoo check KIND NAME …")
-    failures, unchecked, documents, strict = 0, 0, [], options.get("strict")
+    failures, documents, strict = 0, [], options.get("strict")
     kinds, lacking = {part.kind for part in parts}, dict[str, ZooError]()  # kinds that lack a check of --only
     for part in parts:
         same = [candidate for candidate in registry.parts(part.kind) if registry.has_name(part, candidate.name)]
@@ -227,7 +221,6 @@ def _all(group: str, parts: Sequence[Part], options: ParsedOptions) -> int:
                     raise
             # a part that needs options, such as a path, cannot be checked without them: no failure
             bad = strict or not isinstance(error, UsageError)
-            unchecked += not bad
             line = f"{'FAIL: ' if bad else 'not checked: '}{part}: {str(error).splitlines()[0]}"
             document = {"kind": part.kind, "name": part.name, "origin": part.origin, "error": str(error)}
         failures += bool(bad)
@@ -236,32 +229,12 @@ def _all(group: str, parts: Sequence[Part], options: ParsedOptions) -> int:
             print(line, flush=True)
     if options.get("json"):
         tables.as_json(documents)
-    number = f"{_number(len(parts) - unchecked, 'part')} of {group}"
-    message = f"{failures} of {number} failed" if failures else f"{number} passed"
-    _write_badge(options, message + (f", {unchecked} not checked" if unchecked else ""), bool(failures))
     return 1 if failures else 0
 
 
 def _number(count: int, word: str) -> str:
     """``1 check`` or ``2 checks``."""
     return f"{count} {word}{'' if count == 1 else 's'}"
-
-
-def _check_badge(options: ParsedOptions) -> None:
-    """Raise UsageError for a badge that cannot be written, before anything is checked."""
-    if (name := options.get("badge")) is not None:
-        target = Path(name)
-        if target.suffix != ".svg" or target.is_dir() or not target.parent.is_dir():
-            raise UsageError(f"'--badge' needs a file FILE.svg in a folder that exists, got {name!r}.")
-
-
-def _write_badge(options: ParsedOptions, message: str, failed: bool) -> None:
-    """Draw the result where --badge says. Raises UsageError where the file cannot be written."""
-    if (name := options.get("badge")) is not None:
-        try:
-            atomic_files.write_text(Path(name), badge(message, "failed" if failed else "passed"))
-        except OSError as error:
-            raise UsageError(f"cannot write {name}: {error.strerror or error}") from error
 
 
 def _package(word: str) -> Package | None:

@@ -84,13 +84,18 @@ def tasks() -> dict[str, Any]:
     }
 
 
-def attempt(task: type[Task], parts: Mapping[str, Any]) -> CombinationOutcome:
-    """Build a task of these classes, one for each kind that is named, and train it for a few steps."""
+def attempt(task: Any, parts: Mapping[str, Any]) -> CombinationOutcome:
+    """Build a task of these classes, one for each kind that is named, and train it for a few steps.
+
+    A text stands for a class that cannot be imported: why.
+    """
+    if absent := [problem for problem in (task, *parts.values()) if isinstance(problem, str)]:
+        return CombinationOutcome("BROKEN", absent[0])
     options = SIZES | OPTIONS.get(task.__name__, {}) | dict(parts)
     with torch.random.fork_rng([]):
         torch.manual_seed(0)
         try:
-            module: Any = task(**task.small_sizes(options), **options)  # type: ignore[arg-type]
+            module: Any = task(**task.small_sizes(options), **options)
         except UsageError as refusal:
             return CombinationOutcome("refused", str(refusal))
         except (Exception, SystemExit) as error:  # a part of a plugin may raise anything
@@ -158,9 +163,7 @@ def partners(kind: str, cls: type) -> list[dict[str, str]]:
 
     results = []
     for part in (part for name in registry.STACK_KINDS if name != kind for part in registry.parts(name)):
-        loaded = import_classes(part)
-        broken = isinstance(loaded, str)
-        verdict = CombinationOutcome("BROKEN", loaded) if broken else attempt(CausalLM, {kind: cls, part.kind: loaded})
+        verdict = attempt(CausalLM, {kind: cls, part.kind: import_classes(part)})
         results.append({"kind": part.kind, "name": part.name, "status": verdict.status, "sentence": verdict.sentence})
     return results
 
@@ -177,12 +180,8 @@ def layer_cells() -> Iterator[Cell]:
         for part in registry.parts(kind):
             loaded = import_classes(part)
             for name, task in everywhere.items():
-                absent = [problem for problem in (task, loaded) if isinstance(problem, str)]
-                if absent:
-                    verdict = CombinationOutcome("BROKEN", absent[0])
-                else:
-                    verdict = attempt(task, {"depth": 2, "overrides": [Override(layers="first", **{kind: loaded})]})
-                yield Cell(name, (part,), verdict)
+                first = loaded if isinstance(loaded, str) else [Override(layers="first", **{kind: loaded})]
+                yield Cell(name, (part,), attempt(task, {"depth": 2, "overrides": first}))
 
 
 def cells(kinds: Iterable[str]) -> Iterator[Cell]:
@@ -198,6 +197,4 @@ def cells(kinds: Iterable[str]) -> Iterator[Cell]:
     for combination in itertools.product(*choices):
         classes = {kind: loaded[part] for kind, part in zip(kinds, combination, strict=True) if part}
         for name, task in everywhere.items():
-            absent = [problem for problem in (task, *classes.values()) if isinstance(problem, str)]
-            verdict = CombinationOutcome("BROKEN", absent[0]) if absent else attempt(task, classes)
-            yield Cell(name, combination, verdict)
+            yield Cell(name, combination, attempt(task, classes))

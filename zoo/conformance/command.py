@@ -12,13 +12,13 @@ from zoo.cli import find_command, help
 from zoo.command_line import Command, Option
 from zoo.conformance.check import require
 from zoo.conformance.common import documentation
-from zoo.conformance.subject import CommandSubject
+from zoo.conformance.subject import Independent
 from zoo.errors import UsageError
 
 HEAVY = ("torch", "lightning", "numpy", "matplotlib")  # packages that take longer to import than a shell waits
 
 
-def description_is_light(subject: CommandSubject) -> None:
+def description_is_light(subject: Independent) -> None:
     """Importing the module that describes it imports no torch, and prints nothing: help and completion read it."""
     code = f"import sys, {subject.part.__module__}; sys.exit(' '.join(name for name in {HEAVY} if name in sys.modules))"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -29,7 +29,7 @@ def description_is_light(subject: CommandSubject) -> None:
     require(not done.stdout, f"importing its module prints {done.stdout[:80]!r}: say nothing on import.")
 
 
-def runs_something(subject: CommandSubject) -> None:
+def runs_something(subject: Independent) -> None:
     """It overrides `run`, or `runs` names a function that exists."""
     command = subject.build()
     if type(command).run is not Command.run:
@@ -42,14 +42,12 @@ def runs_something(subject: CommandSubject) -> None:
     require(callable(runs), f"runs = {command.runs!r} is no function: write package.module:function.")
 
 
-def options_are_read(subject: CommandSubject) -> None:
+def options_are_read(subject: Independent) -> None:
     """No two options share a spelling, and each is read where it stands on a command line."""
     command = subject.build()
-    owners: dict[str, Option] = {}
+    problem = command.problem()
+    require(not problem, f"{problem}.")
     for option in command.all_options:
-        for spelling in option.strings:
-            twin = owners.setdefault(spelling, option)
-            require(twin is option, f"two options are written {spelling}.")
         required = [argument.name for argument in command.arguments if argument.required]
         value = [] if option.type is bool else [option.choices[0] if option.choices else _sample(option)]
         if option.name == "help" or option.key:
@@ -61,7 +59,7 @@ def options_are_read(subject: CommandSubject) -> None:
         require(option.destination in parsed.values, f"--{option.name} is given, and not read.")
 
 
-def examples_are_read(subject: CommandSubject) -> None:
+def examples_are_read(subject: Independent) -> None:
     """There is an example, and each line that calls the command is one that it takes."""
     command = subject.build()
     require(bool(command.examples), "it has no example: write at least one.")
@@ -75,7 +73,7 @@ def examples_are_read(subject: CommandSubject) -> None:
             require(False, f"its example {example!r} is refused: {error}")
 
 
-def help_is_whole(subject: CommandSubject) -> None:
+def help_is_whole(subject: Independent) -> None:
     """The help has the summary, every argument, and every option that has a heading."""
     command = subject.build()
     text = help.command_help(command)

@@ -47,7 +47,6 @@ class Check(Command):
             most=604_800,
         ),
         Option("strict", "a check that is skipped counts as failed", bool),
-        Option("badge", "draw the result as a picture for a README", metavar="FILE.svg"),
         json_option(),
     )
     open_options = ("*",)

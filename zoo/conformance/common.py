@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import io
 import itertools
 import json
 import re
@@ -41,16 +42,32 @@ def difference(actual: Tensor, expected: Tensor) -> float:
     return gap / scale if gap == gap else float("inf")
 
 
-def build_part(subject: Subject, causal: bool = False, dropout: float = 0.0) -> nn.Module:
+def build_part(subject: Subject, causal: bool = False) -> nn.Module:
     """The subject's layer. Raises Inapplicable if the part does not support these arguments."""
     try:
-        return subject.layer(causal, dropout)
+        return subject.layer(causal)
     except Refused as refusal:
         raise Inapplicable(f"it refuses: {refusal}") from refusal
 
 
-def any_layer(subject: Subject) -> nn.Module:
-    """The subject's layer; causal, or on a grid, if it supports nothing else. Raises Broken if it cannot be built."""
+def stack_on(subject: Subject, *extents: Extent, **options: Any) -> Stack:
+    """A stack on the first of these extents that the part takes. Raises Inapplicable where it refuses all of them."""
+    for extent in extents:
+        try:
+            return subject.stack(extent, **options)
+        except Refused as error:
+            refusal = error
+    raise Inapplicable(f"it refuses: {refusal}") from refusal
+
+
+def any_layer(subject: Subject, dropout: float = 0.0) -> nn.Module:
+    """The subject's layer, with dropout where it takes some; causal, or on a grid, if it supports nothing else.
+
+    Raises Broken if it cannot be built.
+    """
+    if dropout:
+        with suppress(Refused):
+            return subject.layer(dropout=dropout)
     refusal = None
     for extent in (TEXT, Extent(TEXT.sizes, causal=True), GRID):
         try:
@@ -249,6 +266,18 @@ def inputs_are_left_alone(subject: Subject) -> None:
         require(same, "x was changed in place: other branches still read it. Use out-of-place operations.")
 
 
+def reloaded(value: Any, what: str) -> Any:
+    """What a checkpoint gives back, which holds tensors and plain values alone. Raises Broken, for ``what`` it is."""
+    file = io.BytesIO()
+    torch.save(value, file)
+    file.seek(0)
+    try:
+        return torch.load(file, weights_only=True)
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0]
+        raise Broken(f"{what}: {reason}") from error
+
+
 METHODS = ("forward", "attend", "embed", "rotate", "rotate_keys")  # methods of parts that take tensors
 
 
@@ -304,10 +333,7 @@ def batch_independence(subject: Subject) -> None:
 
 def evaluation_is_deterministic(subject: Subject) -> None:
     """In evaluation the same input gives the same output, and no random number is drawn."""
-    try:
-        layer = subject.layer(dropout=0.5)
-    except Refused:
-        layer = any_layer(subject)
+    layer = any_layer(subject, dropout=0.5)
     for length in SHORT_AND_LONG:
         x = subject.tokens(2, length)
         torch.manual_seed(1)

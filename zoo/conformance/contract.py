@@ -10,10 +10,11 @@ from typing import Any
 
 from zoo import registry
 from zoo.conformance.check import Broken, Check, Inapplicable, Outcome, make_checks
-from zoo.conformance.subject import Subject, subject_classes
+from zoo.conformance.subject import Independent, Subject, subject_classes
 from zoo.errors import UsageError
 
 SUBJECTS: dict[str, type[Subject]] = {subject_class.kind: subject_class for subject_class in subject_classes()}
+SUBJECTS |= {kind: Independent for kind in registry.KINDS if kind not in SUBJECTS}
 
 __all__ = ["Broken", "Check", "Inapplicable", "Outcome", "checks"]
 

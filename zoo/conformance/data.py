@@ -24,7 +24,7 @@ from torch import Tensor
 
 from zoo.conformance.check import Inapplicable, once, require
 from zoo.conformance.common import clean_import, documentation
-from zoo.conformance.streams import STREAM_PROMISES, check_loaders, check_resume, check_shards, first_samples
+from zoo.conformance.streams import STREAM_PROMISES, check_loaders, check_resume, check_shards, digest, first_samples
 from zoo.conformance.subject import DataSubject
 from zoo.data.batches import Batches, Loader
 from zoo.data.data import Data
@@ -39,15 +39,6 @@ WORDS = 16  # tokens in a run that no two texts have in common by chance
 # hash factors of the tokens of a run
 FACTORS = np.random.default_rng(0).integers(1, 2**63, WORDS, dtype=np.uint64) | np.uint64(1)
 PICKED = 24  # samples of a split that stand for its content
-
-
-def digest(batch: Any) -> str:
-    """What a batch holds, as a short name."""
-    content = hashlib.sha256()
-    for name, value in sorted(batch.items()):
-        content.update(name.encode())
-        content.update(value.numpy().tobytes() if isinstance(value, Tensor) else repr(value).encode())
-    return content.hexdigest()[:12]
 
 
 def batches_of(batches: Iterable[Any], count: int | None = FEW) -> list[str]:

@@ -92,7 +92,7 @@ def contract_summary(report: Report | str | None) -> str:
     """The result of a contract in a few words."""
     if report is None:
         return "not run"
-    return "cannot be checked" if isinstance(report, str) else report.verdict(False)
+    return "cannot be checked" if isinstance(report, str) else report.verdict()
 
 
 def index_page(paths: dict[Part, str], reports: dict[Part, Report | str]) -> str:
@@ -219,7 +219,7 @@ def _contract(part: Part, report: Report | str | None) -> list[str]:
         [outcome["name"], outcome["status"], _cell(" ".join(outcome["sentence"].split()))]
         for outcome in report.outcomes
     ]
-    return [f"{command}: {report.verdict(False)}.", "", *_table(["check", "outcome", "why"], rows)]
+    return [f"{command}: {report.verdict()}.", "", *_table(["check", "outcome", "why"], rows)]
 
 
 def _code(member: Member) -> str:

@@ -13,7 +13,7 @@ from zoo.compare.executor import Executor, ShardedCommand, make_files, parse_res
 from zoo.conformance.check import require
 from zoo.conformance.command import description_is_light
 from zoo.conformance.common import documentation
-from zoo.conformance.subject import ExecutorSubject
+from zoo.conformance.subject import Independent
 from zoo.errors import UsageError
 
 SHARDS, LIMIT = 3, 120.0  # seconds for all jobs of stand-ins
@@ -72,7 +72,7 @@ def shards_of(calls: Sequence[Sequence[str]]) -> list[str]:
     return [call[call.index("--shard") + 1] if "--shard" in call[:-1] else "" for call in calls]
 
 
-def files_are_relocatable(subject: ExecutorSubject) -> None:
+def files_are_relocatable(subject: Independent) -> None:
     """The files are texts below one folder, the same whenever they are made, and without this machine's paths."""
     executor = subject.build()
     files = make_files(executor, sample_command(executor))
@@ -81,7 +81,7 @@ def files_are_relocatable(subject: ExecutorSubject) -> None:
         require(str(Path.cwd()) not in text, f"{name} has the path of the working folder: jobs run elsewhere.")
 
 
-def every_seed_is_covered_once(subject: ExecutorSubject) -> None:
+def every_seed_is_covered_once(subject: Independent) -> None:
     """zoo is called once for each shard, and without a shard after all of them have ended."""
     with tempfile.TemporaryDirectory() as folder:
         calls, _ = start_jobs(subject.build(), Path(folder))
@@ -91,7 +91,7 @@ def every_seed_is_covered_once(subject: ExecutorSubject) -> None:
     require(not shards[-1], f"the table's call, without a shard, does not wait for the others: {shards}.")
 
 
-def words_arrive(subject: ExecutorSubject) -> None:
+def words_arrive(subject: Independent) -> None:
     """Every word of the command arrives as it was typed, whatever signs of a shell are in it."""
     with tempfile.TemporaryDirectory() as folder:
         calls, _ = start_jobs(subject.build(), Path(folder))
@@ -100,7 +100,7 @@ def words_arrive(subject: ExecutorSubject) -> None:
         require(words == ["compare", *WORDS], f"zoo is called with {words}, expected {['compare', *WORDS]}.")
 
 
-def failures_are_made_up_for(subject: ExecutorSubject) -> None:
+def failures_are_made_up_for(subject: Independent) -> None:
     """After a shard has failed, the call without a shard follows, which runs what was left; a second start works."""
     executor = subject.build()
     with tempfile.TemporaryDirectory() as folder:
@@ -111,7 +111,7 @@ def failures_are_made_up_for(subject: ExecutorSubject) -> None:
         require(not missing, f"started a second time, it does not call {[shard or 'the table' for shard in missing]}.")
 
 
-def output_is_kept(subject: ExecutorSubject) -> None:
+def output_is_kept(subject: Independent) -> None:
     """What each job prints is in a file afterwards, or was printed by the start, and a second start keeps it."""
     with tempfile.TemporaryDirectory() as folder:
         printed = [start_jobs(subject.build(), Path(folder))[1] for _ in range(2)]
@@ -121,7 +121,7 @@ def output_is_kept(subject: ExecutorSubject) -> None:
             require(count == 2, f"two starts print twice {f'output of {shard}'!r}, and {count} times it is kept.")
 
 
-def resources_are_documented(subject: ExecutorSubject) -> None:
+def resources_are_documented(subject: Independent) -> None:
     """The first paragraph of the docstring names every resource, and an unknown resource is refused with its name."""
     executor = subject.build()
     summary = (subject.part.__doc__ or "").partition("\n\n")[0]

@@ -12,7 +12,7 @@ from torch import Tensor
 from zoo import registry
 from zoo.conformance.check import require
 from zoo.conformance.common import clean_import, documentation
-from zoo.conformance.subject import FamilySubject
+from zoo.conformance.subject import Independent
 from zoo.errors import PluginError, ZooError
 from zoo.inference.rebuild_task import complete_options, rebuild_task
 from zoo.inference.weight_files import keep_own_tensors
@@ -37,7 +37,7 @@ def random_tensors(family: Any, config: Any) -> dict[str, Tensor]:
     return {name: torch.rand(tensor.shape) for name, tensor in keep_own_tensors(net).items()}
 
 
-def claims_alone(subject: FamilySubject) -> None:
+def claims_alone(subject: Independent) -> None:
     """It claims its example's configuration, and no other family claims it with one of its architectures."""
     family = subject.build()
     require(family.claims(example_config(family)), "it does not claim its own example: see `claims` and `types`.")
@@ -49,7 +49,7 @@ def claims_alone(subject: FamilySubject) -> None:
             require(same or not shared or not twin.claims(example_config(family)), f"{part} claims its example, too.")
 
 
-def configuration_returns(subject: FamilySubject) -> None:
+def configuration_returns(subject: Independent) -> None:
     """``config`` writes what ``options`` reads: the example's options are the same after a turn, all of them."""
     family = subject.build()
     model = model_of(family, family.complete(example_config(family), SOURCE))
@@ -58,7 +58,7 @@ def configuration_returns(subject: FamilySubject) -> None:
         require(again[name] == value, f"{name} was {value} and is {again[name]} after config and options.")
 
 
-def tensors_return(subject: FamilySubject) -> None:
+def tensors_return(subject: Independent) -> None:
     """Every tensor of the example's network is written under a key of its own, and read again bit by bit."""
     family = subject.build()
     config = family.complete(example_config(family), SOURCE)
@@ -70,7 +70,7 @@ def tensors_return(subject: FamilySubject) -> None:
     require(not wrong, f"{wrong} are other numbers after write_tensors and read_tensors.")
 
 
-def unknown_keys_are_refused(subject: FamilySubject) -> None:
+def unknown_keys_are_refused(subject: Independent) -> None:
     """A key of the configuration or a tensor that it does not know is an error which names it."""
     family = subject.build()
     config = family.complete(example_config(family), SOURCE)

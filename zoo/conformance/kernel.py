@@ -36,7 +36,7 @@ class Call(NamedTuple):
         return Pattern(**self.pattern)
 
 
-def features(words: frozenset[str], keys: int, heads: int, table: Tensor | None = None) -> dict[str, Any]:
+def features(words: frozenset[str], keys: int, heads: int) -> dict[str, Any]:
     """The options of a pattern with these features; some queries see no key where padding allows it."""
     fields: dict[str, Any] = {}
     if "causal" in words:
@@ -46,7 +46,7 @@ def features(words: frozenset[str], keys: int, heads: int, table: Tensor | None 
     if "valid" in words:
         fields["valid"] = torch.stack([torch.arange(keys) % 3 != 0, torch.arange(keys) < max(1, keys - 2)])
     if "bias" in words:
-        slopes = torch.linspace(0.1, 0.4, heads, dtype=torch.float64) if table is None else table
+        slopes = torch.linspace(0.1, 0.4, heads, dtype=torch.float64)
         fields["bias"] = lambda head, query, key: slopes[head] * (query - 2 * key)
     if "content" in words:  # a mask by content has two rows
         shares = torch.linspace(0.1, 0.4, 2 * heads, dtype=torch.float64).view(2, heads, 1, 1)

@@ -20,7 +20,6 @@ from typing import Any
 from zoo import __version__, recipe_files, registry
 from zoo.cli.show import check_kind
 from zoo.command_line import ParsedOptions
-from zoo.conformance.badge import badge
 from zoo.errors import UsageError
 from zoo.io import atomic_files
 from zoo.plugins import publishing
@@ -109,7 +108,7 @@ def files(kind: str, name: str, package_name: str) -> dict[str, str]:
     }  # fmt: skip
     contents = {path: fill_template(source, values) for path, source in sources.items()}
     licence = (TEMPLATES / "LICENSE").read_text(encoding="utf-8")
-    return {**contents, "LICENSE": licence, "contract.svg": badge("not checked yet", "unknown")}
+    return {**contents, "LICENSE": licence}
 
 
 def add_part(kind: str, name: str, folder: Path) -> int:
@@ -136,8 +135,7 @@ def add_part(kind: str, name: str, folder: Path) -> int:
     target = source / f"{module_name}.py"
     if target.exists() or keyword.iskeyword(module_name):
         raise UsageError(f"{target} {'exists' if target.exists() else 'cannot be imported'}. Choose another name.")
-    groups = {f"zoo.{kind}": (name, f"{source.name}.{module_name}:{name}")}
-    new_text = with_entry_points(text, groups, file)
+    new_text = with_entry_point(text, f"zoo.{kind}", name, f"{source.name}.{module_name}:{name}", file)
     changelog = folder / "CHANGELOG.md"
     try:
         log = changelog.read_text(encoding="utf-8") if changelog.exists() else ""
@@ -176,37 +174,31 @@ def package_source(folder: Path, package_name: str, points: dict[str, dict[str, 
     return source
 
 
-def with_entry_points(text: str, groups: dict[str, tuple[str, str]], file: Path) -> str:
-    """The text of a pyproject.toml with one entry point more in each group, and all else as it was.
+def with_entry_point(text: str, group: str, name: str, value: str, file: Path) -> str:
+    """The text of a pyproject.toml with one entry point more in a group, and all else as it was.
 
     Raises UsageError, with the lines to write by hand, where the file is written in a way that cannot be extended.
     """
-    lines = text.splitlines()
+    lines, entry = text.splitlines(), f'{name} = "{value}"'
     any_group = re.compile(r"\s*\[\s*project\s*\.\s*entry-points\b.*")
-    for group, (name, value) in groups.items():
-        header = re.compile(rf"\s*\[\s*project\s*\.\s*entry-points\s*\.\s*[\"']{re.escape(group)}[\"']\s*\]\s*(#.*)?")
-        start = next((number for number, line in enumerate(lines) if header.fullmatch(line)), None)
-        entry = f'{name} = "{value}"'
-        if start is None:
-            others = [number for number, line in enumerate(lines) if any_group.fullmatch(line)]
-            end = table_end(lines, others[-1]) if others else len(lines)
-            lines[end:end] = ["", f'[project.entry-points."{group}"]', entry]
-            continue
+    header = re.compile(rf"\s*\[\s*project\s*\.\s*entry-points\s*\.\s*[\"']{re.escape(group)}[\"']\s*\]\s*(#.*)?")
+    start = next((number for number, line in enumerate(lines) if header.fullmatch(line)), None)
+    if start is None:
+        others = [number for number, line in enumerate(lines) if any_group.fullmatch(line)]
+        end = table_end(lines, others[-1]) if others else len(lines)
+        lines[end:end] = ["", f'[project.entry-points."{group}"]', entry]
+    else:
         lines.insert(table_end(lines, start), entry)
     new_text = "\n".join(lines) + "\n"
     expected = tomllib.loads(text)
-    for group, (name, value) in groups.items():
-        expected["project"].setdefault("entry-points", {}).setdefault(group, {})[name] = value
-    try:
-        same = tomllib.loads(new_text) == expected
-    except tomllib.TOMLDecodeError:
-        same = False
-    if not same:
-        by_hand = "; ".join(
-            f'[project.entry-points."{group}"] {key} = "{value}"' for group, (key, value) in groups.items()
-        )
-        raise UsageError(f"{file} cannot be extended as it is written. Add these lines yourself, then again: {by_hand}")
-    return new_text
+    expected["project"].setdefault("entry-points", {}).setdefault(group, {})[name] = value
+    with contextlib.suppress(tomllib.TOMLDecodeError):
+        if tomllib.loads(new_text) == expected:
+            return new_text
+    raise UsageError(
+        f"{file} cannot be extended as it is written. Add these lines yourself, then again: "
+        f'[project.entry-points."{group}"] {entry}'
+    )
 
 
 def table_end(lines: list[str], start: int) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import io
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from zoo.conformance.check import Inapplicable, once, require
-from zoo.conformance.common import clean_import, difference, documentation, unknown_options_are_refused
+from zoo.conformance.common import clean_import, difference, documentation, reloaded, unknown_options_are_refused
 from zoo.conformance.short_training import loss_of_language_falls
 from zoo.conformance.subject import OptimizerSubject
 
@@ -198,15 +197,8 @@ def resumes(subject: OptimizerSubject) -> None:
     net, optimizer, target = start(subject)
     make_steps(net, optimizer, target, 3)
     twin = copy.deepcopy(net)
-    file = io.BytesIO()
-    torch.save(optimizer.state_dict(), file)
-    file.seek(0)
-    try:
-        saved = torch.load(file, weights_only=True)
-    except Exception as error:
-        reason = str(error).strip().splitlines()[0]
-        require(False, f"state_dict holds more than tensors and plain values: {reason}")
     twin_optimizer = subject.build(twin, 1e-2)
+    saved = reloaded(optimizer.state_dict(), "state_dict holds more than tensors and plain values")
     twin_optimizer.load_state_dict(saved)
     make_steps(net, optimizer, target, 3)
     make_steps(twin, twin_optimizer, target, 3)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from zoo.conformance.check import Broken, Inapplicable, once, require
-from zoo.conformance.common import COMMON, difference
+from zoo.conformance.common import COMMON, difference, stack_on
 from zoo.conformance.sequence import SEQUENCE, learns_two_samples
 from zoo.conformance.short_training import TASKS
 from zoo.conformance.subject import DIM, GRID, HEADS, TEXT, PositionSubject, Refused
@@ -120,10 +120,7 @@ def reference(subject: PositionSubject) -> None:
 @once
 def order_matters(subject: PositionSubject) -> None:
     """A causal stack tells earlier tokens in another order apart, unless it declares that order does not matter."""
-    try:
-        net = subject.stack(Extent(TEXT.sizes, causal=True))
-    except Refused as refusal:
-        raise Inapplicable(f"it refuses: {refusal}") from refusal
+    net = stack_on(subject, Extent(TEXT.sizes, causal=True))
     x = subject.tokens(1, 12)
     whole = net(x)
     for a, b in ((0, 1), (3, 4), (2, 9)):
@@ -244,10 +241,7 @@ def near_counts_most(subject: PositionSubject) -> None:
 
 def grids(subject: PositionSubject) -> None:
     """On a grid both axes count: moving a patch down is not moving it right, and special tokens stand outside."""
-    try:
-        net = subject.stack(GRID)
-    except Refused as refusal:
-        raise Inapplicable(f"it refuses: {refusal}") from refusal
+    net = stack_on(subject, GRID)
     x = subject.tokens(1, 64)
     whole = net(x)
     require(whole.shape == x.shape and bool(whole.isfinite().all()), "a grid of 8 by 8 gives no finite result.")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from zoo.conformance.check import Broken, Inapplicable, once, require
-from zoo.conformance.common import any_layer, build_part, difference, need_parameters
+from zoo.conformance.common import any_layer, build_part, difference, need_parameters, stack_on
 from zoo.conformance.subject import DIM, SHORT_AND_LONG, Refused, Subject
 from zoo.console import format_bytes
 from zoo.models.initialization import initialize
@@ -21,11 +21,7 @@ from zoo.system.torch_internals import raised_by_compiler
 
 def activation_checkpointing(subject: Subject) -> None:
     """Computed again in the backward pass, with the same random numbers, it has the same gradients."""
-    try:
-        layer = subject.layer(dropout=0.3)
-    except Refused:
-        layer = any_layer(subject)
-    layer.train()
+    layer = any_layer(subject, dropout=0.3).train()
     for length in SHORT_AND_LONG:
         x = subject.tokens(2, length).requires_grad_()
         results = []
@@ -151,15 +147,7 @@ def memory_claim(subject: Subject) -> None:
 
 def saved_bytes(subject: Subject, length: int) -> int:
     """Bytes that one training step of a layer keeps for its backward pass."""
-    net = None
-    for extent in (Extent((length,), causal=True), Extent((length,))):
-        try:
-            net = subject.stack(extent).train()
-            break
-        except Refused as refusal:
-            reason = str(refusal)
-    if net is None:
-        raise Inapplicable(f"it refuses: {reason}")
+    net = stack_on(subject, Extent((length,), causal=True), Extent((length,))).train()
     storages: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:

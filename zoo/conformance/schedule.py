@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
-import io
 import itertools
 
 import numpy as np
 import torch
 
 from zoo.conformance.check import Inapplicable, once, require
-from zoo.conformance.common import clean_import, documentation, unknown_options_are_refused
+from zoo.conformance.common import clean_import, documentation, reloaded, unknown_options_are_refused
 from zoo.conformance.subject import ScheduleSubject
 from zoo.errors import UsageError
 from zoo.tasks.schedule import Schedule
@@ -103,16 +102,8 @@ def breaks(schedule: Schedule) -> dict[int, str]:
 def plain_state(subject: ScheduleSubject) -> None:
     """Its attributes are plain values, as a checkpoint holds them, and a copy with these gives the same factors."""
     schedule = subject.build(50)
-    file = io.BytesIO()
-    torch.save(dict(vars(schedule)), file)
-    file.seek(0)
-    try:
-        saved = torch.load(file, weights_only=True)
-    except Exception as error:
-        reason = str(error).strip().splitlines()[0]
-        require(False, f"a checkpoint cannot hold its attributes: {reason}")
     fresh = subject.build(70)
-    vars(fresh).update(saved)
+    vars(fresh).update(reloaded(dict(vars(schedule)), "a checkpoint cannot hold its attributes"))
     for twin, way in ((copy.deepcopy(schedule), "a copy"), (fresh, "one with the attributes of a checkpoint")):
         same = [twin(step) for step in range(50)] == [schedule(step) for step in range(50)]
         require(same, f"{way} gives other factors.")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from contextlib import suppress
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from zoo.conformance.check import Broken, Inapplicable, in_situations, once, require
-from zoo.conformance.common import EXACT, any_layer, build_part, difference, takes_padding
+from zoo.conformance.common import EXACT, any_layer, build_part, difference, stack_on, takes_padding
 from zoo.conformance.subject import LENGTH, SHORT_AND_LONG, Refused, Subject
 from zoo.errors import UsageError
 from zoo.models.initialization import initialize
@@ -23,14 +24,6 @@ from zoo.parts.position import Extent
 CAUSAL = Extent((LENGTH,), causal=True)
 TOLERANCE = 1e-5  # tolerance in float32
 ROUNDING = 1e-10  # rounding in float64, enlarged by scores; a part that computes in float32 is further away
-
-
-def build_stack(subject: Subject, **options: object) -> Stack:
-    """A causal stack. Raises Inapplicable where the part refuses."""
-    try:
-        return subject.stack(CAUSAL, **options)
-    except Refused as refusal:
-        raise Inapplicable(f"it refuses: {refusal}") from refusal
 
 
 def causality_by_perturbation(subject: Subject) -> None:
@@ -72,17 +65,21 @@ def causality_by_gradient(subject: Subject) -> None:
         require(not missing, message)
 
 
+def padded_layers(subject: Subject) -> list[tuple[bool, nn.Module]]:
+    """The subject's layer, causal or not, where it accepts a mask of real tokens. Raises Inapplicable for neither."""
+    layers: list[tuple[bool, nn.Module]] = []
+    for causal in (False, True):
+        with suppress(Refused):
+            layers.append((causal, subject.layer(causal)))
+    layers = [(causal, layer) for causal, layer in layers if takes_padding(layer)]
+    if not layers:
+        raise Inapplicable("it does not lower valid")
+    return layers
+
+
 def padding(subject: Subject) -> None:
     """Padding on the left or on the right, whatever it holds, changes no real token."""
-    count = 0
-    for causal in (False, True):
-        try:
-            layer = subject.layer(causal)
-        except Refused:
-            continue
-        if not takes_padding(layer):
-            continue
-        count += 1
+    for causal, layer in padded_layers(subject):
         for lengths, width in (((6, 4), 7), ((70, 37), 75)):
             rows = [subject.tokens(1, length) for length in lengths]
             alone = [layer(row)[0] for row in rows]
@@ -98,21 +95,11 @@ def padding(subject: Subject) -> None:
                         f"{description}: a real token differs by {gap:.1e} from the same sequence without padding. "
                         "Mask padding before the softmax, and take positions as they are given.",
                     )
-    if not count:
-        raise Inapplicable("it does not lower valid")
 
 
 def packed_rows(subject: Subject) -> None:
     """Sentences packed in one row give what each gives alone, and gradients never cross from one to another."""
-    count = 0
-    for causal in (False, True):
-        try:
-            layer = subject.layer(causal)
-        except Refused:
-            continue
-        if not takes_padding(layer):
-            continue
-        count += 1
+    for causal, layer in padded_layers(subject):
         situation = f"packed{', causal' if causal else ''}"
         for lengths, width in (((6, 3, 1, 4), 7), ((70, 5, 33), 72)):
             rows = [subject.tokens(1, length) for length in lengths]
@@ -130,8 +117,6 @@ def packed_rows(subject: Subject) -> None:
             (grad,) = torch.autograd.grad((out[1] * torch.randn_like(out[1])).sum(), leaf)
             others = grad[[n for n in range(len(rows)) if n != 1]].abs().max().item()
             require(others == 0, f"{situation}: the gradient of one sentence reaches another, {others:.1e}. {UNPACK}")
-    if not count:
-        raise Inapplicable("it does not lower valid")
 
 
 UNPACK = "Rows hold several sentences: call parts by context, which keeps them apart, or do not declare packs."
@@ -149,7 +134,7 @@ def pad(rows: list[Tensor], on_left: bool, rubbish: float, width: int = 7) -> tu
 
 def decoding(subject: Subject) -> None:
     """Token by token and in chunks, with a cache, a causal stack gives what one pass gives."""
-    net = build_stack(subject, depth=2)
+    net = stack_on(subject, CAUSAL, depth=2)
     for sizes in ((1,) * 9, (4, 1, 3, 1), (8, 1), (30, 1, 1, 1, 31, 1, 1, 4, 1)):
         x = subject.tokens(2, sum(sizes))
         gap, exact, wide = difference(decode(net, x, sizes), net(x)), copy.deepcopy(net).double(), x.double()
@@ -166,7 +151,7 @@ def decoding(subject: Subject) -> None:
 @in_situations("options")
 def decoding_is_exact(subject: Subject) -> None:
     """In float64 every way of decoding is one function to 1e-10: alone, in a batch, padded, by beams, side by side."""
-    check_decoding(build_stack(subject, depth=2).double(), (SHORT_AND_LONG[-1], 37, 5))
+    check_decoding(stack_on(subject, CAUSAL, depth=2).double(), (SHORT_AND_LONG[-1], 37, 5))
 
 
 def check_decoding(net: Stack, lengths: tuple[int, int, int] = (18, 11, 5)) -> dict[str, float]:
@@ -244,7 +229,7 @@ def decoding_memory_claim(subject: Subject) -> None:
     require(declared in ("constant", "linear"), f"decoding_memory must be constant or linear, got {declared!r}.")
     if declared == "linear":
         raise Inapplicable("it declares nothing: decoding_memory is linear")
-    net, sizes = build_stack(subject), []
+    net, sizes = stack_on(subject, CAUSAL), []
     for length in (24, 96):
         caches = net.caches(length)
         for _ in range(0, length, 8):
@@ -267,10 +252,7 @@ def size_of(state: PartState) -> int:
 @in_situations("options")
 def memory(subject: Subject) -> None:
     """A stack looks at a memory, at its real tokens only, in one pass and step by step."""
-    try:
-        net = subject.stack(CAUSAL, cross=True)
-    except Refused as refusal:
-        raise Inapplicable(f"it refuses: {refusal}") from refusal
+    net = stack_on(subject, CAUSAL, cross=True)
     for tokens, sizes in ((5, (6, 4)), (3, (72, 40)), (SHORT_AND_LONG[-1], (9, 70))):
         looks_at(subject, net, tokens, sizes)
 
@@ -315,13 +297,7 @@ def looks_at(subject: Subject, net: Stack, tokens: int, sizes: tuple[int, int]) 
 @in_situations("options")
 def beyond_the_longest(subject: Subject) -> None:
     """A sequence longer than the stack was made for is right, or refused by a sentence with both lengths."""
-    try:
-        net = subject.stack(Extent((16,), causal=True))
-    except Refused:
-        try:
-            net = subject.stack(Extent((16,)))
-        except Refused as refusal:
-            raise Inapplicable(f"it refuses: {refusal}") from refusal
+    net = stack_on(subject, Extent((16,), causal=True), Extent((16,)))
     x = subject.tokens(1, 80)
     try:
         out = net(x)
@@ -343,7 +319,7 @@ def beyond_the_longest(subject: Subject) -> None:
 def offsets(subject: Subject) -> None:
     """Positions are taken as given: a window's cache, which forgets old keys, gives what one pass gives."""
     for window, length in ((3, 12), (40, 90)):
-        net, x = build_stack(subject, window=window), subject.tokens(2, length)
+        net, x = stack_on(subject, CAUSAL, window=window), subject.tokens(2, length)
         whole, prompt = net(x), 1 if length == 12 else 60
         gap = difference(decode(net, x, [prompt] + [1] * (length - prompt)), whole)
         situation = f"with a window of {window}"
@@ -377,13 +353,7 @@ def learns_two_samples(subject: Subject) -> None:
 
     The training ends as soon as the loss is a tenth of what is allowed.
     """
-    try:
-        net = subject.stack(Extent((16,), causal=True))
-    except Refused:
-        try:
-            net = subject.stack(Extent((16,)))
-        except Refused as refusal:
-            raise Inapplicable(f"it refuses: {refusal}") from refusal
+    net = stack_on(subject, Extent((16,), causal=True), Extent((16,)))
     initialize(net)
     mine = [
         m for m in net.modules() if isinstance(m, subject.part) or isinstance(getattr(m, "backend", 0), subject.part)

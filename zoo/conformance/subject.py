@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from zoo.command_line import Command
 from zoo.conformance.options import candidates, option_text
 from zoo.errors import UsageError
 from zoo.models.initialization import initialize
@@ -36,9 +35,6 @@ from zoo.tasks.optimizers import name_groups, parameter_groups
 from zoo.tasks.schedule import Schedule
 
 if TYPE_CHECKING:  # they import Lightning, which takes longer than the checks of a norm
-    from lightning.pytorch import Callback
-
-    from zoo.compare.executor import Executor
     from zoo.data.data import Data
     from zoo.tasks.task import Task
 
@@ -142,28 +138,28 @@ class Subject:
         return torch.randn(batch, length, DIM, dtype=torch.float64).to(dtype or torch.get_default_dtype())
 
 
-class NormSubject(Subject):
+class TokenSubject(Subject):
+    """A part that computes each token by itself, as the layer itself."""
+
+    def layer(self, causal: bool = False, dropout: float = 0.0) -> nn.Module:
+        """The part alone as a layer; ``causal`` and ``dropout`` change nothing."""
+        return spread(Alone(self.build()))  # type: ignore[attr-defined]
+
+
+class NormSubject(TokenSubject):
     """A norm, as the layer itself."""
 
     kind = "norm"
-
-    def layer(self, causal: bool = False, dropout: float = 0.0) -> nn.Module:
-        """The norm alone as a layer; ``causal`` and ``dropout`` change nothing."""
-        return spread(Alone(self.build()))
 
     def build(self, dim: int = DIM) -> Norm:
         """A norm of width DIM."""
         return self.factory(dim)
 
 
-class FFNSubject(Subject):
+class FFNSubject(TokenSubject):
     """A feed-forward, as the layer itself."""
 
     kind = "ffn"
-
-    def layer(self, causal: bool = False, dropout: float = 0.0) -> nn.Module:
-        """The feed-forward alone as a layer; ``causal`` and ``dropout`` change nothing."""
-        return spread(Alone(self.build()))
 
     def build(self, dim: int = DIM, hidden: int = HIDDEN) -> FFN:
         """A feed-forward of width DIM."""
@@ -380,43 +376,11 @@ class InitSubject(Unstacked):
         return LanguageModel(23, 16, seed=seed, init=self.factory, **sizes | options)
 
 
-class CallbackSubject(Unstacked):
-    """A callback of a short run."""
-
-    kind = "callback"
-
-    def build(self) -> Callback:
-        """A new callback."""
-        return self.factory()
-
-
-class CommandSubject(Unstacked):
-    """A command of ``zoo``."""
-
-    kind = "command"
-
-    def build(self) -> Command:
-        """The command."""
-        return self.factory()
-
-
-class FamilySubject(Unstacked):
-    """A family of published models."""
-
-    kind = "family"
+class Independent(Unstacked):
+    """A part of another kind, which takes nothing but its options: a callback, a command, a family, an executor."""
 
     def build(self) -> Any:
-        """The family."""
-        return self.factory()
-
-
-class ExecutorSubject(Unstacked):
-    """An executor of comparisons."""
-
-    kind = "executor"
-
-    def build(self) -> Executor:
-        """The executor."""
+        """A new object of the part."""
         return self.factory()
 
 

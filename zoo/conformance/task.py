@@ -21,11 +21,11 @@ from zoo.tasks.task import Loss
 from zoo.training.model_cost import cost
 
 
-def batch_of(subject: TaskSubject, rows: int = 4) -> tuple[Any, dict[str, Any]]:
-    """The task in evaluation, and a batch for it. Raises Inapplicable where it gives no sample."""
+def batch_of(subject: TaskSubject) -> tuple[Any, dict[str, Any]]:
+    """The task in evaluation, and a batch of four samples for it. Raises Inapplicable where it gives no sample."""
     task = subject.build()
     try:
-        return task, task.sample(rows)
+        return task, task.sample(4)
     except NotImplementedError:
         raise Inapplicable("it gives no sample(rows)") from None
 

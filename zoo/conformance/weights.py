@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
 import pickle
 from collections.abc import Iterator
 from typing import Any
@@ -12,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from zoo.conformance.check import Broken, require
-from zoo.conformance.common import any_layer, difference, each_layer, need_parameters, takes_padding
+from zoo.conformance.common import any_layer, difference, each_layer, need_parameters, reloaded, takes_padding
 from zoo.conformance.running import RUNNING
-from zoo.conformance.subject import SHORT_AND_LONG, Refused, Subject
+from zoo.conformance.subject import SHORT_AND_LONG, Subject
 from zoo.errors import UsageError
 from zoo.models.initialization import initialize
 from zoo.parts.ffn import aux_losses
@@ -130,10 +129,7 @@ def gradients_are_right(subject: Subject) -> None:
         for name, off in slopes_off(layer, subject.tokens(1, length, torch.float64)):
             message = f"the gradient of {name} is wrong by {off:.2g}: detached, halved, or computed in low precision?"
             require(off < MOST_OFF, message)
-    try:
-        layer = subject.layer(dropout=0.3)
-    except Refused:
-        layer = any_layer(subject)
+    layer = any_layer(subject, dropout=0.3)
     for name, off in slopes_off(layer.double().train(), subject.tokens(1, 3, torch.float64)):
         require(
             off < MOST_OFF,
@@ -183,10 +179,7 @@ def state_round_trip(subject: Subject) -> None:
     saved = layer.state_dict()
     odd = [name for name, value in saved.items() if not isinstance(value, torch.Tensor)]
     require(not odd, f"the state holds {', '.join(odd)}, which is no tensor.")
-    file = io.BytesIO()
-    torch.save(saved, file)
-    file.seek(0)
-    twin.load_state_dict(torch.load(file, weights_only=True))
+    twin.load_state_dict(reloaded(saved, "the state cannot be loaded"))
     unsaved = [name for name, _ in layer.named_buffers() if name not in saved]
     note = f" ({', '.join(unsaved)} is not saved, which is right for constants only)" if unsaved else ""
     require(

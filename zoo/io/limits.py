@@ -45,9 +45,9 @@ def read_text(path: Path, most: int) -> str:
         raise UsageError(f"{path} is not UTF-8 text: line {line} holds byte 0x{data[error.start]:02x}.") from error
 
 
-def read_json(path: Path, most: int = JSON_BYTES) -> object:
+def read_json(path: Path) -> object:
     """The value of a JSON file. Raises UsageError that names what is wrong, OSError where there is no file."""
-    return parse_json(read_text(path, most), str(path))
+    return parse_json(read_text(path, JSON_BYTES), str(path))
 
 
 def parse_json(source: str, name: str) -> object:
@@ -94,7 +94,7 @@ def gunzip(data: bytes, name: str) -> bytes:
     return b"".join(pieces)
 
 
-def zip_members(path: Path, most: int | None = None) -> Mapping[str, zipfile.ZipInfo]:
+def zip_members(path: Path) -> Mapping[str, zipfile.ZipInfo]:
     """The members of an archive by name. Raises UsageError for names that leave it, repeat, or expand like a bomb."""
     try:
         with zipfile.ZipFile(path) as archive:
@@ -102,7 +102,7 @@ def zip_members(path: Path, most: int | None = None) -> Mapping[str, zipfile.Zip
     except (zipfile.BadZipFile, ValueError, NotImplementedError, EOFError) as error:
         raise UsageError(f"{path} is no whole zip archive: {error}") from error
     members: dict[str, zipfile.ZipInfo] = {}
-    limit = most or max(FREE_BYTES, MOST_RATIO * os.path.getsize(path))
+    limit = max(FREE_BYTES, MOST_RATIO * os.path.getsize(path))
     for info in infos:
         pure = PurePosixPath(info.filename.replace("\\", "/"))
         if pure.is_absolute() or ".." in pure.parts or ":" in pure.parts[0][1:2]:
@@ -113,6 +113,6 @@ def zip_members(path: Path, most: int | None = None) -> Mapping[str, zipfile.Zip
             raise UsageError(f"{path}: its member {info.filename!r:.80} is a link.")
         limit -= info.file_size
         if limit < 0:
-            raise TooMuchError(f"{path} expands to more than {most or 'two hundred times'} its size: it is a bomb.")
+            raise TooMuchError(f"{path} expands to more than two hundred times its size: it is a bomb.")
         members[info.filename] = info
     return members

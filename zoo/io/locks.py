@@ -82,7 +82,7 @@ class Owner:
     born: str  # when the process began, by its machine's clock: a number may come to belong to another process
     child: int = 0
     child_born: str = ""
-    machine: str = ""  # see `machine_id`; empty in locks of earlier versions, and where the system has none
+    machine: str = ""  # see `machine_id`; empty where the system has none
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
@@ -106,12 +106,8 @@ def machine_id() -> str:
 
 
 def is_local(owner: Owner) -> bool:
-    """Whether the owner's process numbers are those of this machine.
-
-    A lock of an earlier version has no ``machine``; the kernel's start in ``born`` tells machines of one name apart.
-    """
-    machine = owner.machine or (machine_id() if owner.born.partition("-")[0] in ("", "?", _boot()) else "")
-    return owner.host == socket.gethostname() and machine == machine_id()
+    """Whether the owner's process numbers are those of this machine."""
+    return owner.host == socket.gethostname() and owner.machine == machine_id()
 
 
 def start_time(pid: int) -> str:
@@ -149,8 +145,8 @@ def is_alive(owner: Owner) -> bool:
 class Lock:
     """A lock of one run that processes and machines share; a stale one is taken over."""
 
-    def __init__(self, path: Path, stale_after: float = STALE) -> None:
-        self.path, self.stale_after = path, stale_after
+    def __init__(self, path: Path) -> None:
+        self.path = path
         self.mine: Owner | None = None
 
     def holder(self) -> Owner | None:
@@ -164,7 +160,7 @@ class Lock:
             return Owner("an unknown machine", 0, "") if age < REFRESH else None  # half written, or damaged
         if is_local(owner):
             return owner if is_alive(owner) else None
-        return owner if age < self.stale_after else None
+        return owner if age < STALE else None
 
     def acquire(self) -> bool:
         """Take the lock; False while another process holds it."""

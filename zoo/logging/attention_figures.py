@@ -1,8 +1,8 @@
 """Pictures of attention: an alignment of two sentences, a grid of heads, patches on an image.
 
-TensorBoard shows a picture in a card 330 pixels wide, whatever its size: the wider a picture, the larger its text. They
-are matplotlib figures without axes, since one axes takes longer than a whole picture here and a validation draws dozens
-of panels; and pixels of text are cached, since most of it is the same at every validation.
+TensorBoard shows a picture in a card 330 pixels wide, whatever its size: the wider a picture, the larger its text. The
+pixels of text, which matplotlib draws in whatever font has its letters, are cached: most of it is the same at every
+validation.
 """
 
 from __future__ import annotations
@@ -10,20 +10,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
-from matplotlib.artist import Artist
 from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from matplotlib.text import Text
-from PIL import Image
+from PIL import Image, ImageDraw
 from torch import Tensor
 
 from zoo.palette import LIGHT
-from zoo.plotting import UNITS, new_figure, printable, rasterize, style
+from zoo.plotting import UNITS, new_figure, printable, style
 
 # from almost white to a deep blue in equal steps of lightness, with more colour where it is light than "Blues" has
 CMAP = LinearSegmentedColormap.from_list(
@@ -43,28 +40,11 @@ Spans = Sequence[Sequence[int]]
 Tokens = Sequence[str]
 
 
-class Pixels(Artist):
-    """uint8 (H, W, 3 or 4) with its lower left corner at a pixel: drawn as it is, where an image would be resampled."""
-
-    def __init__(self, values: np.ndarray, x: float, y: float) -> None:
-        super().__init__()
-        opaque = np.full((*values.shape[:2], 1), 255, np.uint8)
-        self.values = values if values.shape[2] == 4 else np.concatenate((values, opaque), 2)
-        self.x, self.y = round(x), round(y)
-
-    def draw(self, renderer: Any) -> None:
-        """Called by matplotlib."""
-        context = renderer.new_gc()
-        renderer.draw_image(context, self.x, self.y, self.values[::-1])
-        context.restore()
-
-
 class Page:
-    """A matplotlib figure in pixels, counted from its upper left corner."""
+    """A white picture, in pixels that are counted from its upper left corner."""
 
     def __init__(self, width: float, height: float) -> None:
-        self.height = round(height)
-        self.figure = new_figure(round(width), self.height)
+        self.canvas = Image.new("RGB", (round(width), round(height)), PAPER)
 
     def text(self, words: str, x: float, y: float, size: int, colour: str = GREY, align: float = 0.0) -> None:
         """A line of text whose middle is at the height ``y``; ``align`` is the share of it that is left of ``x``."""
@@ -73,21 +53,13 @@ class Page:
 
     def pixels(self, values: np.ndarray, x: float, y: float) -> None:
         """uint8 (H, W, 3), or (H, W, 4) with opacity, with its upper left corner at (x, y)."""
-        self.figure.add_artist(Pixels(values, x, self.height - round(y) - len(values)))
+        picture = Image.fromarray(values)
+        self.canvas.paste(picture, (round(x), round(y)), picture if picture.mode == "RGBA" else None)
 
     def outline(self, left: float, top: float, right: float, bottom: float, colour: str, width: int) -> None:
         """A rectangle of lines just inside these edges."""
-        corner = left + width / 2, self.height - bottom + width / 2
-        self.figure.add_artist(
-            Rectangle(
-                corner, right - left - width, bottom - top - width, fill=False, edgecolor=colour, linewidth=width,
-                antialiased=False, snap=False, transform=None,
-            )
-        )  # fmt: skip
-
-    def image(self) -> Image.Image:
-        """RGB pixels."""
-        return rasterize(self.figure)
+        edges = round(left), round(top), round(right) - 1, round(bottom) - 1
+        ImageDraw.Draw(self.canvas).rectangle(edges, outline=colour, width=width)
 
 
 def alignment(
@@ -122,7 +94,7 @@ def alignment(
             x + left * cell, y + top * cell, x + right * cell, y + bottom * cell, ORANGE, 4 if cell > 15 else 2
         )
     _draw_legend(page, y + len(panel) + 2 * GAP, [(0.0, "0"), (1.0, f"{peak:.2g}")], notes, scale)
-    return page.image()
+    return page.canvas
 
 
 def head_grid(
@@ -163,7 +135,7 @@ def head_grid(
             x += grid.shape[1] * cell + 2 * GAP
         y += tall + 2 * GAP
     _draw_legend(page, y, [(0.0, "0"), (0.5, "0.25"), (1.0, "1")], notes, scale)
-    return page.image()
+    return page.canvas
 
 
 def over_image(image: Tensor, weights: Tensor, caption: str | None = None, title: str | None = None) -> Image.Image:
@@ -201,7 +173,7 @@ def over_images(samples: Sequence[tuple[Tensor, Tensor, str]], title: str | None
                 page.text(below, x + TILE / 2, y + line + TILE + line / 2, size, align=0.5)
             y += TILE + 2 * line + GAP
     page.text(note, MARGIN, y + line / 2, size)
-    return page.image()
+    return page.canvas
 
 
 def _tiles(image: Tensor, maps: np.ndarray) -> list[tuple[str, np.ndarray, str]]:

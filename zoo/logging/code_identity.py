@@ -18,7 +18,6 @@ from zoo.inference import part_versions
 from zoo.inference.import_policy import ROOTS
 from zoo.plugins import discovery
 
-DISTRIBUTION = "zoo-transformers"
 # files of a package that nothing computes with
 PASSIVE_SUFFIXES = (".md", ".rst", ".pyc", ".pyi", ".log", ".tmp", ".lock")
 # what of zoo never runs between the first batch and the last checkpoint, or only writes down what happens
@@ -40,7 +39,7 @@ def code_identity(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     optimizers or callbacks have no digest.
     """
     modules = {record["class_path"].partition(".")[0]: record for record in part_versions.packages_used(config)}
-    result = {"zoo": source_identity("zoo", DISTRIBUTION)}
+    result = {"zoo": source_identity("zoo", discovery.ZOO)}
     for module, record in sorted(modules.items()):
         if module not in ROOTS and module not in sys.stdlib_module_names:
             result[module] = source_identity(module, record["distribution"]) | {"version": record["version"]}
@@ -58,7 +57,7 @@ def source_identity(module: str, distribution: str | None = None) -> dict[str, A
         return {}
     own = module == "zoo"
     return {
-        "version": discovery.installed_version(DISTRIBUTION if own else module),
+        "version": discovery.installed_version(discovery.ZOO if own else module),
         "source": source_digest(
             place, (*PASSIVE_SOURCES, RECIPES) if own else (), () if own else helpers(place, distribution)
         ),

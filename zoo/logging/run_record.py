@@ -11,7 +11,6 @@ import re
 import statistics
 import time
 from collections.abc import Iterator, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 
+from zoo import __version__
 from zoo.config.passive_settings import is_passive
 from zoo.errors import CheckpointError, NonFiniteError, StorageError, UsageError
 from zoo.io import atomic_files, limits
@@ -334,7 +334,7 @@ def training_setting(trainer: Any, task: Any) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "processes": trainer.world_size,
         "torch": str(torch.__version__).partition("+")[0],
-        "zoo": own_version(),
+        "zoo": __version__,
         "python": platform.python_version(),
         "accumulate": trainer.accumulate_grad_batches,
         "max_steps": int(steps) if math.isfinite(steps) else None,
@@ -346,14 +346,6 @@ def training_setting(trainer: Any, task: Any) -> dict[str, Any]:
 def tokens_seen(task: Any) -> int:
     """Predictions trained on so far, over all processes."""
     return int(getattr(task, "tokens_seen", 0))
-
-
-def own_version() -> str:
-    """The installed version of zoo, or "unknown"."""
-    try:
-        return version("zoo-transformers")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

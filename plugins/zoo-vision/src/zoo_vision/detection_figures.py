@@ -55,7 +55,7 @@ def sheet(rows: Sequence[tuple[str, Sequence[np.ndarray]]]) -> Image.Image:
         page.text(name, MARGIN, y + 16, 24)
         for number, tile in enumerate(tiles):
             page.pixels(tile, MARGIN + number * (TILE + GAP), y + 36)
-    return page.image()
+    return page.canvas
 
 
 def pixels(images: Tensor, data: Any) -> list[Image.Image]:
