@@ -487,8 +487,7 @@ class ZooForConditionalGeneration(ZooModel, GenerationMixin):
     ) -> Seq2SeqLMOutput:
         """Source tokens (B, S) and target tokens (B, T), after those in ``cache``, to logits (B, T, vocab_size).
 
-        Without target tokens they are made from ``labels`` (B, T), -100 where none is to be predicted. Padding of the
-        target stands on the right. Raises ValueError for a mask with padding elsewhere.
+        Without target tokens they are made from ``labels`` (B, T), -100 where none is to be predicted.
         """
         hidden, attentions = self.pop_outputs(kwargs)
         net = self.net
@@ -509,11 +508,9 @@ class ZooForConditionalGeneration(ZooModel, GenerationMixin):
         tokens = x.size(1)
         caches = layer_caches(net.decoder, cache, tokens, self.capacity(cache)) if cache is not None else None
         target = valid_tokens(decoder_attention_mask, tokens + (caches.length if caches is not None else 0))
-        if target is not None and bool((target[:, 1:] > target[:, :-1]).any()):
-            raise ValueError("decoder_attention_mask: padding of the target must stand on the right.")
         valid = valid_tokens(attention_mask, source.size(1))
         with recorded(net.decoder, hidden, attentions) as (states, weights, looks):
-            last = net.decoder(x * net.scale, memory=Memory(source, valid), caches=caches)
+            last = net.decoder(x * net.scale, target, memory=Memory(source, valid), caches=caches)
         if cache is not None:
             count_tokens(cache, tokens)
         logits = linear(last * net.out_scale, net.output)
