@@ -317,6 +317,27 @@ def test_a_refused_run_leaves_no_folder(zoo, work):
     assert not list(work.rglob("finished.json"))
 
 
+@pytest.mark.parametrize("trainer", ["trainer: {}", "", "trainer: {max_epochs: null, val_check_interval: 2}"])
+def test_a_recipe_without_an_end_is_refused_by_every_command_that_trains(zoo, work, trainer):
+    (work / "endless.yaml").write_text(f"{RECIPE.partition('trainer:')[0]}{trainer}\n")
+    (work / "longer.yaml").write_text((work / "endless.yaml").read_text().replace("heads: 2", "heads: 4"))
+    for words in (["fit", "endless.yaml"], ["compare", "endless.yaml", "--vary", "model.dim=16,32", "--dry-run"],
+                  ["compare", "endless.yaml", "--attribute", "longer.yaml", "--dry-run"]):  # fmt: skip
+        code, _, err = zoo(*words)
+        assert code == 2
+        assert "endless.yaml" in err
+        assert "states no end of training" in err
+    assert not list(work.rglob("config.yaml"))
+
+
+@pytest.mark.parametrize("word", ["max_steps", "max_epochs"])
+def test_no_limit_never_means_an_end_that_nobody_stated(zoo, work, word):
+    (work / "endless.yaml").write_text(f"{RECIPE.partition('trainer:')[0]}trainer: {{accelerator: cpu, {word}: -1}}\n")
+    code, _, err = zoo("fit", "endless.yaml")
+    assert code == 2
+    assert "a run needs an end" in err
+
+
 def test_impossible_parts_are_refused_before_the_data_is_prepared(zoo, work, monkeypatch):
     from zoo.data.text import TextFiles
 

@@ -110,7 +110,9 @@ def draft_runs(comparison: Comparison, fits: Fits, meter: Meter) -> PreparedRuns
         length_probe.check_config(arms[0].point.config)
     if comparison.match:
         arms = matched_sizes.match_size(arms, cast(matched_sizes.SizeKind, comparison.match), fits, meter)
-    if comparison.budget and matched_sizes.parse_budget(comparison.budget)[0] != "time":
+    if not comparison.budget:
+        _check_ends(comparison, arms)
+    elif matched_sizes.parse_budget(comparison.budget)[0] != "time":
         arms = matched_sizes.within_budget(arms, comparison, fits, meter)
     return PreparedRuns(tuple(arms), tuple(invalid), _settings(arms, {}), goal)
 
@@ -123,7 +125,16 @@ def _draft_hybrids(comparison: Comparison, fits: Fits, meter: Meter) -> Prepared
     base, second = map(fits.point, words)
     differences = attribute.find_differences(base, second, display_value)
     hybrids = attribute.build_hybrids(Arm((), words[0], base), differences, fits, meter.check)
+    _check_ends(comparison, list(hybrids.values()))
     return PreparedRuns(tuple(hybrids.values()), goal=comparison.goal, differences=tuple(differences))
+
+
+def _check_ends(comparison: Comparison, arms: Sequence[Arm]) -> None:
+    """Raise UsageError for a variant whose training has no end."""
+    from zoo.config.trainer_bounds import check_end
+
+    for arm in arms:
+        check_end(arm.point.config["trainer"], " or ".join(filter(None, (comparison.recipe, comparison.attribute))))
 
 
 def complete_runs(
