@@ -320,7 +320,9 @@ def test_a_refused_run_leaves_no_folder(zoo, work):
 @pytest.mark.parametrize("trainer", ["trainer: {}", "", "trainer: {max_epochs: null, val_check_interval: 2}"])
 def test_a_recipe_without_an_end_is_refused_by_every_command_that_trains(zoo, work, trainer):
     (work / "endless.yaml").write_text(f"{RECIPE.partition('trainer:')[0]}{trainer}\n")
-    (work / "longer.yaml").write_text((work / "endless.yaml").read_text().replace("heads: 2", "heads: 4"))
+    (work / "longer.yaml").write_text(
+        (work / "endless.yaml").read_text().replace("heads: 2, lr: 1e-3", "heads: 4, lr: 2e-3")
+    )
     for words in (["fit", "endless.yaml"], ["compare", "endless.yaml", "--vary", "model.dim=16,32", "--dry-run"],
                   ["compare", "endless.yaml", "--attribute", "longer.yaml", "--dry-run"]):  # fmt: skip
         code, _, err = zoo(*words)
