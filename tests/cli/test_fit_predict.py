@@ -92,14 +92,38 @@ def test_a_translation_is_measured_on_other_pairs_by_the_vocabulary_of_its_train
     assert "val/loss" in zoo("validate", run, "--data.path", str(tmp_path / "same"))
 
 
-def test_a_classifier_is_not_measured_by_other_classes(zoo, tmp_path):
-    for folder, names in {"mine": ("ape", "bee", "cow"), "theirs": ("bee", "cow", "dog")}.items():
+def draw_classes(root, **folders):
+    """Folders of grey images for `ImageFolder`, with these classes."""
+    for folder, names in folders.items():
         for number, name in enumerate(names):
             for split in ("train", "val"):
-                (tmp_path / folder / split / name).mkdir(parents=True)
+                (root / folder / split / name).mkdir(parents=True)
                 for image in range(4):
                     pixels = np.full((8, 8, 3), 40 * number + image, dtype=np.uint8)
-                    Image.fromarray(pixels).save(tmp_path / folder / split / name / f"{image}.png")
+                    Image.fromarray(pixels).save(root / folder / split / name / f"{image}.png")
+
+
+@pytest.mark.parametrize(
+    ("names", "new"),
+    [(("ape", "bee", "cow"), False), (("bee", "cow", "dog"), True), (("Ape", "bee", "cow"), True),
+     (("ape", "bee"), True), (("ape", "bee", "cow", "dog"), True)],
+)  # fmt: skip
+def test_a_head_is_kept_for_equal_classes_alone(names, new, zoo, tmp_path, caplog):
+    draw_classes(tmp_path, mine=("ape", "bee", "cow"), theirs=names)
+    words = ["--trainer.max_steps", "1", "--runs", str(tmp_path), "--data", "ImageFolder", "--data.image_size", "8"]
+    zoo("fit", "vit-tiny", *words, "--data.path", str(tmp_path / "mine"), "--name", "mine")
+    run = tmp_path / "vit-tiny" / "mine" / "s1"
+    words += ["--data.path", str(tmp_path / "theirs"), "--name", "theirs", "--tune.start", str(run)]
+    zoo("fit", "vit-tiny", *words)
+    lines = (tmp_path / "vit-tiny" / "theirs" / "s1" / "start.tsv").read_text().splitlines()
+    fates = {name: fate for fate, name, _ in (line.split("\t") for line in lines[1:])}
+    assert {name for name, fate in fates.items() if fate == "new"} == ({"head.weight", "head.bias"} if new else set())
+    same_number = new and len(names) == 3
+    assert ("What belongs to classes is new: head.bias, head.weight" in caplog.text) == same_number
+
+
+def test_a_classifier_is_not_measured_by_other_classes(zoo, tmp_path):
+    draw_classes(tmp_path, mine=("ape", "bee", "cow"), theirs=("bee", "cow", "dog"))
     words = ["--trainer.max_steps", "1", "--name", "short", "--runs", str(tmp_path), "--data", "ImageFolder"]
     zoo("fit", "vit-tiny", *words, "--data.image_size", "8", "--data.path", str(tmp_path / "mine"))
     run = str(tmp_path / "vit-tiny" / "short" / "s1")

@@ -157,7 +157,8 @@ def test_a_file_says_what_a_command_line_says(tmp_path):
 @pytest.mark.parametrize(
     "vary",
     ["vary: {model: {norm: [a, b], ffn: {hidden: [1, 2]}}}", "vary: {model: {norm: [a, b], ffn.hidden: [1, 2]}}",
-     "vary.model.norm: [a, b]\nvary.model.ffn.hidden: [1, 2]", "vary.model: {norm: [a, b]}\nvary: {model: {ffn.hidden: [1, 2]}}"],
+     "vary.model.norm: [a, b]\nvary.model.ffn.hidden: [1, 2]",
+     "vary.model: {norm: [a, b]}\nvary: {model: {ffn.hidden: [1, 2]}}"],
 )  # fmt: skip
 def test_varied_options_are_written_with_dots_or_nested(tmp_path, vary):
     texts = (vary, "vary: {model.norm: [a, b], model.ffn.hidden: [1, 2]}")
