@@ -171,6 +171,7 @@ class ZooCLI(LightningCLI):
             check_meeting(trainer.global_rank == 0, trainer.strategy.root_device.type == "cuda")
         if self.command == "fit":
             setup.refuse_unsupported(trainer)
+            setup.refuse_other_checkpoints(trainer, self.run_folder / "checkpoints")
         distributed.watch_process(trainer)
         return trainer
 

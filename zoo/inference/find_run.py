@@ -15,7 +15,6 @@ from zoo.registry import suggest
 
 FINISHED, CONFIG = "finished.json", "config.yaml"
 STARTING = "starting"  # a file in a run folder until its first checkpoint is written
-PREVIOUS = "previous.ckpt"
 EXPORT, WEIGHTS = "config.json", "model.safetensors"
 
 
@@ -49,11 +48,11 @@ def checkpoint_to_use(folder: Path) -> Path | None:
 
     Where all are damaged it is one of these, so that reading it says what is wrong.
     """
-    names = "best*.ckpt" if any(folder.rglob("best*.ckpt")) else "*.ckpt"
-    files = sorted(folder.rglob(names))
+    best = checkpoint_manifest.checkpoints_of(folder, [checkpoint_manifest.BEST])
+    files = best or checkpoint_manifest.checkpoints_of(folder)
     if len(files) < 2:  # nothing to choose from: no file is read
         return files[0] if files else None
-    return checkpoint_manifest.newest_intact(folder, names).path or files[-1]
+    return checkpoint_manifest.newest_intact(folder, {path.name for path in files}).path or files[-1]
 
 
 def run_of_checkpoint(path: Path) -> Path | None:
