@@ -85,11 +85,28 @@ def test_a_translation_is_measured_on_other_pairs_by_the_vocabulary_of_its_train
     words += ["--data.vocab_size", "290", "--model.dim", "16", "--model.heads", "2"]
     zoo("fit", "translation-tiny", *words, "--data.path", str(tmp_path / "mine"))
     run = str(tmp_path / "translation-tiny" / "short" / "s1")
-    message = zoo("validate", run, "--data.path", str(tmp_path / "theirs"), code=2)
+    theirs = ["--data.path", str(tmp_path / "theirs")]
+    message = zoo("validate", run, *theirs, code=2)
     assert "tokenizer of the data is not that of" in message
-    assert "keep those of the run, and change the other splits alone" in message
-    assert "--data.tokenizer" not in message  # which these data do not have
+    assert f"--data.options.tokenizer {run}" in message
     assert "val/loss" in zoo("validate", run, "--data.path", str(tmp_path / "same"))
+    for command in ("validate", "test", "predict"):
+        zoo(command, run, *theirs, "--data.options.tokenizer", run)
+    changed = ["fit", "translation-tiny", *words, *theirs, "--name", "on", "--tune.start", run]
+    assert f"tune.start: the tokenizer of the data is not that of {run}" in zoo(*changed, code=2)
+    zoo(*changed, "--data.options.tokenizer", run)
+    fates = (tmp_path / "translation-tiny" / "on" / "s1" / "start.tsv").read_text()
+    assert "new" not in fates
+    own = ["--data.options.test", str(tmp_path / "theirs" / "test")]  # the own training files, other pairs to test
+    assert "test/loss" in zoo("test", run, *own)
+
+
+def test_data_without_the_option_say_what_can_be_changed(zoo, tmp_path):
+    words = ["--trainer.max_steps", "1", "--name", "short", "--runs", str(tmp_path), "--model.dim", "16"]
+    zoo("fit", "translation-tiny", *words, "--model.heads", "2", "--data.size", "200", "--data.vocab_size", "290")
+    message = zoo("validate", str(tmp_path / "translation-tiny" / "short" / "s1"), "--data.size", "300", code=2)
+    assert "keep those of the run, and change the other splits alone" in message
+    assert ".tokenizer" not in message
 
 
 def draw_classes(root, **folders):

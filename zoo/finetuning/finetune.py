@@ -252,16 +252,22 @@ def class_tensors(place: ModelLocation) -> set[str]:
 
 def other_tokenizer(data: Any, folder: Path, difference: str) -> str:
     """That the data's tokenizer is not that of a run's folder, and how the data get that one."""
-    inner = getattr(data, "text", None)
-    owner, option = (data, "data.tokenizer") if inner is None else (inner, "data.text.tokenizer")
-    constructors = [vars(cls)["__init__"] for cls in type(owner).__mro__ if "__init__" in vars(cls)]
-    takes_path = any("tokenizer" in inspect.signature(constructor).parameters for constructor in constructors)
+    places = (("text.", getattr(data, "text", None)), ("", data), ("options.", getattr(data, "options", None)))
+    option = next((f"--data.{place}tokenizer" for place, owner in places if _takes_tokenizer(owner)), "")
     way = (
-        f"Use the one it was trained with: --{option} {folder}"
-        if takes_path
+        f"Use the one it was trained with: {option} {folder}"
+        if option
         else "These data learn it from their training files: keep those of the run, and change the other splits alone"
     )
     return f"the tokenizer of the data is not that of {folder}: {difference}.\n{way}"
+
+
+def _takes_tokenizer(owner: object) -> bool:
+    """Whether a constructor of the object's class takes the option."""
+    constructors = [
+        vars(cls)["__init__"] for cls in type(owner).__mro__ if cls is not object and "__init__" in vars(cls)
+    ]
+    return any("tokenizer" in inspect.signature(constructor).parameters for constructor in constructors)
 
 
 def list_difference(mine: Sequence[Any], theirs: Sequence[Any], word: str) -> str:
