@@ -70,7 +70,7 @@ def find_model(run: str | Path, runs: str | Path = "runs") -> ModelLocation:
         refuse_published(path.parent)
         return _from_export(path.parent) if path.name in (WEIGHTS, EXPORT) else _from_checkpoint(path)
     if not str(run) or not path.is_dir():  # an empty path is the current folder to pathlib
-        path = root / _recipe_folder(str(run), root)
+        path = newest_run(str(run), root)
     refuse_published(path)
     if (path / WEIGHTS).is_file():
         return _from_export(path)
@@ -109,6 +109,15 @@ def _recipe_folder(name: str, root: Path) -> Path:
     have = f"Trained in {root}: {', '.join(trained[:8])}." if trained else f"Nothing is trained in {root} yet."
     hint = suggest(name, [*trained, *(recipe.name for recipe in recipe_files.recipes())])
     raise UsageError(f"no run, checkpoint or recipe {name!r}.{hint}\n{have} Train one: zoo fit RECIPE")
+
+
+def newest_run(name: str, runs: str | Path) -> Path:
+    """The run that a recipe's name means to every command: the one of its runs that finished last.
+
+    Raises UsageError if there is none.
+    """
+    root = Path(runs).expanduser()
+    return _newest_run(root / _recipe_folder(name, root))
 
 
 def _newest_run(folder: Path) -> Path:
