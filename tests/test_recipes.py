@@ -7,7 +7,8 @@ import torch
 from jsonargparse import ArgumentParser
 
 from zoo import recipe_files
-from zoo.config import fit_options, run_config
+from zoo.config import fit_options, run_config, yaml_source
+from zoo.config.trainer_bounds import check_end
 from zoo.tasks.task import Task
 
 RECIPES = [recipe.name for recipe in recipe_files.recipes() if recipe.builtin]
@@ -101,6 +102,12 @@ def test_recipe_is_short_and_its_header_tells_size_time_and_expected_score(name)
     header = "\n".join(recipe_files.packaged_recipe(name).header)
     assert header.startswith(f"{name}: ")
     assert all(f"{word}: " in header for word in ("size", "time", "expected", "data"))
+
+
+@pytest.mark.parametrize("recipe", recipe_files.recipes(), ids=lambda recipe: recipe.name)
+def test_every_installed_recipe_states_an_end(recipe):
+    content = yaml_source.read_yaml(recipe_files.find_recipe(recipe.name)).as_data()
+    check_end(content["trainer"], recipe.name)
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -1,6 +1,7 @@
 """Whole commands on the real parts, in this process, with a text of a few kilobytes."""
 
 import json
+import random
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from jsonargparse import ArgumentError, ArgumentParser
 from tests import forks
 from zoo import recipe_files
 from zoo.config import run_folder
-from zoo.inference import import_policy
+from zoo.inference import find_run, import_policy
 
 
 def refused(zoo, *words, code=2):
@@ -222,6 +223,35 @@ def test_evaluate_and_resume(zoo, work):
     assert err == "error: cannot resume: model.dim is 16 in the checkpoint and 32 in your config.\n"
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_recipes_name_means_one_run_to_every_command(zoo, work, seed):
+    """Of runs drawn at random the one that finished last; with options that name a run, that one."""
+    draw = random.Random(seed)
+    options = [[], ["--model.dim", "32"], ["--name", "mine"], ["--seed", "2"]]
+    draw.shuffle(options)
+    for words in options[:2]:
+        assert zoo("fit", "lm-toy", *words)[0] == 0
+    last = find_run.newest_run("lm-toy", "runs")
+    lines = [zoo(command, "lm-toy", *more)[2] for command, *more in
+             (["validate"], ["test"], ["test", "--trainer.accelerator", "cpu"],
+              ["generate", "--prompt", "the", "--length", "1"], ["export", "out"])]  # fmt: skip
+    assert all(line.startswith(f"using {last}") for line in lines), lines
+    for words in options[:2]:
+        code, _, err = zoo("validate", "lm-toy", *words)
+        assert code == 0
+        assert bool(err) == (not words)
+    if ["--seed", "2"] not in options[:2]:
+        assert "Train first" in zoo("test", "lm-toy", "--seed", "2")[2]
+
+
+def test_an_unfinished_run_is_not_the_newest(zoo, work):
+    assert zoo("fit", "lm-toy")[0] == 0
+    (work / "runs/lm-toy/default/s1/finished.json").unlink()
+    errors = {zoo(*words)[2] for words in (["validate", "lm-toy"], ["generate", "lm-toy", "--prompt", "the"])}
+    assert len(errors) == 1
+    assert "no run in runs/lm-toy is finished" in errors.pop()
+
+
 USED_IN_TRAINING = ("EarlyStopping", "ModelCheckpoint", "ModelSummary", "TQDMProgressBar", "Timer")
 
 
@@ -315,6 +345,29 @@ def test_a_refused_run_leaves_no_folder(zoo, work):
     assert not list((work / "runs").rglob("s1")) if (work / "runs").exists() else True
     assert zoo("fit", "lm-toy", "--trainer.fast_dev_run")[0] == 0
     assert not list(work.rglob("finished.json"))
+
+
+@pytest.mark.parametrize("trainer", ["trainer: {}", "", "trainer: {max_epochs: null, val_check_interval: 2}"])
+def test_a_recipe_without_an_end_is_refused_by_every_command_that_trains(zoo, work, trainer):
+    (work / "endless.yaml").write_text(f"{RECIPE.partition('trainer:')[0]}{trainer}\n")
+    (work / "longer.yaml").write_text(
+        (work / "endless.yaml").read_text().replace("heads: 2, lr: 1e-3", "heads: 4, lr: 2e-3")
+    )
+    for words in (["fit", "endless.yaml"], ["compare", "endless.yaml", "--vary", "model.dim=16,32", "--dry-run"],
+                  ["compare", "endless.yaml", "--attribute", "longer.yaml", "--dry-run"]):  # fmt: skip
+        code, _, err = zoo(*words)
+        assert code == 2
+        assert "endless.yaml" in err
+        assert "states no end of training" in err
+    assert not list(work.rglob("config.yaml"))
+
+
+@pytest.mark.parametrize("word", ["max_steps", "max_epochs"])
+def test_no_limit_never_means_an_end_that_nobody_stated(zoo, work, word):
+    (work / "endless.yaml").write_text(f"{RECIPE.partition('trainer:')[0]}trainer: {{accelerator: cpu, {word}: -1}}\n")
+    code, _, err = zoo("fit", "endless.yaml")
+    assert code == 2
+    assert "a run needs an end" in err
 
 
 def test_impossible_parts_are_refused_before_the_data_is_prepared(zoo, work, monkeypatch):

@@ -85,21 +85,62 @@ def test_a_translation_is_measured_on_other_pairs_by_the_vocabulary_of_its_train
     words += ["--data.vocab_size", "290", "--model.dim", "16", "--model.heads", "2"]
     zoo("fit", "translation-tiny", *words, "--data.path", str(tmp_path / "mine"))
     run = str(tmp_path / "translation-tiny" / "short" / "s1")
-    message = zoo("validate", run, "--data.path", str(tmp_path / "theirs"), code=2)
+    theirs = ["--data.path", str(tmp_path / "theirs")]
+    message = zoo("validate", run, *theirs, code=2)
     assert "tokenizer of the data is not that of" in message
-    assert "keep those of the run, and change the other splits alone" in message
-    assert "--data.tokenizer" not in message  # which these data do not have
+    assert f"--data.options.tokenizer {run}" in message
     assert "val/loss" in zoo("validate", run, "--data.path", str(tmp_path / "same"))
+    for command in ("validate", "test", "predict"):
+        zoo(command, run, *theirs, "--data.options.tokenizer", run)
+    changed = ["fit", "translation-tiny", *words, *theirs, "--name", "on", "--tune.start", run]
+    assert f"tune.start: the tokenizer of the data is not that of {run}" in zoo(*changed, code=2)
+    zoo(*changed, "--data.options.tokenizer", run)
+    fates = (tmp_path / "translation-tiny" / "on" / "s1" / "start.tsv").read_text()
+    assert "new" not in fates
+    own = ["--data.options.test", str(tmp_path / "theirs" / "test")]  # the own training files, other pairs to test
+    assert "test/loss" in zoo("test", run, *own)
+
+
+def test_data_without_the_option_say_what_can_be_changed(zoo, tmp_path):
+    words = ["--trainer.max_steps", "1", "--name", "short", "--runs", str(tmp_path), "--model.dim", "16"]
+    zoo("fit", "translation-tiny", *words, "--model.heads", "2", "--data.size", "200", "--data.vocab_size", "290")
+    message = zoo("validate", str(tmp_path / "translation-tiny" / "short" / "s1"), "--data.size", "300", code=2)
+    assert "keep those of the run, and change the other splits alone" in message
+    assert ".tokenizer" not in message
+
+
+def draw_classes(root, **folders):
+    """Folders of grey images for `ImageFolder`, with these classes."""
+    for folder, names in folders.items():
+        for number, name in enumerate(names):
+            for split in ("train", "val"):
+                (root / folder / split / name).mkdir(parents=True)
+                for image in range(4):
+                    pixels = np.full((8, 8, 3), 40 * number + image, dtype=np.uint8)
+                    Image.fromarray(pixels).save(root / folder / split / name / f"{image}.png")
+
+
+@pytest.mark.parametrize(
+    ("names", "new"),
+    [(("ape", "bee", "cow"), False), (("bee", "cow", "dog"), True), (("Ape", "bee", "cow"), True),
+     (("ape", "bee"), True), (("ape", "bee", "cow", "dog"), True)],
+)  # fmt: skip
+def test_a_head_is_kept_for_equal_classes_alone(names, new, zoo, tmp_path, caplog):
+    draw_classes(tmp_path, mine=("ape", "bee", "cow"), theirs=names)
+    words = ["--trainer.max_steps", "1", "--runs", str(tmp_path), "--data", "ImageFolder", "--data.image_size", "8"]
+    zoo("fit", "vit-tiny", *words, "--data.path", str(tmp_path / "mine"), "--name", "mine")
+    run = tmp_path / "vit-tiny" / "mine" / "s1"
+    words += ["--data.path", str(tmp_path / "theirs"), "--name", "theirs", "--tune.start", str(run)]
+    zoo("fit", "vit-tiny", *words)
+    lines = (tmp_path / "vit-tiny" / "theirs" / "s1" / "start.tsv").read_text().splitlines()
+    fates = {name: fate for fate, name, _ in (line.split("\t") for line in lines[1:])}
+    assert {name for name, fate in fates.items() if fate == "new"} == ({"head.weight", "head.bias"} if new else set())
+    same_number = new and len(names) == 3
+    assert ("What belongs to classes is new: head.bias, head.weight" in caplog.text) == same_number
 
 
 def test_a_classifier_is_not_measured_by_other_classes(zoo, tmp_path):
-    for folder, names in {"mine": ("ape", "bee", "cow"), "theirs": ("bee", "cow", "dog")}.items():
-        for number, name in enumerate(names):
-            for split in ("train", "val"):
-                (tmp_path / folder / split / name).mkdir(parents=True)
-                for image in range(4):
-                    pixels = np.full((8, 8, 3), 40 * number + image, dtype=np.uint8)
-                    Image.fromarray(pixels).save(tmp_path / folder / split / name / f"{image}.png")
+    draw_classes(tmp_path, mine=("ape", "bee", "cow"), theirs=("bee", "cow", "dog"))
     words = ["--trainer.max_steps", "1", "--name", "short", "--runs", str(tmp_path), "--data", "ImageFolder"]
     zoo("fit", "vit-tiny", *words, "--data.image_size", "8", "--data.path", str(tmp_path / "mine"))
     run = str(tmp_path / "vit-tiny" / "short" / "s1")

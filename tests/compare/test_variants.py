@@ -155,8 +155,25 @@ def test_a_file_says_what_a_command_line_says(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "vary",
+    ["vary: {model: {norm: [a, b], ffn: {hidden: [1, 2]}}}", "vary: {model: {norm: [a, b], ffn.hidden: [1, 2]}}",
+     "vary.model.norm: [a, b]\nvary.model.ffn.hidden: [1, 2]",
+     "vary.model: {norm: [a, b]}\nvary: {model: {ffn.hidden: [1, 2]}}"],
+)  # fmt: skip
+def test_varied_options_are_written_with_dots_or_nested(tmp_path, vary):
+    texts = (vary, "vary: {model.norm: [a, b], model.ffn.hidden: [1, 2]}")
+    requests = []
+    for text in texts:
+        (tmp_path / "c.yaml").write_text(f"recipe: a\n{text}\n")
+        requests.append(parse_request(str(tmp_path / "c.yaml")))
+    assert requests[0] == requests[1]
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("recipe: a\nvary: {model.norm: [a], model: {norm: [b]}}", "an option is written twice"),
+        ("recipe: a\nvary: {model: {norm: a}}", "'model.norm' holds no list"),
         ("recipe: a\nvary: {model.norm: [a]}\nsedes: 3", "unknown key 'sedes'. Did you mean 'seeds'"),
         ("recipe: a\nvary: [a]", "'vary' holds options with lists of values"),
         ("vary: {model.norm: [a]}", "'recipe' names a recipe"),

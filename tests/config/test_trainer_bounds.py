@@ -10,7 +10,7 @@ from zoo.config import fit_options, run_config
 from zoo.config.coercion import coerce
 from zoo.config.layers import Node
 from zoo.config.signatures import members_of, parameters
-from zoo.config.trainer_bounds import BOUNDS, check_hardware, check_trainer
+from zoo.config.trainer_bounds import BOUNDS, ENDS, check_end, check_hardware, check_trainer
 from zoo.errors import UsageError
 
 LARGEST_INT = 9_223_372_036_854_775_807  # of 64 bits, which torch counts with
@@ -64,6 +64,23 @@ def test_what_is_within_its_bounds_builds_a_trainer(name):
 
 def test_sound_values_are_within_their_bounds():
     check_trainer(SOUND, {})
+
+
+@pytest.mark.parametrize("others", [{}, {"min_steps": 5, "val_check_interval": 3}, {"fast_dev_run": False}])
+@pytest.mark.parametrize("blank", [(), *((name,) for name in ENDS), ENDS])
+def test_training_without_an_end_is_refused(blank, others):
+    message = refusal(lambda: check_end({**others, **dict.fromkeys(blank)}, "mine.yaml"))
+    assert message.startswith("mine.yaml states no end")
+    assert "--trainer.max_steps 1000" in message
+
+
+@pytest.mark.parametrize(
+    "end",
+    [{"max_steps": 0}, {"max_steps": 5}, {"max_epochs": 2}, {"max_time": "00:00:01:00"}, {"max_steps": -1},
+     {"max_epochs": -1}, {"fast_dev_run": True}, {"fast_dev_run": 2}],
+)  # fmt: skip
+def test_a_stated_end_and_a_stated_lack_of_one_are_decisions(end):
+    check_end({**dict.fromkeys(ENDS), **end}, "mine.yaml")
 
 
 @pytest.mark.parametrize(("name", "text"), choices_in_turn(sorted(NUMERIC), TEXTS))

@@ -1,7 +1,10 @@
 import json
+import random
+import time
 
 import pytest
 
+from zoo.data import tokenizer as tokenizer_module
 from zoo.data.tokenizer import BOS, CLS, EOS, PAD, SEP, Tokenizer
 from zoo.errors import UsageError
 
@@ -139,3 +142,36 @@ def test_offsets_of_characters_are_theirs_and_an_unknown_one_is_named():
 def test_a_text_to_classify_begins_with_its_class_token(special, ends):
     tokenizer = Tokenizer(Tokenizer.chars(["cat"], special).inner, {name: name for name in special})
     assert [tokenizer.tokens[number] for number in tokenizer.marked(tokenizer.encode("at"))] == [CLS, "a", "t", *ends]
+
+
+LETTERS = {
+    "dna": "ACGT", "ideographs": "".join(map(chr, range(0x4E00, 0x4E00 + 300))), "spaces": " ", "breaks": "\n",
+    "digits": "0123456789", "marks": "!?.,;", "thai": "".join(map(chr, range(0x0E01, 0x0E2F))),
+    "faces": "\U0001f600\U0001f601",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", LETTERS)
+def test_text_without_spaces_is_learned_in_linear_time(kind):
+    draw, seconds = random.Random(0), []
+    for length in (20_000, 80_000):
+        text = "".join(draw.choices(LETTERS[kind], k=length))
+        start = time.process_time()
+        result = Tokenizer.bpe([text], 330)
+        seconds.append(time.process_time() - start)
+        assert result.decode(result.encode(text)) == text
+    assert seconds[1] < 10 * seconds[0] + 0.5  # 16 times as long where the time is quadratic, from seconds on
+    assert result.vocab_size > 260
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_words_are_learned_as_by_the_library_alone(seed, monkeypatch):
+    """No piece of a usual text is long enough to be cut: the file is the same to the byte."""
+    draw = random.Random(seed)
+    letters = "abcdeéß 汉字12\n." + "x" * seed
+    words = ["".join(draw.choices(letters, k=draw.randint(1, 300))) for _ in range(300)]
+    texts = [" ".join(draw.choices(words, k=40)) for _ in range(20)]
+    ours = Tokenizer.bpe(texts, 400, split_digits=bool(seed % 2)).to_json()
+    monkeypatch.setattr(tokenizer_module, "LONGEST_PIECE", 10**9)
+    assert Tokenizer.bpe(texts, 400, split_digits=bool(seed % 2)).to_json() == ours
+    assert "FixedLength" not in ours

@@ -1,15 +1,19 @@
 """Fine-tuning: what is taken over, what stays frozen, what learns how fast, and that nothing is lost in silence."""
 
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from zoo import recipe_files
 from zoo.cli import main
+from zoo.config import fit_options, run_config
 from zoo.errors import UsageError
-from zoo.finetuning.finetune import Tune, prepare_task
+from zoo.finetuning.finetune import Tune, class_tensors, network_of, prepare_task
 from zoo.finetuning.weight_transfer import transfer_weights
+from zoo.inference.find_run import ModelLocation
 from zoo.models.language import LanguageModel
 from zoo.models.vit import ViT
 from zoo.parts.disentangled import Disentangled
@@ -51,6 +55,24 @@ def test_what_cannot_be_meant_is_refused(options, message):
     with pytest.raises(UsageError, match=r".*") as refused:
         prepare_task(CausalLM(50, 16, **TINY), Tune(**options), "runs")
     assert message in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["vit-tiny", "transfer-glyphs", "topics-tiny", "roles-tiny", "long-topics-tiny",
+                                  "topics-cnn", "topics-fasttext", "clips-tiny"])  # fmt: skip
+def test_tensors_of_classes_are_those_whose_shape_their_number_decides(name):
+    if all(recipe.name != name for recipe in recipe_files.recipes()):
+        pytest.skip("its package is not installed")
+    parsed = fit_options.parse("fit", [name])
+    plan = run_config.make_plan(parsed, run_config.read_draft(parsed))
+    options = plan.config["model"]["init_args"]
+    sizes = plan.resolved.classes["model"].small_sizes(options)
+    options |= {key: value for key, value in sizes.items() if options.get(key) is None} | {"num_classes": 13}
+    place = ModelLocation(Path("nowhere"), Path("nowhere"), plan.config, Path(name))
+    tensors = network_of(place).state_dict()
+    names = class_tensors(place)
+    assert names
+    assert all(13 in tensors[tensor].shape for tensor in names)
+    assert len(names) < len(tensors) / 2
 
 
 def test_a_matrix_with_the_same_numbers_in_another_shape_is_not_taken_over():

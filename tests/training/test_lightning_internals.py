@@ -5,6 +5,7 @@ import types
 
 import pytest
 from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loops import fetchers, fit_loop, training_epoch_loop
 from lightning.pytorch.strategies.launchers import multiprocessing, subprocess_script
 
@@ -33,6 +34,10 @@ def canaries():
         Canary("lightning", fetchers, "_PrefetchDataFetcher"),
         Canary("lightning", lambda: trainer().fit_loop, "_data_fetcher"),
         Canary("lightning", lambda: trainer().fit_loop, "_combined_loader"),
+        Canary("lightning", ModelCheckpoint(), "_every_n_train_steps"),
+        Canary("lightning", ModelCheckpoint(), "_train_time_interval"),
+        Canary("lightning", ModelCheckpoint(), "_save_on_train_epoch_end"),
+        Canary("lightning", EarlyStopping("val/loss"), "_check_on_train_epoch_end"),
         Canary("lightning", subprocess_script, "_SubprocessScriptLauncher"),
         Canary("lightning", multiprocessing, "_MultiProcessingLauncher"),
         Canary("lightning", launcher, "_call_children_scripts", ("self",)),

@@ -22,7 +22,7 @@ from zoo.cli import error_origin, fit_summary, resume
 from zoo.cli.environment_errors import MemoryShortageError, check_meeting, explain_error, explain_meeting
 from zoo.cli.error_report import blame_options, signal_line, signal_of, trainer_error
 from zoo.cli.warning_filters import filter_warnings
-from zoo.config import data_sizes, run_folder, task_data_match
+from zoo.config import data_sizes, run_folder, task_data_match, trainer_bounds
 from zoo.config.resolve import Schema
 from zoo.config.run_config import Plan, config_text, identity_config
 from zoo.config.signatures import parameters
@@ -153,6 +153,8 @@ class ZooCLI(LightningCLI):
         self.trainer_defaults["callbacks"] = [*callbacks, Provenance(part_versions.packages_used(self.plan.config))]
         with blame_options():
             extras = {key: extras[key] for key in extras if key not in trainer_config}
+            if trainer_config.get("max_epochs") is None:
+                extras["max_epochs"] = -1  # Lightning's 1,000 epochs would be an end that nobody stated
             if trainer_config.get("min_steps") and not trainer_config.get("min_epochs"):
                 extras["min_epochs"] = 0  # Lightning's 1 keeps EarlyStopping from ending a run within its first epoch
             distributed.set_timeouts()
@@ -169,6 +171,7 @@ class ZooCLI(LightningCLI):
             check_meeting(trainer.global_rank == 0, trainer.strategy.root_device.type == "cuda")
         if self.command == "fit":
             setup.refuse_unsupported(trainer)
+            setup.refuse_other_checkpoints(trainer, self.run_folder / "checkpoints")
         distributed.watch_process(trainer)
         return trainer
 
@@ -397,6 +400,7 @@ def run_plan(plan: Plan, schema: Schema) -> int:
     resume.apply_requeue(plan)
     resume.choose_checkpoint(plan)
     if plan.command.subcommand == "fit":
+        trainer_bounds.check_end(plan.config["trainer"], str(plan.source or "the command"))
         run_folder.check(plan.run, *plan.reuse)
     try:
         with threads.follow_load():

@@ -50,7 +50,7 @@ def choose_checkpoint(plan: Plan) -> None:
         home = plan.source.parent if plan.source and plan.source.name == run_folder.CONFIG else plan.run.folder
         best = checkpoint_to_use(home)
         if best is None:
-            raise UsageError(f"no checkpoint in {home}. Train first, or add --ckpt_path FILE")
+            raise UsageError(f"no checkpoint in {home}. Train first, name the run's folder, or add --ckpt_path FILE")
         ckpt_path = plan.config["ckpt_path"] = str(best)
     if ckpt_path is None:
         return

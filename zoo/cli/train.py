@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zoo.cli import doctor, warning_filters
 from zoo.command_line import ParsedOptions
 from zoo.config import fit_options, run_config, run_folder
 from zoo.config.fit_options import FitOptions
+from zoo.config.passive_settings import is_passive
 from zoo.config.run_config import Draft
+from zoo.inference.find_run import newest_run
 from zoo.system import garbage_collection, malloc
 
 if TYPE_CHECKING:
@@ -22,6 +25,8 @@ def run(options: ParsedOptions) -> int:
     command = fit_options.from_parsed(options)
     doctor.warn_of_unknown_plugins()
     lists_options = "help-all" in command.flags
+    if command.subcommand != "fit" and not lists_options:
+        choose_run(command)
     draft = run_config.read_draft(command) if command.recipe or not lists_options else Draft([], None, 0)
     if command.subcommand == "fit" and not command.flags & {"help-all", "print_config"} and run_folder.first_rank():
         print("loading torch, the data and the model …", flush=True)  # they take seconds, many on a slow machine
@@ -45,6 +50,17 @@ def run(options: ParsedOptions) -> int:
         from zoo.cli import fit
 
         return fit.run_plan(config_plan, schema)
+
+
+def choose_run(command: FitOptions) -> None:
+    """Take the run that a recipe's name alone means; with options that name a run, it is the one that they trained."""
+    name, chosen = command.recipe, bool(command.name or command.configs)
+    chosen = chosen or any(not is_passive(key, value) for key, value, _ in command.options)
+    if name is None or chosen or Path(name).expanduser().exists():
+        return
+    command.recipe = str(newest_run(name, command.runs))
+    if run_folder.first_rank():
+        print(f"using {command.recipe}", file=sys.stderr)
 
 
 def print_options(command: FitOptions, draft: Draft, schema: Schema) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -189,21 +189,33 @@ def _from_file(options: ParsedOptions) -> Comparison | None:
             )
     if not isinstance(content.get("recipe"), str) or not isinstance(content["vary"], dict):
         raise UsageError(f"{path}: 'recipe' names a recipe, and 'vary' holds options with lists of values.")
-    vary = []
-    for key, values in content["vary"].items():
-        if not isinstance(values, list):
-            raise UsageError(f"{path}: vary: {key!r} holds no list of values.")
-        vary.append(plan.make_factor(key, [plan.option_text(value) for value in values]))
+    pairs = list(_varied_options(path, content["vary"]))
+    varied = dict(pairs)
+    if len(varied) < len(pairs):
+        raise UsageError(f"{path}: vary: an option is written twice, once with dots and once nested. Keep one.")
+    vary = [plan.make_factor(key, [plan.option_text(value) for value in values]) for key, values in varied.items()]
     settings = content.get("options") or {}
     if not isinstance(settings, dict):
         raise UsageError(f"{path}: 'options' holds options of zoo fit, such as trainer.max_steps: 500")
-    _check_keys(path, content["recipe"], {**content["vary"], **settings})
+    _check_keys(path, content["recipe"], {**varied, **settings})
     words = [f"--{key}={plan.option_text(value)}" for key, value in settings.items()]
     comparison = Comparison(
         recipe=content["recipe"], vary=tuple(vary), options=(*words, *fit_words(options)), name=path.stem
     )
     fields = {name: _option_text(content[name]) for name in FILE_KEYS[2:-1] if content.get(name) is not None}
     return _with_options(_with_options(comparison, fields), options.values)
+
+
+def _varied_options(path: Path, content: Mapping[str, Any], section: str = "") -> Iterator[tuple[str, list[Any]]]:
+    """The varied options by dotted key, written so or nested. Raises UsageError for a value that is no list."""
+    for name, values in content.items():
+        key = f"{section}{name}"
+        if isinstance(values, Mapping):
+            yield from _varied_options(path, values, f"{key}.")
+        elif isinstance(values, list):
+            yield key, values
+        else:
+            raise UsageError(f"{path}: vary: {key!r} holds no list of values.")
 
 
 def _check_keys(path: Path, recipe: str, content: Mapping[str, Any]) -> None:

@@ -110,7 +110,9 @@ def draft_runs(comparison: Comparison, fits: ZooFit, meter: ConfigMeter) -> Prep
         length_probe.check_config(arms[0].point.config, meter.task_class(arms[0].point.config))
     if comparison.match:
         arms = equal_conditions.match_size(arms, cast(equal_conditions.SizeKind, comparison.match), fits, meter)
-    if comparison.budget and equal_conditions.parse_budget(comparison.budget)[0] != "time":
+    if not comparison.budget:
+        _check_ends(comparison, arms)
+    elif equal_conditions.parse_budget(comparison.budget)[0] != "time":
         arms = equal_conditions.within_budget(arms, comparison, fits, meter)
     return PreparedRuns(tuple(arms), invalid, _settings(arms, {}), goal)
 
@@ -123,7 +125,16 @@ def _draft_hybrids(comparison: Comparison, fits: ZooFit, meter: ConfigMeter) -> 
     base, second = map(fits.point, words)
     differences = attribute.find_differences(base, second, display_value)
     hybrids = attribute.build_hybrids(Arm((), words[0], base), differences, fits, meter.check)
+    _check_ends(comparison, list(hybrids.values()))
     return PreparedRuns(tuple(hybrids.values()), goal=comparison.goal, differences=tuple(differences))
+
+
+def _check_ends(comparison: Comparison, arms: Sequence[Arm]) -> None:
+    """Raise UsageError for a variant whose training has no end."""
+    from zoo.config.trainer_bounds import check_end
+
+    for arm in arms:
+        check_end(arm.point.config["trainer"], " or ".join(filter(None, (comparison.recipe, comparison.attribute))))
 
 
 def complete_runs(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from zoo.errors import UsageError
+
 
 class Missing:
     """The type of MISSING, the value of a node without one."""
@@ -50,7 +52,8 @@ def merge_node(node: Node, over: Node) -> None:
     """Put the value and the keys of another node over those of ``node``, key by key; ``over`` stays as it is."""
     if over.value is not MISSING:
         node.value, node.explicit, node.typed, node.bare = over.value, over.explicit, over.typed, over.bare
-    node.origin = over.origin
+    if over.value is not MISSING or not node.origin:
+        node.origin = over.origin
     for name, child in over.children.items():
         merge_node(node.children.setdefault(name, Node()), child)
 
@@ -66,3 +69,38 @@ def insert_node(root: Node, path: Iterable[str], leaf: Node) -> None:
             continue
         node = node.children.setdefault(name, Node(origin=leaf.origin))
     merge_node(node, leaf)
+
+
+def nested_children(node: Node, key: str = "") -> dict[str, Node]:
+    """The keys below the node at ``key``, with a dotted one such as ``norm.eps`` as the mapping that it stands for.
+
+    It is for mappings of options alone: in a mapping of values, such as rates by parameter name, a dot is a letter.
+    Raises UsageError where two spellings of a key have values.
+    """
+    if not any("." in name for name in node.children):
+        return node.children
+    root = Node()
+    for name, child in node.children.items():
+        path = name.split(".")
+        spelt = [name] if not all(path) else path  # a name is missing beside a dot: an unknown key
+        if path[-1] == "init_args" and child.value not in (MISSING, None):
+            raise UsageError(
+                f"{_joined(key, name)!r} must hold keys, got {child.as_data()!r:.60}.{where(child.origin)}"
+            )
+        branch = Node()
+        insert_node(branch, spelt, child)
+        _refuse_twice(root, branch, key)
+        merge_node(root, branch)
+    return root.children
+
+
+def _refuse_twice(node: Node, over: Node, key: str) -> None:
+    """Raise UsageError for a key that has a value in both nodes."""
+    if node.value is not MISSING and over.value is not MISSING:
+        raise UsageError(f"key {key!r} is written twice: {node.origin} and {over.origin}. Keep one.")
+    for name in node.children.keys() & over.children.keys():
+        _refuse_twice(node.children[name], over.children[name], _joined(key, name))
+
+
+def _joined(key: str, name: str) -> str:
+    return f"{key}.{name}" if key else name

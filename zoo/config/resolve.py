@@ -11,7 +11,7 @@ from typing import Any, cast
 from zoo import registry
 from zoo.config.class_names import ClassFinder, class_path_of
 from zoo.config.coercion import coerce, is_plain
-from zoo.config.layers import MISSING, Node, merge_node, where
+from zoo.config.layers import MISSING, Node, merge_node, nested_children, where
 from zoo.config.output_paths import check_output_path, is_from_file
 from zoo.config.signatures import Param, Slot, members_of, option_names, parameters, takes_code
 from zoo.errors import PartError, PluginError, UsageError
@@ -184,7 +184,7 @@ class _Resolver:
                     self.forget(key)
                 cls = choice
                 self.result.origins[key] = node.origin
-            for name, child in node.children.items():
+            for name, child in nested_children(node, key).items():
                 options.setdefault(name, []).append(child)
         if cls is None:
             if options:
@@ -343,7 +343,7 @@ def _options(nodes: list[Node], key: str) -> dict[str, list[Node]]:
             raise _needs_value(key, None)
         if node.value not in (MISSING, None):
             raise UsageError(f"{key!r} must hold keys, got {node.as_data()!r:.60}.{where(node.origin)}")
-        for name, child in node.children.items():
+        for name, child in nested_children(node, key).items():
             options.setdefault(name, []).append(child)
     return options
 

@@ -47,6 +47,7 @@ def _devices(value: Any) -> bool:
     return type(value) is int and (1 <= value <= 4096 or value == -1)
 
 
+ENDS = ("max_steps", "max_epochs", "max_time")
 STEPS = (_integer(-1), "a whole number from 0, or -1 for no limit")
 COUNT = (_integer(0), "a whole number from 0")
 FROM_ONE = (_integer(1), "a whole number from 1")
@@ -87,6 +88,18 @@ def check_trainer(options: Mapping[str, Any], origins: Mapping[str, str]) -> Non
         raise UsageError(
             "'trainer.barebones' trains without checkpoints and logs, and a run consists of them. Leave it out."
             + where(origins.get("trainer.barebones", ""))
+        )
+
+
+def check_end(options: Mapping[str, Any], recipe: str) -> None:
+    """Raise UsageError for a training run without an end, which Lightning would end after 1,000 epochs by itself.
+
+    A value of -1 is a decision for no limit.
+    """
+    if all(options.get(name) is None for name in ENDS) and not options.get("fast_dev_run"):
+        raise UsageError(
+            f"{recipe} states no end of training. Write one of 'max_steps: 1000', 'max_epochs: 10' below 'trainer:', "
+            "or add --trainer.max_steps 1000."
         )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from zoo.config.layers import MISSING, Node, insert_node
+from zoo.config.layers import MISSING, Node, insert_node, nested_children
 from zoo.errors import UsageError
 from zoo.io import limits, plain_yaml
 from zoo.io.plain_yaml import CORE, Loader
@@ -46,7 +46,10 @@ def parse_yaml(text: str, name: str, origin: str = "") -> Node:
         loader = Loader(text)
         try:
             top = loader.get_single_node()
-            return Node() if top is None else _Builder(loader, name, origin).build(top, 0)
+            root = Node() if top is None else _Builder(loader, name, origin).build(top, 0)
+            if not origin:  # a file, whose top holds sections
+                root.children = nested_children(root)
+            return root
         finally:
             loader.dispose()
     except limits.TooMuchError as error:

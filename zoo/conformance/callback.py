@@ -18,9 +18,10 @@ from torch.utils.data import DataLoader
 from zoo.conformance.check import Inapplicable, once, require
 from zoo.conformance.common import clean_import, documentation, unknown_options_are_refused
 from zoo.conformance.subject import Independent
+from zoo.inference.checkpoint_manifest import LAST
 from zoo.tasks.lm import CausalLM
 from zoo.tasks.schedule import Constant
-from zoo.training.checkpoint import LAST, CheckpointSaver
+from zoo.training.checkpoint import CheckpointSaver
 
 STEPS = 8
 BATCHES = 4

@@ -35,6 +35,8 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 __all__ = ["BOS", "CLS", "EOS", "MASK", "PAD", "SEP", "Tokenizer", "byte_of", "language_token"]
 ALPHABET_SIZE = 256
+# bytes of a text without spaces that BPE learns from together: the library takes quadratic time in them for each merge
+LONGEST_PIECE = 1000
 
 
 class Tokenizer:
@@ -114,6 +116,8 @@ class Tokenizer:
         if split_digits:
             split.append(pre_tokenizers.Digits(individual_digits=True))
         inner = _byte_level(models.BPE(), split)
+        whole, pieces = inner.pre_tokenizer, pre_tokenizers.FixedLength(length=LONGEST_PIECE)
+        inner.pre_tokenizer = pre_tokenizers.Sequence([whole, pieces])
         trainer = trainers.BpeTrainer(
             vocab_size=vocab_size,
             special_tokens=list(specials),
@@ -122,6 +126,7 @@ class Tokenizer:
         )
         with native_call("", texts if isinstance(texts, Sequence) else ()):
             inner.train_from_iterator(texts, trainer)
+        inner.pre_tokenizer = whole
         return cls(inner)
 
     def end_of_document(self) -> int:

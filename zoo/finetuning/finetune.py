@@ -8,8 +8,8 @@ import inspect
 import json
 import re
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 BLOCK = re.compile(r"(.*?)\bblocks\.(\d+)\.")
 NET = "net."
+CLASSES = "num_classes"  # the option of tasks that the data fill with the number of classes
 
 
 @dataclass(frozen=True)
@@ -86,13 +87,13 @@ def prepare_task(task: Task, tune: Tune, runs: str | Path, data: Any = None, fre
     transferred = None
     if tune.start and fresh:
         place = find_model(tune.start, runs)
-        check_tokenizer(place, data)
+        others = tensors_of_other_classes(place, data)
         tensors = {
             name.removeprefix(NET): tensor
             for name, tensor in weight_files.read_tensors(place.weights).items()
             if name.startswith(NET)
         }
-        transferred = transfer_weights(task.net, tensors, place.weights, network_of(place))
+        transferred = transfer_weights(task.net, tensors, place.weights, network_of(place), others)
         task.take_start()
     if tune.rank:
         add_adapters(task.net, tune)
@@ -188,28 +189,85 @@ def thaw_steps(net: nn.Module, frozen: set[str], tune: Tune) -> dict[str, int]:
     return {name: (tune.thaw or 0) + tune.thaw_every * (depth[name] - nearest) for name in frozen}
 
 
-def check_tokenizer(place: ModelLocation, data: Any) -> None:
-    """Raise UsageError if the data's tokenizer is not that of the trained weights."""
-    path, mine = place.folder / "tokenizer.json", getattr(data, "tokenizer", None)
-    if not path.is_file() or not isinstance(mine, Tokenizer):
+def learned_lists(home: Path, data: Any) -> Iterator[tuple[str, list[str], list[str]]]:
+    """What data would save for inference beside what a run's folder holds: "token" or "class", and both lists.
+
+    Raises UsageError for a file that is no JSON.
+    """
+    if not callable(getattr(data, "adopt", None)):  # no data module of zoo
         return
-    theirs = Tokenizer.load(path).tokens
-    if difference := list_difference(mine.tokens[: len(theirs)], theirs, "token"):
-        raise UsageError(f"tune.start: {other_tokenizer(data, place.folder, difference)}")
+    with tempfile.TemporaryDirectory() as folder:
+        data.save(Path(folder))
+        for path in sorted(Path(folder).glob("*.json")):
+            saved = home / path.name
+            if not saved.is_file() and isinstance(getattr(data, "tokenizer", None), Tokenizer):
+                saved = home / "tokenizer.json"  # of one side in two files, as texts to restore have
+            if not saved.is_file():
+                continue
+            if path.name.endswith("tokenizer.json"):
+                yield "token", Tokenizer.load(path).tokens, Tokenizer.load(saved).tokens
+                continue
+            try:
+                mine, theirs = (json.loads(file.read_text("utf-8")) for file in (path, saved))
+            except ValueError as error:
+                raise UsageError(f"{saved} is no JSON: {error}") from error
+            for key in mine if isinstance(mine, dict) and isinstance(theirs, dict) else ():
+                if isinstance(mine[key], list) and all(isinstance(name, str) for name in mine[key]):
+                    yield "class", mine[key], theirs.get(key) or []
+
+
+def tensors_of_other_classes(place: ModelLocation, data: Any) -> set[str]:
+    """The tensors of trained weights of classes, where the data's have other names; a warning says so.
+
+    Raises UsageError if the data's tokens are not those of the trained weights, new ones at the end aside, and where
+    nothing says which tensors belong to classes.
+    """
+    others: set[str] = set()
+    for word, mine, theirs in learned_lists(place.folder, data):
+        if word == "token":
+            if difference := list_difference(mine[: len(theirs)], theirs, word):
+                raise UsageError(f"tune.start: {other_tokenizer(data, place.folder, difference)}")
+        elif len(mine) == len(theirs) and (difference := list_difference(mine, theirs, word)):
+            others |= class_tensors(place)
+            sentence = f"tune.start: the classes of the data are not those of {place.folder}: {difference}."
+            if not others:
+                raise UsageError(f"{sentence}\nNothing says which tensors belong to classes: train without tune.start")
+            log_once("%s What belongs to classes is new: %s", sentence, ", ".join(sorted(others)))
+    return others
+
+
+def class_tensors(place: ModelLocation) -> set[str]:
+    """The tensors of a trained network whose shape depends on the number of classes; empty where there is none."""
+    model = place.config["model"]
+    options = model.get("init_args") or {}
+    if not isinstance(options.get(CLASSES), int):
+        return set()
+    more = {**place.config, "model": {**model, "init_args": {**options, CLASSES: options[CLASSES] + 1}}}
+    now, wider = (network_of(replace(place, config=config)) for config in (place.config, more))
+    if now is None or wider is None:
+        return set()
+    shapes = {name: tensor.shape for name, tensor in wider.state_dict().items()}
+    return {name for name, tensor in now.state_dict().items() if shapes.get(name) != tensor.shape}
 
 
 def other_tokenizer(data: Any, folder: Path, difference: str) -> str:
     """That the data's tokenizer is not that of a run's folder, and how the data get that one."""
-    inner = getattr(data, "text", None)
-    owner, option = (data, "data.tokenizer") if inner is None else (inner, "data.text.tokenizer")
-    constructors = [vars(cls)["__init__"] for cls in type(owner).__mro__ if "__init__" in vars(cls)]
-    takes_path = any("tokenizer" in inspect.signature(constructor).parameters for constructor in constructors)
+    places = (("text.", getattr(data, "text", None)), ("", data), ("options.", getattr(data, "options", None)))
+    option = next((f"--data.{place}tokenizer" for place, owner in places if _takes_tokenizer(owner)), "")
     way = (
-        f"Use the one it was trained with: --{option} {folder}"
-        if takes_path
+        f"Use the one it was trained with: {option} {folder}"
+        if option
         else "These data learn it from their training files: keep those of the run, and change the other splits alone"
     )
     return f"the tokenizer of the data is not that of {folder}: {difference}.\n{way}"
+
+
+def _takes_tokenizer(owner: object) -> bool:
+    """Whether a constructor of the object's class takes the option."""
+    constructors = [
+        vars(cls)["__init__"] for cls in type(owner).__mro__ if cls is not object and "__init__" in vars(cls)
+    ]
+    return any("tokenizer" in inspect.signature(constructor).parameters for constructor in constructors)
 
 
 def list_difference(mine: Sequence[Any], theirs: Sequence[Any], word: str) -> str:
@@ -223,32 +281,16 @@ def list_difference(mine: Sequence[Any], theirs: Sequence[Any], word: str) -> st
 def adopt_run(home: Path, data: Any) -> None:
     """Let data be those of a run's folder in what its model learned: numbers of tokens and classes, normalisation.
 
-    The files that the data would save for inference are held against those that the run saved. Raises UsageError if
-    tokens or classes have other numbers there.
+    Raises UsageError if tokens or classes have other numbers there.
     """
-    if not callable(getattr(data, "adopt", None)):  # no data module of zoo
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        data.save(Path(folder))
-        for path in sorted(Path(folder).glob("*.json")):
-            saved = home / path.name
-            if not saved.is_file():
-                continue
-            if path.name.endswith("tokenizer.json"):
-                if difference := list_difference(Tokenizer.load(path).tokens, Tokenizer.load(saved).tokens, "token"):
-                    raise UsageError(other_tokenizer(data, home, difference))
-                continue
-            try:
-                mine, theirs = (json.loads(file.read_text("utf-8")) for file in (path, saved))
-            except ValueError as error:
-                raise UsageError(f"{saved} is no JSON: {error}") from error
-            for key in mine if isinstance(mine, dict) and isinstance(theirs, dict) else ():
-                if not (isinstance(mine[key], list) and all(isinstance(name, str) for name in mine[key])):
-                    continue
-                names = theirs.get(key) or []
-                if difference := list_difference(mine[key], names[: len(mine[key])], "class"):
-                    raise UsageError(
-                        f"the classes of the data are not those of {home}: {difference}.\n"
-                        "A model gives numbers: evaluate it on data with the same classes in the same order"
-                    )
-    data.adopt(home)
+    for word, mine, theirs in learned_lists(home, data):
+        if not (difference := list_difference(mine, theirs if word == "token" else theirs[: len(mine)], word)):
+            continue
+        if word == "token":
+            raise UsageError(other_tokenizer(data, home, difference))
+        raise UsageError(
+            f"the classes of the data are not those of {home}: {difference}.\n"
+            "A model gives numbers: evaluate it on data with the same classes in the same order"
+        )
+    if callable(getattr(data, "adopt", None)):
+        data.adopt(home)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -84,21 +84,22 @@ def _span(numbers: list[int]) -> str:
 
 @torch.no_grad()
 def transfer_weights(
-    net: nn.Module, tensors: Mapping[str, Tensor], source: object, start: nn.Module | None = None
-) -> Transfer:
+    net: nn.Module, tensors: Mapping[str, Tensor], source: object, start: nn.Module | None = None,
+    others: Collection[str] = (),
+) -> Transfer:  # fmt: skip
     """Copy into ``net`` every tensor of the same name and shape, and report all tensors.
 
     A tensor with a row per token that has more rows than the file's keeps the additional rows as they are. In a table
     of positions or distances each row comes from the row that stood for the same place in ``start``, the network that
-    the file belongs to; where that is not known, a table of another length is newly initialised. Raises UsageError if
-    no matrix fits.
+    the file belongs to; where that is not known, a table of another length is newly initialised. ``others`` are tensors
+    whose rows mean something else, which are not copied. Raises UsageError if no matrix fits.
     """
     own, result = net.state_dict(), Transfer()
     words, places = token_tensors(net), place_tables(net)
     theirs = {} if start is None else place_tables(start)
     for name, tensor in own.items():
         loaded = tensors.get(name)
-        if loaded is None:
+        if loaded is None or (name in others and loaded.shape == tensor.shape):
             result.new[name] = tuple(tensor.shape)
         elif name in places and name in theirs:
             if not _move_rows(tensor, loaded, places[name], theirs[name]):

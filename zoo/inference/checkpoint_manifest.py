@@ -10,13 +10,15 @@ from __future__ import annotations
 import hashlib
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from zoo.errors import CheckpointError
 from zoo.io import atomic_files, limits
 
+LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
+OWN = (LAST, PREVIOUS, BEST)  # the checkpoints of a run itself; callbacks may write others beside them
 FOLDER, FORMAT = "manifests", 1
 BLOCK = 1 << 20
 
@@ -107,13 +109,22 @@ def has_checkpoint(folder: Path) -> bool:
     return any(folder.rglob("*.ckpt"))
 
 
-def newest_intact(folder: Path, names: str = "*.ckpt") -> IntactCheckpoint:
-    """The newest intact checkpoint below a folder: by step, then by its number among those of the run, then by time
-    (last, since clocks may be set back). ``names`` is a pattern of file names.
+def checkpoints_of(folder: Path, names: Collection[str] = OWN) -> list[Path]:
+    """The checkpoints of these names that a run wrote itself, in its folder or in ``checkpoints/`` of it.
+
+    Where it has none of its own, all files below the folder that end in .ckpt.
+    """
+    own = [path for place in (folder, folder / "checkpoints") for name in OWN if (path := place / name).is_file()]
+    return [path for path in own if path.name in names] if own else sorted(folder.rglob("*.ckpt"))
+
+
+def newest_intact(folder: Path, names: Collection[str] = OWN) -> IntactCheckpoint:
+    """The newest intact checkpoint of these names (`checkpoints_of`): by step, then by its number among those of the
+    run, then by time (last, since clocks may be set back).
     """
     whole: list[tuple[tuple[int, int, float], Path]] = []
     damaged: list[tuple[float, str]] = []
-    for path in sorted(folder.rglob(names)):
+    for path in checkpoints_of(folder, names):
         if not path.is_file():
             continue
         when = path.stat().st_mtime

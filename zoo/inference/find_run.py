@@ -15,7 +15,6 @@ from zoo.registry import suggest
 
 FINISHED, CONFIG = "finished.json", "config.yaml"
 STARTING = "starting"  # a file in a run folder until its first checkpoint is written
-PREVIOUS = "previous.ckpt"
 EXPORT, WEIGHTS = "config.json", "model.safetensors"
 
 
@@ -49,11 +48,11 @@ def checkpoint_to_use(folder: Path) -> Path | None:
 
     Where all are damaged it is one of these, so that reading it says what is wrong.
     """
-    names = "best*.ckpt" if any(folder.rglob("best*.ckpt")) else "*.ckpt"
-    files = sorted(folder.rglob(names))
+    best = checkpoint_manifest.checkpoints_of(folder, [checkpoint_manifest.BEST])
+    files = best or checkpoint_manifest.checkpoints_of(folder)
     if len(files) < 2:  # nothing to choose from: no file is read
         return files[0] if files else None
-    return checkpoint_manifest.newest_intact(folder, names).path or files[-1]
+    return checkpoint_manifest.newest_intact(folder, {path.name for path in files}).path or files[-1]
 
 
 def run_of_checkpoint(path: Path) -> Path | None:
@@ -71,7 +70,7 @@ def find_model(run: str | Path, runs: str | Path = "runs") -> ModelLocation:
         refuse_published(path.parent)
         return _from_export(path.parent) if path.name in (WEIGHTS, EXPORT) else _from_checkpoint(path)
     if not str(run) or not path.is_dir():  # an empty path is the current folder to pathlib
-        path = root / _recipe_folder(str(run), root)
+        path = newest_run(str(run), root)
     refuse_published(path)
     if (path / WEIGHTS).is_file():
         return _from_export(path)
@@ -110,6 +109,15 @@ def _recipe_folder(name: str, root: Path) -> Path:
     have = f"Trained in {root}: {', '.join(trained[:8])}." if trained else f"Nothing is trained in {root} yet."
     hint = suggest(name, [*trained, *(recipe.name for recipe in recipe_files.recipes())])
     raise UsageError(f"no run, checkpoint or recipe {name!r}.{hint}\n{have} Train one: zoo fit RECIPE")
+
+
+def newest_run(name: str, runs: str | Path) -> Path:
+    """The run that a recipe's name means to every command: the one of its runs that finished last.
+
+    Raises UsageError if there is none.
+    """
+    root = Path(runs).expanduser()
+    return _newest_run(root / _recipe_folder(name, root))
 
 
 def _newest_run(folder: Path) -> Path:

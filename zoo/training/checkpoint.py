@@ -28,7 +28,8 @@ from torch import Tensor
 
 from zoo.errors import CheckpointError, NonFiniteError
 from zoo.inference import checkpoint_manifest
-from zoo.inference.find_run import FINISHED, PREVIOUS, STARTING
+from zoo.inference.checkpoint_manifest import BEST, LAST, PREVIOUS
+from zoo.inference.find_run import FINISHED, STARTING
 from zoo.io import atomic_files
 from zoo.tasks.task import Task
 from zoo.training import changed_options, loops, rng_state
@@ -36,7 +37,6 @@ from zoo.training.checkpoint_io import AtomicCheckpointIO, collect_state
 from zoo.training.lightning_internals import replace_signal_handlers
 from zoo.training.signals import Agreement, Signals, StopRequested
 
-LAST, BEST = "last.ckpt", "best.ckpt"
 MINUTES = 10.0
 FAILURES_ALLOWED = 3  # checkpoints in a row that could not be written
 RETRY = 60.0  # seconds after one
@@ -235,11 +235,12 @@ class CheckpointSaver(Checkpoint):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save what has no checkpoint yet. Raises CheckpointError where that fails."""
+        last = self.folder / LAST
         if self.state.step != trainer.global_step:
             self.save()
         if self.state.step != trainer.global_step and not self.disabled:
             raise CheckpointError(f"the state after the last step, {trainer.global_step}, could not be saved.")
-        if trainer.is_global_zero and self.replicated and not self.disabled and not self.io.digests:
+        if trainer.is_global_zero and self.replicated and not self.disabled and last not in self.io.digests:
             self._restore_last()
 
     # writing
@@ -315,7 +316,7 @@ class CheckpointSaver(Checkpoint):
             # the best first: after a kill in between, the newest does not refer to a best that is missing
             self.io.save_checkpoint(content, self.folder / BEST)
             atomic_files.link_file(self.folder / BEST, last)
-            self.io.digests[LAST] = self.io.digests[BEST]
+            self.io.digests[last] = self.io.digests[self.folder / BEST]
         else:
             self.io.save_checkpoint(content, last)
         self.state.unwritten_best = None
@@ -344,7 +345,7 @@ class CheckpointSaver(Checkpoint):
             about = path.stat()
             key = about.st_ino, about.st_mtime_ns
             if key not in self.state.digests:
-                ours = self.io.digests.get(path.name) if path.name == LAST else None
+                ours = self.io.digests.get(path) if path.name == LAST else None
                 self.state.digests[key] = ours or checkpoint_manifest.sha256(path)
             digests.add(self.state.digests[key])
         checkpoint_manifest.prune(self.folder, digests)

@@ -21,7 +21,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
     def __init__(self, facts: Mapping[str, Any]) -> None:
         self.facts = facts  # facts of the run, in every manifest
-        self.digests: dict[str, str] = {}  # digests of the files that this process has written
+        self.digests: dict[Path, str] = {}  # digests of the files that this process has written
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         """Write a checkpoint and its manifest. Raises OSError where the disk refuses one of them."""
@@ -40,7 +40,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             draft.unlink(missing_ok=True)
             raise
         atomic_files.publish_draft(draft, place)
-        self.digests[place.name] = digest
+        self.digests[place] = digest
 
     def load_checkpoint(self, path: Any, map_location: Any = "cpu", weights_only: bool | None = True) -> dict[str, Any]:
         """The content of a file on this machine, verified first. Raises CheckpointError."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loops.fetchers import _PrefetchDataFetcher
 from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
@@ -103,6 +104,22 @@ def replace_loops(trainer: Trainer, epochs: type[EpochsLoop], batches: type[Batc
     """
     trainer.fit_loop.__class__ = epochs
     trainer.fit_loop.epoch_loop.__class__ = batches
+
+
+def option_between_validations(callback: ModelCheckpoint | EarlyStopping, trainer: Trainer) -> str:
+    """The option with which a callback looks at its figure when no validation has just measured it; empty without any.
+
+    `_every_n_train_steps`, `_train_time_interval`, `_save_on_train_epoch_end`, `_check_on_train_epoch_end`: the options
+    have no public attribute, and a subclass may set them where no configuration shows them.
+    """
+    after_each_epoch = trainer.check_val_every_n_epoch == 1 and trainer.val_check_interval == 1.0
+    if isinstance(callback, EarlyStopping):
+        return "check_on_train_epoch_end" if callback._check_on_train_epoch_end and not after_each_epoch else ""
+    if callback._every_n_train_steps:
+        return "every_n_train_steps"
+    if callback._train_time_interval is not None:
+        return "train_time_interval"
+    return "save_on_train_epoch_end" if callback._save_on_train_epoch_end and not after_each_epoch else ""
 
 
 class SignalHandlers(Protocol):

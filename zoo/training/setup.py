@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
 from zoo.config.passive_settings import is_passive
 from zoo.errors import UsageError
+from zoo.inference.checkpoint_manifest import OWN
 from zoo.logging.attention_maps import Heatmaps
 from zoo.logging.progress_bar import on_terminal
 from zoo.logging.run_record import Ledger
@@ -20,6 +22,7 @@ from zoo.logging.tensorboard import RunLogger
 from zoo.tasks.task import Task
 from zoo.training.callbacks import CostMeter, PrintedLines
 from zoo.training.checkpoint import CheckpointSaver
+from zoo.training.lightning_internals import option_between_validations
 from zoo.training.model_cost import Cost
 from zoo.training.nonfinite import NonFiniteGuard
 from zoo.training.precision_check import PrecisionCheck
@@ -64,6 +67,35 @@ def refuse_unsupported(trainer: Trainer) -> None:
         for cls in type(item).__mro__ if not isinstance(item, RunLogger) else ():
             if cls.__module__.startswith(("lightning.", "pytorch_lightning.")) and cls.__name__ in UNSUPPORTED:
                 raise UsageError(f"{type(item).__name__} cannot be used: {UNSUPPORTED[cls.__name__]}.")
+
+
+def refuse_other_checkpoints(trainer: Trainer, folder: Path) -> None:
+    """Raise UsageError for a callback that would write over the run's own checkpoints in ``folder``, or rank weights by
+    a figure that a validation measured of earlier ones.
+    """
+    own = {str(folder.resolve() / name).casefold() for name in OWN}
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if not isinstance(callback, (ModelCheckpoint, EarlyStopping)):
+            continue
+        name = type(callback).__name__
+        option = option_between_validations(callback, trainer)
+        if option and str(callback.monitor).startswith("val/"):
+            raise UsageError(
+                f"{name} looks at {callback.monitor!r} by {option}, also where no validation has just measured it: the "
+                "figure would be that of earlier weights. Leave the option out, for each validation, or leave out "
+                "'monitor'."
+            )
+        if isinstance(callback, EarlyStopping):
+            continue
+        place = Path(callback.dirpath or folder)
+        stems = [callback.filename or "", callback.CHECKPOINT_NAME_LAST if callback.save_last else ""]
+        for option, stem in zip(("filename", "save_last"), stems, strict=True):
+            file = (place / f"{stem}{callback.FILE_EXTENSION}").resolve()
+            if stem and str(file).casefold() in own:
+                raise UsageError(
+                    f"{name} would write over {file.name}, a checkpoint of the run itself, by its option {option}. "
+                    "Give it another filename or dirpath; the run keeps its last and its best state without it."
+                )
 
 
 def make_logger_and_callbacks(
