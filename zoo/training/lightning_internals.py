@@ -112,7 +112,7 @@ def option_between_validations(callback: ModelCheckpoint | EarlyStopping, traine
     `_every_n_train_steps`, `_train_time_interval`, `_save_on_train_epoch_end`, `_check_on_train_epoch_end`: the options
     have no public attribute, and a subclass may set them where no configuration shows them.
     """
-    after_each_epoch = trainer.check_val_every_n_epoch == 1 and trainer.val_check_interval == 1.0  # type: ignore[attr-defined]
+    after_each_epoch = trainer.check_val_every_n_epoch == 1 and trainer.val_check_interval == 1.0
     if isinstance(callback, EarlyStopping):
         return "check_on_train_epoch_end" if callback._check_on_train_epoch_end and not after_each_epoch else ""
     if callback._every_n_train_steps:
