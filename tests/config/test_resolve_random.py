@@ -115,12 +115,12 @@ def paths(tree: dict, above: tuple = ()):
 
 @pytest.mark.parametrize("path", list(paths(NESTED)), ids=".".join)
 def test_a_key_in_two_spellings_is_refused(resolve, path):
-    for cut in range(len(path) - 1):
+    for depth in range(len(path) - 1):
         tree = yaml.safe_load(yaml.safe_dump(NESTED))
         node = tree
-        for name in path[:cut]:
+        for name in path[:depth]:
             node = node[name]
-        node[".".join(path[cut:])] = "other"
+        node[".".join(path[depth:])] = "other"
         with pytest.raises(UsageError, match=r"is written twice: .*r0.yaml:\d+ and .*r0.yaml:\d+"):
             resolve(yaml.safe_dump(tree))
 

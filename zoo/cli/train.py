@@ -54,9 +54,9 @@ def run(options: ParsedOptions) -> int:
 
 def choose_run(command: FitOptions) -> None:
     """Take the run that a recipe's name alone means; with options that name a run, it is the one that they trained."""
-    name, chosen = command.recipe, bool(command.name or command.configs)
-    chosen = chosen or any(not is_passive(key, value) for key, value, _ in command.options)
-    if name is None or chosen or Path(name).expanduser().exists():
+    name, selects = command.recipe, bool(command.name or command.configs)
+    selects = selects or any(not is_passive(key, value) for key, value, _ in command.options)
+    if name is None or selects or Path(name).expanduser().exists():
         return
     command.recipe = str(newest_run(name, command.runs))
     if run_folder.first_rank():

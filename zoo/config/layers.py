@@ -82,13 +82,13 @@ def nested_children(node: Node, key: str = "") -> dict[str, Node]:
     root = Node()
     for name, child in node.children.items():
         path = name.split(".")
-        spelt = [name] if not all(path) else path  # a name is missing beside a dot: an unknown key
+        parts = [name] if not all(path) else path  # a name is missing beside a dot: an unknown key
         if path[-1] == "init_args" and child.value not in (MISSING, None):
             raise UsageError(
                 f"{_joined(key, name)!r} must hold keys, got {child.as_data()!r:.60}.{where(child.origin)}"
             )
         branch = Node()
-        insert_node(branch, spelt, child)
+        insert_node(branch, parts, child)
         _refuse_twice(root, branch, key)
         merge_node(root, branch)
     return root.children
