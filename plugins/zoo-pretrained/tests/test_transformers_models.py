@@ -357,6 +357,25 @@ def test_a_run_is_exported_and_loaded_where_nothing_imported_zoo(recipe, tmp_pat
         assert torch.allclose(net(*tensors).flatten(), torch.tensor(logits), atol=1e-5)
 
 
+@pytest.mark.campaign
+def test_a_translators_second_tokenizer_is_kept_and_named(tmp_path, monkeypatch, capsys, caplog):
+    monkeypatch.chdir(tmp_path)
+    texts = {"en": "a b c\nd e\nb d a\n" * 9, "de": "xy z\nz\nyy x\n" * 9}
+    for split in ("train", "val"):
+        for language, text in texts.items():
+            (tmp_path / f"{split}.{language}").write_text(text)
+    data = ["--data.path", ".", "--data.source", "en", "--data.target", "de", "--data.options.shared", "false"]
+    words = ["fit", "translation-tiny", "--data", "ParallelFiles", *data, "--model.tie", "output"]
+    assert main([*words, "--trainer.max_steps", "2"]) == 0, capsys.readouterr().err
+    run = next((tmp_path / "runs").rglob("config.yaml")).parent
+    assert main(["export", str(run), "out", "--format", "transformers"]) == 0
+    target = transformers.PreTrainedTokenizerFast(tokenizer_file="out/target-tokenizer.json")
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained("out")
+    assert len(target) == model.config.vocab_size
+    assert model.generation_config.eos_token_id == target.convert_tokens_to_ids("<eos>")
+    assert "decode targets by target-tokenizer.json" in capsys.readouterr().err + caplog.text
+
+
 def test_a_folder_without_the_packages_names_them(tmp_path):
     text = models.STUB.format(
         config="NoSuchConfig", model="NoSuch", packages="zoo-transformers 0.1.0, zoo-pretrained 0.1.0"

@@ -177,7 +177,7 @@ def _tokenizer_files(source: Path, folder: Path, task: str, facts: Mapping[str, 
     }
     if name == "Translation":
         target = Tokenizer.load(pair[1]) if pair[1].is_file() else tokenizer
-        own_numbers |= {"decoder_start_token_id": target.bos, "forced_eos_token_id": None}
+        own_numbers |= {"decoder_start_token_id": target.bos, "eos_token_id": target.eos, "forced_eos_token_id": None}
     if name in ("CausalLM", "Translation") and not (folder / GENERATION).is_file():
         token_numbers = {**own_numbers, **{key: value for key, value in facts.items() if key.endswith("_token_id")}}
         atomic_files.write_json(

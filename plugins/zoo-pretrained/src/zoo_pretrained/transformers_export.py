@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -15,6 +16,8 @@ from zoo_pretrained import hf_files, image_files, tokenizer_files
 
 if TYPE_CHECKING:
     from zoo.inference.trained_model import Trained
+
+log = logging.getLogger(__name__)
 
 
 class Export(NamedTuple):
@@ -58,6 +61,7 @@ def export_transformers(trained: Trained, folder: Path, force: bool = False) -> 
         with atomic_files.replace_files(folder, hf_files.CONFIG) as draft:
             about = tokenizer_files.export_tokenizers(trained.place.folder, draft, task["class_path"], about)
             image_files.write_preprocessor(trained, draft)
+            _copy_target_tokenizer(trained.place.folder, draft)
             config = cls.config_class(**about)
             config.auto_map = cls.auto_map()
             model = cls(config).to(next(trained.net.parameters()).dtype).eval()
@@ -66,6 +70,18 @@ def export_transformers(trained: Trained, folder: Path, force: bool = False) -> 
     except OSError as error:
         raise UsageError(f"cannot write into {folder}: {atomic_files.reason(error)}") from error
     return Export("transformers", cls.__name__)
+
+
+def _copy_target_tokenizer(source: Path, folder: Path) -> None:
+    """Keep the tokenizer of targets where it is another than that of sources, and say so: AutoTokenizer reads one."""
+    pair = [source / f"{side}-tokenizer.json" for side in ("source", "target")]
+    if all(path.is_file() for path in pair) and pair[0].read_bytes() != pair[1].read_bytes():
+        atomic_files.copy(pair[1], folder / pair[1].name)
+        log.warning(
+            "AutoTokenizer reads the tokenizer of sources: decode targets by %s, as "
+            "PreTrainedTokenizerFast(tokenizer_file=…)",
+            pair[1].name,
+        )
 
 
 def sizes(net: Any, options: Mapping[str, Any]) -> dict[str, Any]:
