@@ -25,7 +25,8 @@ class Fits(FakeFits):
 
     def point(self, words):
         norm = next((word.partition("=")[2] for word in words if word.startswith("--model.norm=")), self.own[words[0]])
-        config = {"model": {"class_path": "x.Toy", "init_args": {"norm": norm}}, "data": {}, "trainer": {}}
+        model = {"class_path": "x.Toy", "init_args": {"norm": norm}}
+        config = {"model": model, "data": {}, "trainer": {"max_steps": 1}}
         variant = "default" if norm.lower() == self.own[words[0]].lower() else f"norm={norm.lower()}"
         return Point(self.runs, words[0], variant, config)
 

@@ -37,7 +37,11 @@ class FakeFits:
 
     def point(self, words):
         value = next((word.partition("=")[2] for word in words if word.startswith("--model.norm=")), "default")
-        config = {"model": {"class_path": "x.Toy", "init_args": {"norm": value}}, "data": {}, "trainer": {}}
+        config = {
+            "model": {"class_path": "x.Toy", "init_args": {"norm": value}},
+            "data": {},
+            "trainer": {"max_steps": 1},
+        }
         return Point(self.runs, words[0], value if value == "default" else f"norm={value}", config)
 
     def changes(self, point, folder):

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from zoo.console import format_bytes
+from zoo.errors import ZooError
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
@@ -22,6 +23,18 @@ if TYPE_CHECKING:
 WIDTH = 80  # columns
 LABEL = 10  # columns for what a line is about
 PARTS = ("position", "attention", "backend", "norm", "ffn", "block")
+# what parts and data raise that need real values or files: torch's own errors are RuntimeError or NotImplementedError
+ESTIMATE_ERRORS = (
+    RuntimeError,
+    ValueError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    AttributeError,
+    AssertionError,
+    OSError,
+    ZooError,
+)
 TRAINING = ("optimizer", "schedule", "init")  # shown where they are not the default
 
 
@@ -120,7 +133,7 @@ def memory_of(task: Task, plan: Plan, data: Data | None = None) -> str:
     try:
         batch, description = training_batch(task, rows(task, plan.config["data"].get("init_args") or {}), data)
         need = estimate(task, batch)
-    except Exception as error:
+    except ESTIMATE_ERRORS as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         return entry("memory", f"unknown: {reason}")
     own = f"{format_bytes(need.weights + need.states)} weights and optimiser"
