@@ -13,6 +13,7 @@ from cli_parts import package
 import zoo as library
 from tests import forks
 from zoo import registry
+from zoo.cli import resume
 from zoo.errors import PluginError
 from zoo.inference import part_versions
 from zoo.logging import run_record
@@ -121,7 +122,8 @@ def test_a_run_of_another_version_of_zoo_itself_is_used_and_resumed(number, zoo,
         return [{**each, "version": number} if each["distribution"] == registry.BUILTIN else each for each in used]
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_record, "version", lambda name: number)
+        patch.setattr(run_record, "__version__", number)
+        patch.setattr(resume, "__version__", number)
         patch.setattr(part_versions, "packages_used", with_number)
         assert zoo(*FIT, *ONE)[0] == 0
     home = tmp_path / "runs/lm-tiny/mine/s1"

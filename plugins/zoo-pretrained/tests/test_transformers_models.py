@@ -197,8 +197,8 @@ def test_translations_are_those_of_one_pass(name):
     assert torch.allclose(torch.cat(pieces, 1), whole, atol=2e-5)
     padded = torch.cat([torch.zeros(2, 3, dtype=torch.long), target], 1)
     real = torch.cat([torch.zeros_like(target[:, :3]), torch.ones_like(target)], 1)
-    left = model(ids, mask, decoder_input_ids=padded, decoder_attention_mask=real, use_cache=False).logits
-    assert torch.allclose(left[:, 3:], whole, atol=2e-5)
+    moved = model(ids, mask, decoder_input_ids=padded, decoder_attention_mask=real, use_cache=False).logits
+    assert torch.allclose(moved[:, 3:], whole, atol=2e-5)
 
 
 @pytest.mark.parametrize("name", CASES)

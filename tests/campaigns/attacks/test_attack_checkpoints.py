@@ -29,6 +29,7 @@ MODEL = {
     "class_path": "zoo.tasks.classification.Classification",
     "init_args": {"num_classes": 10, "image_size": 8, "channels": 1, "dim": 8, "depth": 1, "heads": 2, "patch_size": 4},
 }
+END = {"trainer": {"max_steps": 2}}  # without an end a training is refused whatever else is wrong
 IMAGES = {"names": [str(n) for n in range(10)], "mean": [0.5], "std": [0.5], "image_size": 8, "channels": 1}
 
 
@@ -456,7 +457,7 @@ def test_the_environment_cannot_make_torch_unpickle(run, canary, monkeypatch):
 @pytest.mark.parametrize("command", ["fit", "test", "validate", "predict", "classify", "export"])
 @pytest.mark.parametrize("payload", ["os.system", "bytearray of 2**40"])
 def test_no_command_loads_them(refused, run, canary, tmp_path, command, payload):
-    (tmp_path / "r.yaml").write_text(yaml.safe_dump({"model": MODEL, "data": {"class_path": "Digits"}}))
+    (tmp_path / "r.yaml").write_text(yaml.safe_dump({"model": MODEL, "data": {"class_path": "Digits"}, **END}))
     save(run, content(x=PAYLOADS[payload](canary)))
     words = {"classify": [run, "x.png"], "export": [run, "out"]}.get(command, ["r.yaml", "--ckpt_path", path(run)])
     assert "last.ckpt" in refused(command, *words)
@@ -464,7 +465,7 @@ def test_no_command_loads_them(refused, run, canary, tmp_path, command, payload)
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:{}/x.ckpt", "s3://x/y.ckpt", "file:///tmp/x.ckpt"])
 def test_no_command_fetches_a_checkpoint(refused, canary, tmp_path, url):
-    (tmp_path / "r.yaml").write_text(yaml.safe_dump({"model": MODEL, "data": {"class_path": "Digits"}}))
+    (tmp_path / "r.yaml").write_text(yaml.safe_dump({"model": MODEL, "data": {"class_path": "Digits"}, **END}))
     url = url.format(canary.port)
     refused("fit", "r.yaml", "--ckpt_path", url)
     refused("classify", url, "x.png")
@@ -563,7 +564,7 @@ def test_an_archive_of_images_runs_nothing(refused, canary, tmp_path):
         file.writestr("labels.npy", claim.getvalue())
     for name in ("objects", "bomb", "claim"):
         data = {"class_path": "NpzImages", "init_args": {"train": f"{name}.npz", "val": f"{name}.npz"}}
-        (tmp_path / "r.yaml").write_text(yaml.safe_dump({"model": MODEL, "data": data}))
+        (tmp_path / "r.yaml").write_text(yaml.safe_dump({"model": MODEL, "data": data, **END}))
         assert f"{name}.npz" in refused("fit", "r.yaml")
 
 
