@@ -95,16 +95,14 @@ def test_threads_that_cannot_be_had(capsys):
 
 def test_a_loading_process_that_is_killed(capsys):
     program = (  # in a process of its own: torch raises from a signal handler, wherever this process happens to be
-        "import os, signal, torch\n"
+        "import os, signal, sys, torch\n"
         "from torch.utils.data import DataLoader\n"
         "from zoo.cli.environment_errors import explain_error\n"
         "batches = iter(DataLoader(torch.arange(64), num_workers=1))\n"
         "next(batches)\n"
         "os.kill(batches._workers[0].pid, signal.SIGKILL)\n"
-        "try:\n"
-        "    list(batches)\n"
-        "except Exception as error:\n"
-        "    print(explain_error(error))\n"
+        "sys.excepthook = lambda kind, error, trace: print(explain_error(error))\n"
+        "list(batches)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
     assert done.stdout.startswith("a loading process "), done.stderr
