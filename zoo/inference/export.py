@@ -24,10 +24,7 @@ def export(trained: Trained, folder: Path, force: bool = False) -> Path:
     Raises UsageError if the folder is not empty, is the model's own, or cannot be written.
     """
     place = trained.place
-    if folder.is_dir() and any(folder.iterdir()) and not force:
-        raise UsageError(f"{folder} is not empty. Export into it nevertheless: --force")
-    if folder.resolve() == place.folder.resolve():
-        raise UsageError(f"{folder} is where the model comes from. Choose another folder.")
+    check_folder(trained, folder, force)
     try:
         with atomic_files.replace_files(folder, EXPORT) as draft:
             beside = {
@@ -51,3 +48,11 @@ def export(trained: Trained, folder: Path, force: bool = False) -> Path:
     except OSError as error:
         raise UsageError(f"cannot write into {folder}: {atomic_files.reason(error)}") from error
     return folder
+
+
+def check_folder(trained: Trained, folder: Path, force: bool) -> None:
+    """Raise UsageError for a folder to export into that is the model's own, or, unless ``force``, not empty."""
+    if folder.is_dir() and any(folder.iterdir()) and not force:
+        raise UsageError(f"{folder} is not empty. Export into it nevertheless: --force")
+    if folder.resolve() == trained.place.folder.resolve():
+        raise UsageError(f"{folder} is where the model comes from. Choose another folder.")

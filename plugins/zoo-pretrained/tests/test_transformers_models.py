@@ -16,7 +16,8 @@ import zoo
 from zoo.cli import main
 from zoo.inference.rebuild_task import complete_options
 from zoo.models.generation import GenerationConfig, generate
-from zoo.parts.attention import TokenMixer
+from zoo.parts.attention import MultiHead, TokenMixer
+from zoo.parts.block import PreNorm
 from zoo.parts.cache import PartState
 
 WORDS, EOS, DIM, DEPTH = 61, 2, 16, 2
@@ -129,6 +130,34 @@ def test_cached_steps_of_any_length_give_what_one_pass_gives(name):
         assert torch.allclose(torch.cat(pieces, 1), whole.logits, atol=2e-5)
 
 
+class Latent(MultiHead):
+    """An attention whose cache does not hold what ``weigh`` takes, as far as anyone else can know."""
+
+    def project(self, x, memory, pattern, position, cache):
+        return super().project(x, memory, pattern, position, cache)
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+@torch.no_grad()
+def test_weights_behind_a_cache_are_rows_of_the_whole_or_refused(name):
+    model = build_model(name)
+    ids = torch.randint(3, WORDS, (2, 9))
+    whole = model(ids, use_cache=False, output_attentions=True).attentions
+    cache, rows = DynamicCache(), []
+    for piece in ids.split([4, 1, 4], 1):
+        rows.append(model(piece, cache=cache, output_attentions=True).attentions)
+    for layer, weights in enumerate(whole):
+        together = torch.cat([torch.nn.functional.pad(row[layer], (0, 9 - row[layer].size(-1))) for row in rows], 2)
+        assert torch.allclose(together, weights, atol=1e-5)
+    for block in model.net.stack.blocks:
+        block.attend.part.__class__ = Latent
+    cache = model(ids[:, :4], output_attentions=True).cache
+    with pytest.raises(
+        ValueError, match=r"weights of Latent cannot be shown behind a cache\. Call with use_cache=False"
+    ):
+        model(ids[:, 4:], cache=cache, output_attentions=True)
+
+
 @pytest.mark.parametrize("name", CAUSAL)
 @torch.no_grad()
 def test_generation_is_that_of_zoo(name):
@@ -163,6 +192,8 @@ def test_padding_on_the_left_changes_no_text(name):
     mask = torch.ones_like(ids)
     mask[0, :3] = 0
     together = model.generate(ids, attention_mask=mask, max_new_tokens=6, do_sample=False)
+    static = model.generate(ids, attention_mask=mask, max_new_tokens=6, do_sample=False, cache_implementation="static")
+    assert torch.equal(static, together)
     alone = model.generate(ids[:1, 3:], max_new_tokens=6, do_sample=False)
     assert together[0, 8 : 8 + alone.size(1) - 5].tolist() == alone[0, 5:].tolist()
 
@@ -216,10 +247,40 @@ def test_gradients_are_those_of_zoo_with_and_without_checkpointing(name):
         if checkpointing:
             twin.gradient_checkpointing_enable()
             assert twin.is_gradient_checkpointing
+            assert all(stack.recompute for stack in twin.stacks())
         twin(**inputs).loss.backward()
         gradients.append({key: weight.grad for key, weight in twin.named_parameters()})
     assert all(grad is not None for grad in gradients[0].values())
     assert all(torch.allclose(gradients[0][key], gradients[1][key], atol=1e-6) for key in gradients[0])
+
+
+def test_a_mixture_adds_its_own_loss_in_training_alone():
+    model = build_model("experts")
+    inputs = inputs_of(model)
+    inputs["labels"] = inputs["input_ids"]
+    alone = model(**inputs).loss
+    together = model.train()(**inputs).loss
+    assert together > alone + 1e-3  # of two layers, each 0.01 at uniform load
+
+
+class Streams(PreNorm):
+    """A block of two streams, both of which carry the same."""
+
+    residual_streams = 2
+
+    def forward(self, x, context):
+        return super().forward(x.mean(-2), context).unsqueeze(-2).expand_as(x)
+
+
+@torch.no_grad()
+def test_hidden_states_of_several_streams_are_their_mean():
+    model = build_model("alibi-swiglu")
+    inputs = inputs_of(model)
+    states = model(**inputs, output_hidden_states=True).hidden_states
+    for block in model.net.stack.blocks:
+        block.__class__ = Streams
+    streams = model(**inputs, output_hidden_states=True).hidden_states
+    assert all(torch.allclose(mine, theirs, atol=1e-6) for mine, theirs in zip(streams, states, strict=True))
 
 
 @pytest.mark.parametrize("name", ["alibi-swiglu", "window-sandwich", "t5-bias", "masked", "texts"])

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo.errors import UsageError
+from zoo.inference.export import check_folder
 from zoo.inference.rebuild_task import complete_options
 from zoo.inference.weight_files import keep_own_tensors
 from zoo.io import atomic_files
@@ -28,10 +29,7 @@ def export_pretrained(trained: Trained, folder: Path, force: bool = False) -> Fa
 
     Raises UsageError where there is none: it names the option that the nearest family does not have.
     """
-    if folder.is_dir() and any(folder.iterdir()) and not force:
-        raise UsageError(f"{folder} is not empty. Export into it nevertheless: --force")
-    if folder.resolve() == trained.place.folder.resolve():
-        raise UsageError(f"{folder} is where the model comes from. Choose another folder.")
+    check_folder(trained, folder, force)
     model = complete_options(trained.place.config["model"])
     family, config = _family(model, trained.place.config.get("family"))
     tensors = family.write_tensors(family.complete(config, hf_files.CONFIG), keep_own_tensors(trained.net))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zoo.errors import UsageError
 from zoo.inference import part_versions
+from zoo.inference.export import check_folder
 from zoo.inference.rebuild_task import complete_options
 from zoo.io import atomic_files
 from zoo_pretrained import hf_files, image_files, tokenizer_files
@@ -33,10 +34,7 @@ def export_transformers(trained: Trained, folder: Path, force: bool = False) -> 
     Raises UsageError where transformers is missing or has no class for this kind of model, and for a folder that is
     not empty unless ``force``.
     """
-    if folder.is_dir() and any(folder.iterdir()) and not force:
-        raise UsageError(f"{folder} is not empty. Export into it nevertheless: --force")
-    if folder.resolve() == trained.place.folder.resolve():
-        raise UsageError(f"{folder} is where the model comes from. Choose another folder.")
+    check_folder(trained, folder, force)
     try:
         from zoo_pretrained.transformers_models import MODELS
     except ImportError as error:

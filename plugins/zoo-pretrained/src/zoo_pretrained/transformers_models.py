@@ -7,8 +7,9 @@ Weights have zoo's names below ``net.``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -51,7 +52,7 @@ from zoo.models.stack import Stack
 from zoo.models.vit import ViT
 from zoo.parts.attention import Attention
 from zoo.parts.block import Memory
-from zoo.parts.cache import MemoryCache
+from zoo.parts.cache import Caches
 from zoo.parts.few_row_linear import linear
 from zoo.parts.ffn import aux_losses
 from zoo_pretrained.transformers_caches import LayerKeys, count_tokens, holds_keys, layer_caches
@@ -157,11 +158,15 @@ def recorded(stack: Stack, hidden: bool, attentions: bool) -> Iterator[tuple[lis
     def look(part: Attention, args: tuple, kwargs: dict, _output: object) -> None:
         cache, x, memory = kwargs.get("cache"), args[0], args[1] if len(args) > 1 else None
         pattern, position = kwargs["pattern"], kwargs.get("position")
-        if isinstance(cache, LayerKeys):
-            q, k, _ = part.project(x, None, pattern, position, cache.visible())
-            weights[0].append(part.weigh(q, k, pattern))
-        elif cache is None or isinstance(cache, MemoryCache):
+        if memory is not None or not pattern.offset:
             weights[0 if memory is None else 1].append(part.weights(x, memory, pattern=pattern, position=position))
+            return
+        common = all(getattr(type(part), name) is getattr(Attention, name) for name in ("project", "weights"))
+        if not isinstance(cache, LayerKeys) or not common:
+            name = type(part).__name__
+            raise ValueError(f"weights of {name} cannot be shown behind a cache. Call with use_cache=False.")
+        q, k, _ = part.project(x, None, pattern, position, cache.visible())
+        weights[0].append(part.weigh(q, k, pattern))
 
     if hidden:
         first = cast(nn.Module, stack.blocks[0])
@@ -264,9 +269,21 @@ class ZooModel(PreTrainedModel):
         )
         return hidden, attentions
 
-    def capacity(self, cache: Any) -> int:
-        """For how many tokens parts with states of their own have to make room."""
-        return max(self.config.max_position_embeddings, int(cache.get_max_length()) if len(cache) else 0)
+    def begin(
+        self, stack: Stack, cache: Any, use_cache: bool | None, tokens: int, make: Callable[[], Any]
+    ) -> tuple[Any, Caches | None, int]:
+        """The cache of a call, which ``make`` begins where one is to be used and none was given, what the blocks see of
+        it, and the number of tokens before the next ``tokens``.
+        """
+        use_cache = self.config.use_cache if use_cache is None else use_cache
+        if cache is None and use_cache and not (self.training and self.gradient_checkpointing):
+            cache = make()
+        if cache is None:
+            return None, None, 0
+        # parts with states of their own make room for so many tokens
+        capacity = max(self.config.max_position_embeddings, int(cache.get_max_length()) if len(cache) else 0)
+        caches = layer_caches(stack, cache, tokens, capacity)
+        return cache, caches, caches.length
 
 
 def shared_weights(model: nn.Module) -> dict[str, str]:
@@ -360,12 +377,8 @@ class ZooForCausalLM(ZooModel, GenerationMixin):
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("You must specify exactly one of input_ids or inputs_embeds")
         x = self.get_input_embeddings()(input_ids) if inputs_embeds is None else inputs_embeds
-        use_cache = self.config.use_cache if use_cache is None else use_cache
-        if use_cache and cache is None and not (self.training and self.gradient_checkpointing):
-            cache = DynamicCache()
         stack, tokens = self.net.stack, x.size(1)
-        caches = layer_caches(stack, cache, tokens, self.capacity(cache)) if cache is not None else None
-        before = caches.length if caches is not None else 0
+        cache, caches, before = self.begin(stack, cache, use_cache, tokens, DynamicCache)
         valid = valid_tokens(attention_mask, before + tokens)
         check_positions(position_ids, valid, before)
         hidden, attentions = self.pop_outputs(kwargs)
@@ -382,7 +395,7 @@ class ZooForCausalLM(ZooModel, GenerationMixin):
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,
-            cache=cache if use_cache else None,
+            cache=cache,
             hidden_states=(*states[:-1], last) if hidden else None,
             attentions=tuple(weights) if attentions else None,
         )
@@ -502,12 +515,9 @@ class ZooForConditionalGeneration(ZooModel, GenerationMixin):
                 raise ValueError("decoder_input_ids, decoder_inputs_embeds or labels must be given")
             decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
         x = net.target_embedding(decoder_input_ids) if decoder_inputs_embeds is None else decoder_inputs_embeds
-        use_cache = self.config.use_cache if use_cache is None else use_cache
-        if use_cache and cache is None and not (self.training and self.gradient_checkpointing):
-            cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
-        tokens = x.size(1)
-        caches = layer_caches(net.decoder, cache, tokens, self.capacity(cache)) if cache is not None else None
-        target = valid_tokens(decoder_attention_mask, tokens + (caches.length if caches is not None else 0))
+        tokens, pair = x.size(1), partial(EncoderDecoderCache, DynamicCache(), DynamicCache())
+        cache, caches, before = self.begin(net.decoder, cache, use_cache, tokens, pair)
+        target = valid_tokens(decoder_attention_mask, before + tokens)
         valid = valid_tokens(attention_mask, source.size(1))
         with recorded(net.decoder, hidden, attentions) as (states, weights, looks):
             last = net.decoder(x * net.scale, target, memory=Memory(source, valid), caches=caches)
@@ -522,7 +532,7 @@ class ZooForConditionalGeneration(ZooModel, GenerationMixin):
         return Seq2SeqLMOutput(
             loss=loss,
             logits=logits,
-            cache=cache if use_cache else None,
+            cache=cache,
             decoder_hidden_states=(*states[:-1], last) if hidden else None,
             decoder_attentions=tuple(weights) if attentions else None,
             cross_attentions=tuple(looks) if attentions else None,
