@@ -2,6 +2,7 @@
 
 import copy
 import json
+import random
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 import torch
 import yaml
 from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import nn
 
 import zoo
@@ -136,14 +138,38 @@ class Table(nn.Module):
         super()._load_from_state_dict(tensors, prefix, *args)
 
 
-def test_a_buffer_that_grows_in_training_is_taken_at_any_size_and_no_other(tmp_path):
+def test_a_buffer_that_grows_in_training_is_taken_at_any_size_and_no_other(tmp_path, monkeypatch):
     full, empty = nn.Sequential(Table(5)), nn.Sequential(Table())
     weight_files.write_weights(full, tmp_path / "w.safetensors")
+    monkeypatch.setattr(weight_files, "PORTION", 1)
     read = weight_files.read_tensors(tmp_path / "w.safetensors")
     weight_files.load_tensors(empty, read, tmp_path / "w.safetensors")
     assert empty[0].counts.tolist() == [0, 1, 2, 3, 4]
     with pytest.raises(CheckpointError, match=r"0\.fixed is \(3,\) where the configuration says \(2,\)"):
-        weight_files.load_tensors(nn.Sequential(Table()), read | {"0.fixed": torch.zeros(3)}, tmp_path)
+        weight_files.load_tensors(nn.Sequential(Table()), dict(read) | {"0.fixed": torch.zeros(3)}, tmp_path)
+
+
+def test_tensors_are_written_as_safetensors_does_and_read_in_any_portions(tmp_path, monkeypatch):
+    draw = random.Random(3)
+    shapes = [(), (0, 3), (7,), (3, 5), (2, 3, 4)]
+    tensors = {
+        f"{draw.choice('aé ')}{number}": torch.randint(0, 2, draw.choice(shapes)).to(dtype)
+        for number, dtype in enumerate([*weight_files.TYPES] * 3)
+    }
+    save_file(tensors, tmp_path / "theirs.safetensors", {"format": "pt"})
+    weight_files.stream_tensors(weight_files.LazyTensors.of(tensors), tmp_path / "ours.safetensors", {})
+    assert (tmp_path / "ours.safetensors").read_bytes() == (tmp_path / "theirs.safetensors").read_bytes()
+    read = weight_files.read_tensors(tmp_path / "ours.safetensors")
+    assert all(torch.equal(read[name].cpu().double(), tensor.double()) for name, tensor in tensors.items()
+               if not tensor.is_complex())  # fmt: skip
+    net, again = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2)), nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2))
+    weight_files.write_weights(net, tmp_path / "net.safetensors")
+    for portion in (0, 30, 10**9):
+        monkeypatch.setattr(weight_files, "PORTION", portion)
+        torch.nn.init.zeros_(again[0].weight)
+        path = tmp_path / "net.safetensors"
+        weight_files.load_tensors(again, weight_files.read_tensors(path), path)
+        assert all(torch.equal(a, b) for a, b in zip(net.parameters(), again.parameters(), strict=True))
 
 
 def test_unknown_names_are_answered_with_known_ones(runs, tmp_path):

@@ -36,8 +36,7 @@ ALLOWED = {
     "zoo/conformance/data.py": {"savez", "write_bytes"},  # in a check's own folder
     "zoo/training/checkpoint.py": {"save", "open"},  # into memory; a folder, to hold it
     "zoo/conformance/processes.py": {"save"},  # two processes of a check, in a folder of its own
-    "plugins/zoo-pretrained/src/zoo_pretrained/hf_files.py": {"save_file"},  # on drafts of zoo.io.atomic_files
-    "zoo/inference/weight_files.py": {"save_file"},
+    "zoo/inference/weight_files.py": {"open"},  # a draft of zoo.io.atomic_files
     "zoo/cli/inference.py": {"save"},
     "zoo/training/checkpoint_io.py": {"save"},
     "zoo/data/cache.py": {"save", "savez"},

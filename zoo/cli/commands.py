@@ -179,6 +179,7 @@ class Export(Command):
             metavar="NAME",
             default="zoo",
         ),
+        Option("dtype", "type of the weights: bf16 takes half the space, rounded (fp32)", choices=("fp32", "bf16")),
         FORCE,
         *WHERE,
     )

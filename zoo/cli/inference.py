@@ -214,6 +214,8 @@ def export(options: ParsedOptions) -> None:
     model, folder = load_trained(options, bare=bool(exporter)), Path(options.words[1])
     if model.place.source.name == CONFIG and not (model.place.folder / FINISHED).is_file():
         atomic_files.warn(f"{model.place.folder} is not finished: this is its best state so far")
+    if options.values.get("dtype") == "bf16":
+        model.use_bf16()
     if exporter:
         family = call_by_name(exporter, model, folder, force)
         print(f"{family.name}: {family.architecture}", file=sys.stderr)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,15 +17,69 @@ from zoo.inference.safe_pickle import DAMAGED_MESSAGE, screen_pickle
 from zoo.io import atomic_files, limits
 
 TIED_KEY = "tied"  # in the metadata: {"name of a tied tensor": "name under which it is stored"}
+PORTION = 2**28  # bytes of lazy tensors that are loaded into a module together
 HEADER_BYTES = 32 * 2**20  # limit of the safetensors header; a model of ten thousand tensors has 1 MB
+# the words of safetensors for types of numbers, in its order: a file's tensors lie by falling type, then by name
+TYPES = {
+    torch.bool: "BOOL", torch.uint8: "U8", torch.int8: "I8", torch.float8_e5m2: "F8_E5M2",
+    torch.float8_e4m3fn: "F8_E4M3", torch.float8_e8m0fnu: "F8_E8M0", torch.int16: "I16", torch.uint16: "U16",
+    torch.float16: "F16", torch.bfloat16: "BF16", torch.int32: "I32", torch.uint32: "U32", torch.float32: "F32",
+    torch.complex64: "C64", torch.float64: "F64", torch.int64: "I64", torch.uint64: "U64",
+}  # fmt: skip
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
+class LazyTensors(Mapping[str, Tensor]):
+    """Tensors by name, each read anew whenever it is asked for, so that only those in use are in memory.
+
+    ``forms`` are their shapes and dtypes, as tensors on the meta device; ``read`` gives the tensor of a name.
+    """
+
+    def __init__(self, forms: Mapping[str, Tensor], read: Callable[[str], Tensor]) -> None:
+        self.forms, self.read = forms, read
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor]) -> LazyTensors:
+        """Tensors in memory, or lazy ones as they are."""
+        if isinstance(tensors, cls):
+            return tensors
+        return cls({name: tensor.to("meta") for name, tensor in tensors.items()}, tensors.__getitem__)
+
+    def renamed(self, names: Mapping[str, str]) -> LazyTensors:
+        """The tensors by new names: ``names`` says which old one each has."""
+        return LazyTensors({name: self.forms[old] for name, old in names.items()}, lambda name: self[names[name]])
+
+    def joined(self, tensors: Mapping[str, Tensor]) -> LazyTensors:
+        """These and others, which replace those of the same name."""
+        more = LazyTensors.of(tensors)
+        return LazyTensors({**self.forms, **more.forms}, lambda name: more[name] if name in more.forms else self[name])
+
+    def rounded(self, dtype: torch.dtype) -> LazyTensors:
+        """The tensors with all that are floating point in another dtype."""
+        return LazyTensors(
+            {name: form.to(dtype) if form.is_floating_point() else form for name, form in self.forms.items()},
+            lambda name: self[name].to(dtype) if self.forms[name].is_floating_point() else self[name],
+        )
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self.forms:
+            raise KeyError(name)
+        return self.read(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.forms)
+
+    def __len__(self) -> int:
+        return len(self.forms)
+
+
+def read_tensors(path: Path) -> Mapping[str, Tensor]:
     """The tensors of a checkpoint or safetensors file by name, each of the shape that it was saved with.
 
-    Raises CheckpointError for a damaged file, NonFiniteError for NaN weights.
+    Those of safetensors are lazy. Raises CheckpointError for a damaged file, NonFiniteError for NaN weights.
     """
-    tensors = _safetensors(path) if path.suffix == ".safetensors" else _checkpoint(path)
+    if path.suffix == ".safetensors":
+        return open_tensors(path)
+    tensors = _checkpoint(path)
     refuse_nan(tensors, path)
     return tensors
 
@@ -77,23 +133,51 @@ def read_entry(path: Path, key: str) -> object:
     return None if path.suffix == ".safetensors" else screen_pickle(path).get(key)
 
 
-def _safetensors(path: Path) -> dict[str, Tensor]:
-    from safetensors import SafetensorError, safe_open
+def open_tensors(path: Path) -> LazyTensors:
+    """The tensors of a safetensors file, also by the names that are tied to them; only its header is read now.
+
+    Raises CheckpointError for a damaged file, and, when it is read, NonFiniteError for a tensor with NaN.
+    """
+    from safetensors import safe_open
+
+    def read_stored(name: str) -> Tensor:
+        # an open file is mapped into memory: opened for each tensor, it occupies what is in use
+        with _damage_named(path), safe_open(path, framework="pt") as file:
+            tensor: Tensor = file.get_tensor(name)
+        return tensor
+
+    def read(name: str) -> Tensor:
+        tensor = read_stored(tied.get(name, name))
+        if has_nan(tensor):
+            refuse_nan({name: read_stored(name) for name in forms}, path)
+        return tensor
 
     _header(path)
+    types, forms = {word: dtype for dtype, word in TYPES.items()}, dict[str, Tensor]()
+    tied: Any = {}
+    with _damage_named(path), safe_open(path, framework="pt") as file:
+        for name in file.keys():  # noqa: SIM118 - it is no mapping
+            part = file.get_slice(name)
+            if part.get_dtype() not in types:
+                raise CheckpointError(f"{path}: {name} holds {part.get_dtype()}, a type of numbers that zoo lacks.")
+            forms[name] = torch.empty(part.get_shape(), dtype=types[part.get_dtype()], device="meta")
+        tied = limits.parse_json((file.metadata() or {}).get(TIED_KEY, "{}"), f"{path}: {TIED_KEY!r} in its metadata")
+    if not isinstance(tied, dict) or not all(isinstance(stored, str) and stored in forms for stored in tied.values()):
+        raise CheckpointError(f"{path} is not a whole safetensors file: {TIED_KEY!r} must name tensors that it holds.")
+    return LazyTensors({**forms, **{name: forms[stored] for name, stored in tied.items()}}, read)
+
+
+@contextmanager
+def _damage_named(path: Path) -> Iterator[None]:
+    """Turn the errors of safetensors into a CheckpointError that names the file."""
+    from safetensors import SafetensorError
+
     try:
-        with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
-            tied = limits.parse_json(
-                (file.metadata() or {}).get(TIED_KEY, "{}"), f"{path}: {TIED_KEY!r} in its metadata"
-            )
+        yield
     except UsageError as error:
         raise CheckpointError(str(error)) from error
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise CheckpointError(f"{path} is not a whole safetensors file: {error}") from error
-    if not isinstance(tied, dict) or not all(isinstance(stored, str) and stored in tensors for stored in tied.values()):
-        raise CheckpointError(f"{path} is not a whole safetensors file: {TIED_KEY!r} must name tensors that it holds.")
-    return tensors | {name: tensors[stored] for name, stored in tied.items()}
 
 
 def _header(path: Path) -> None:
@@ -112,13 +196,13 @@ def _header(path: Path) -> None:
         )
 
 
-def load_tensors(module: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
+def load_tensors(module: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
     """Load exactly the weights of a module.
 
-    A part lists in ``grows`` the buffers whose size depends on training, which may have any size. Raises
-    CheckpointError for missing, unknown or mismatched tensors, NonFiniteError for NaN.
+    Lazy tensors are in memory PORTION bytes at a time, if all modules load as torch does. A part lists in ``grows`` the
+    buffers whose size depends on training, which may have any size. Raises CheckpointError for missing, unknown or
+    mismatched tensors, NonFiniteError for NaN; the module may then have some of the weights.
     """
-    refuse_nan(tensors, path)
     own = module.state_dict()
     for word, names in (("lacks", own.keys() - tensors.keys()), ("has unknown", tensors.keys() - own.keys())):
         if names:
@@ -127,13 +211,21 @@ def load_tensors(module: nn.Module, tensors: dict[str, Tensor], path: Path) -> N
     grown = {
         f"{at}.{name}" if at else name for at, part in module.named_modules() for name in getattr(part, "grows", ())
     }
+    # a module that loads in a way of its own may look for all of its tensors
+    own_ways = any(type(part)._load_from_state_dict is not nn.Module._load_from_state_dict for part in module.modules())
+    portion, size = dict[str, Tensor](), 0
     for name, tensor in tensors.items():
         if tensor.shape != own[name].shape and name not in grown:
             sizes = f"{tuple(tensor.shape)} where the configuration says {tuple(own[name].shape)}"
             raise CheckpointError(f"{path}: {name} is {sizes}.")
         if tensor.is_meta or tensor.layout != torch.strided or number_class(tensor) != number_class(own[name]):
             raise CheckpointError(f"{path}: {name} holds {tensor.dtype} where {own[name].dtype} is expected.")
-    module.load_state_dict(tensors)
+        refuse_nan({name: tensor}, path)
+        portion[name], size = tensor, size + tensor.nbytes
+        if size > PORTION and not own_ways:
+            module.load_state_dict(portion, strict=False)
+            portion, size = {}, 0
+    module.load_state_dict(portion, strict=False)
 
 
 def number_class(tensor: Tensor) -> tuple[bool, bool]:
@@ -148,8 +240,6 @@ def write_weights(module: nn.Module, path: Path) -> None:
 
 def write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
     """Save tensors as safetensors; tied tensors are stored under the first name. Raises OSError naming the file."""
-    from safetensors.torch import save_file
-
     stored: dict[str, Tensor] = {}
     tied: dict[str, str] = {}
     homes: dict[tuple[object, ...], str] = {}
@@ -158,8 +248,30 @@ def write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
         # an empty tensor has no address of its own
         home = homes.setdefault(key, name) if tensor.numel() else name
         if home == name:
-            stored[name] = tensor.detach().cpu().contiguous()
+            stored[name] = tensor.detach()
         else:
             tied[name] = home
-    with atomic_files.replace_file(path) as draft:
-        save_file(stored, draft, {"format": "pt", TIED_KEY: json.dumps(tied)})
+    stream_tensors(LazyTensors.of(stored), path, {TIED_KEY: json.dumps(tied)})
+
+
+def stream_tensors(tensors: LazyTensors, path: Path, about: Mapping[str, str]) -> None:
+    """Save tensors as safetensors one after the other, as safetensors itself does, with ``about`` in the metadata.
+
+    No more than one of them is in memory at a time. Raises OSError naming the file.
+    """
+    order, end = list(TYPES), 0
+    names = sorted(tensors.forms, key=lambda name: (-order.index(tensors.forms[name].dtype), name))
+    header: dict[str, Any] = {"__metadata__": {"format": "pt", **about}}
+    for name in names:
+        form = tensors.forms[name]
+        start, end = end, end + form.numel() * form.itemsize
+        header[name] = {"dtype": TYPES[form.dtype], "shape": list(form.shape), "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # the numbers begin at a multiple of 8
+    with atomic_files.replace_file(path) as draft, draft.open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for name in names:
+            tensor = tensors[name].detach().cpu().contiguous()
+            if (tensor.dtype, tensor.shape) != (tensors.forms[name].dtype, tensors.forms[name].shape):
+                raise ValueError(f"{name} is {tensor.dtype} {tuple(tensor.shape)}, and not what its form says")
+            file.write(tensor.reshape(-1).view(torch.uint8).numpy().data)

@@ -215,11 +215,11 @@ def replace_folder(folder: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def replace_files(folder: Path, last: str) -> Iterator[Path]:
+def replace_files(folder: Path, last: str, replaced: str = "") -> Iterator[Path]:
     """Add files to a folder, or replace them there, all or none: the block writes them to the path yielded.
 
     The folder is worth nothing without ``last``, which is removed first and written last: what is killed in between
-    leaves no mixture of old files and new.
+    leaves no mixture of old files and new. Files that match the pattern ``replaced`` are removed, too.
     """
     draft = draft_of(folder / "all")
     try:
@@ -232,6 +232,8 @@ def replace_files(folder: Path, last: str) -> Iterator[Path]:
             for file in files:
                 sync_to_disk(file)
             (folder / last).unlink(missing_ok=True)
+            for old in folder.glob(replaced) if replaced else ():
+                old.unlink()
             for file in files:
                 os.replace(file, folder / file.name)
             sync_to_disk(folder)

@@ -134,5 +134,5 @@ def write_checkpoint(folder, family, config):
     from zoo.conformance.family import random_tensors
 
     folder.mkdir()
-    save_file(family.write_tensors(config, random_tensors(family, config)), folder / "model.safetensors")
+    save_file(dict(family.write_tensors(config, random_tensors(family, config))), folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps({"model_type": family.types[0], **family.example}))

@@ -2,19 +2,22 @@
 
 import json
 import pickle
+import weakref
 
 import pytest
 import torch
 from import_steps import imported, loaded
 from safetensors.torch import load_file, save_file
-from zoo_pretrained import tensor_mapping
+from zoo_pretrained import hf_files, tensor_mapping
 from zoo_pretrained.family import budget
 from zoo_pretrained.gpt2 import GPT2
 from zoo_pretrained.hf_export import export_pretrained
 
 from zoo.cli import main
 from zoo.errors import CheckpointError, UsageError
+from zoo.inference import weight_files
 from zoo.inference.rebuild_task import complete_options
+from zoo.inference.weight_files import LazyTensors
 from zoo.parts.ffn import SwiGLU
 
 CONFIG = {
@@ -104,7 +107,7 @@ def test_a_copy_that_differs_from_what_it_is_tied_to_is_refused(theirs, tmp_path
 
 
 def test_a_tied_matrix_may_have_its_second_name_alone(theirs, tmp_path):
-    before = imported(theirs, tmp_path / "ours").tensors
+    before = dict(imported(theirs, tmp_path / "ours").tensors)
     edited(theirs, lambda tensors: tensors.update({"lm_head.weight": tensors.pop("transformer.wte.weight")}))
     after = imported(theirs, tmp_path / "again").tensors
     assert before.keys() == after.keys()
@@ -164,6 +167,47 @@ class TestShards:
 
     def test_are_read_as_one(self, sharded, tmp_path):
         assert len(imported(sharded, tmp_path / "ours").tensors) == 28
+
+    def test_only_what_one_tensor_is_made_of_is_in_memory(self, sharded, tmp_path, monkeypatch):
+        alive, most = {}, []
+        get = torch.Tensor.nbytes.__get__
+
+        class Watched(LazyTensors):
+            def __getitem__(self, name):
+                tensor = super().__getitem__(name)
+                alive[id(tensor)] = get(tensor)
+                weakref.finalize(tensor, alive.pop, id(tensor))
+                most.append(sum(alive.values()))
+                return tensor
+
+        opened = weight_files.open_tensors
+        monkeypatch.setattr(weight_files, "open_tensors", lambda path: Watched(opened(path).forms, opened(path).read))
+        assert main(["import", str(sharded), str(tmp_path / "ours")]) == 0
+        forms = opened(tmp_path / "ours" / "model.safetensors").forms
+        assert len(most) >= 28
+        sizes = [get(form) for form in forms.values()]
+        assert max(most) <= 2 * max(sizes) < sum(sizes) / 3
+
+    def test_are_written_where_one_file_would_be_large_and_read_by_the_peer(self, theirs, tmp_path, monkeypatch):
+        transformers = pytest.importorskip("transformers", reason="loads what zoo writes")
+        monkeypatch.setattr(hf_files, "SHARD", 1500)
+        assert main(["import", str(theirs), str(tmp_path / "ours")]) == 0
+        for number, dtype in enumerate(("fp32", "bf16")):
+            again = tmp_path / str(number)
+            assert main(["export", str(tmp_path / "ours"), str(again), "--format", "hf", "--dtype", dtype]) == 0
+            assert len(list(again.glob("model-*-of-*.safetensors"))) == (7, 3)[number]
+            kind = torch.bfloat16 if dtype == "bf16" else torch.float32
+            model, info = transformers.AutoModelForCausalLM.from_pretrained(again, dtype=kind, output_loading_info=True)
+            assert not any(info.values())
+            mine = load_file(theirs / "model.safetensors")
+            assert all(torch.equal(mine[name].to(kind), tensor) for name, tensor in model.state_dict().items()
+                       if name in mine)  # fmt: skip
+            assert main(["import", str(again), str(tmp_path / "back"), "--force", "--dtype", "fp32"]) == 0
+            back = load_file(tmp_path / "back" / "model.safetensors")
+            assert {tensor.dtype for tensor in back.values() if tensor.is_floating_point()} == {torch.float32}
+        monkeypatch.undo()
+        assert main(["export", str(tmp_path / "ours"), str(again), "--format", "hf", "--force"]) == 0
+        assert sorted(file.name for file in again.iterdir()) == ["config.json", "model.safetensors"]
 
     def test_that_are_missing_are_named(self, sharded, tmp_path):
         (sharded / "model-00002-of-00002.safetensors").unlink()

@@ -155,10 +155,10 @@ class BART(Family):
         return MappedTensors(rules, constants, dict.fromkeys(copies, "model.shared.weight"))
 
     def supplied(self, config: Config, tensors: Tensors) -> Tensors:
-        """With the bias of the logits, which starts at zero, where a BART was saved without its head."""
+        """The bias of the logits, which starts at zero, where a BART was saved without its head."""
         if "final_logits_bias" in tensors or "BartModel" not in (config.get("architectures") or ()):
-            return tensors
-        return {**tensors, "final_logits_bias": torch.zeros(1, config["vocab_size"])}
+            return {}
+        return {"final_logits_bias": torch.zeros(1, config["vocab_size"])}
 
 
 class Marian(BART):

@@ -19,6 +19,7 @@ class Import(Command):
             Option(f"model.{kind}", f"swap the {kind}", metavar="NAME", key=f"model.{kind}", kind=kind)
             for kind in ("position", "attention", "backend", "norm", "ffn", "block")
         ),
+        Option("dtype", "type of the weights, theirs unless given: bf16 rounds", choices=("fp32", "bf16")),
         FORCE,
     )
     open_options = ("model.*",)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from zoo.errors import UsageError
+from zoo.inference.weight_files import LazyTensors
 from zoo_pretrained.config_keys import Keys, shorten
 from zoo_pretrained.tensor_mapping import MappedTensors, ReadTensors, Tensors, read_published, write_published
 
@@ -79,8 +80,8 @@ class Family:
         return config
 
     def supplied(self, config: Config, tensors: Tensors) -> Tensors:
-        """The tensors with those that their library makes up where a file lacks them."""
-        return tensors
+        """Further tensors: those that their library makes up where a file lacks them."""
+        return {}
 
     def write_config(self, options: Options) -> dict[str, Any]:
         """The published configuration with its model_type, as a file holds it."""
@@ -90,7 +91,7 @@ class Family:
         """Tensors of zoo for published ones. Raises CheckpointError that names a key which no rule speaks of."""
         return read_published(tensors, self.map_tensors(config), source)
 
-    def write_tensors(self, config: Config, tensors: Tensors) -> Tensors:
+    def write_tensors(self, config: Config, tensors: Tensors) -> LazyTensors:
         """Published tensors for those of zoo. Raises CheckpointError for a tensor without a rule."""
         return write_published(tensors, self.map_tensors(config))
 

@@ -36,7 +36,7 @@ def export_pretrained(trained: Trained, folder: Path, force: bool = False) -> Fa
     heads = {"architectures": [family.architecture], "dtype": _dtype(trained)} if family.architecture else {}
     about = {**heads, **config}
     try:
-        with atomic_files.replace_files(folder, hf_files.CONFIG) as draft:
+        with atomic_files.replace_files(folder, hf_files.CONFIG, hf_files.ANY_WEIGHTS) as draft:
             if family.types:
                 about = tokenizer_files.export_tokenizers(trained.place.folder, draft, family.task, about)
                 image_files.write_preprocessor(trained, draft)

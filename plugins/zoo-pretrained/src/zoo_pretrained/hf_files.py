@@ -8,10 +8,12 @@ from typing import Any
 
 from zoo.errors import CheckpointError, UsageError
 from zoo.inference import weight_files
+from zoo.inference.weight_files import LazyTensors
 from zoo.io import atomic_files, limits
-from zoo_pretrained.tensor_mapping import Tensors
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+ANY_WEIGHTS = "model*.safetensors*"  # one file, or several and their index
+SHARD = 5 * 10**9  # bytes of a file of weights, about; a larger checkpoint has several
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.h5", "*.msgpack")
 ADAPTERS = ("adapter_config.json", "adapter_model.*")
 SAFE = (
@@ -39,8 +41,11 @@ def config(folder: Path) -> dict[str, Any]:
     return content
 
 
-def tensors(folder: Path) -> Tensors:
-    """All tensors of a checkpoint. Raises CheckpointError for one that is incomplete or would run code."""
+def tensors(folder: Path) -> LazyTensors:
+    """All tensors of a checkpoint, each read when it is used.
+
+    Raises CheckpointError for one that is incomplete or would run code.
+    """
     index = folder / INDEX
     for adapter in sorted(path.name for kind in ADAPTERS for path in folder.glob(kind)):
         raise CheckpointError(
@@ -55,7 +60,7 @@ def tensors(folder: Path) -> Tensors:
     if index.is_file():
         return _sharded(folder, index)
     if (folder / WEIGHTS).is_file():
-        return weight_files.read_tensors(folder / WEIGHTS)
+        return weight_files.open_tensors(folder / WEIGHTS)
     pickles = sorted(path.name for kind in PICKLES for path in folder.glob(kind))
     if pickles:
         raise CheckpointError(
@@ -64,34 +69,44 @@ def tensors(folder: Path) -> Tensors:
     raise CheckpointError(f"{folder} has no weights: {WEIGHTS} or {INDEX} was expected.")
 
 
-def _sharded(folder: Path, index: Path) -> Tensors:
+def _sharded(folder: Path, index: Path) -> LazyTensors:
     where = _json(index).get("weight_map")
     if not isinstance(where, dict) or not all(isinstance(name, str) for name in where.values()):
         raise CheckpointError(f"{index} has no 'weight_map' that says which file holds which tensor.")
-    tensors: Tensors = {}
+    tensors = LazyTensors.of({})
     for name in sorted(set(where.values())):
         path = folder / name
         if path.parent != folder or path.suffix != ".safetensors":
             raise CheckpointError(f"{index} names {name!r}: a safetensors file beside it was expected.")
         if not path.is_file():
             raise CheckpointError(f"{folder} is incomplete: {name} is missing, which {index.name} names.")
-        shard = weight_files.read_tensors(path)
+        shard = weight_files.open_tensors(path)
         claimed = {key for key, file in where.items() if file == name}
         for key in sorted(claimed ^ shard.keys()):
             verb = "lacks" if key in claimed else "has"
             raise CheckpointError(f"{path} {verb} {key}, {'though' if key in claimed else 'which'} {index.name} says "
                                   f"{'it is there' if key in claimed else 'is elsewhere'}.")  # fmt: skip
-        tensors |= shard
+        tensors = tensors.joined(shard)
     return tensors
 
 
-def save(folder: Path, config: Mapping[str, Any], tensors: Tensors) -> None:
-    """Write a checkpoint in one piece, as its family's own library does."""
-    from safetensors.torch import save_file
-
-    copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    with atomic_files.replace_file(folder / WEIGHTS) as draft:
-        save_file(copies, draft, {"format": "pt"})
+def save(folder: Path, config: Mapping[str, Any], tensors: LazyTensors) -> None:
+    """Write a checkpoint as its family's own library does: one file, or an index and files of SHARD bytes or so."""
+    shards: list[dict[str, str]] = [{}]
+    size = total = 0
+    for name, form in tensors.forms.items():
+        if size and size + form.nbytes > SHARD:
+            shards.append({})
+            size = 0
+        shards[-1][name] = name
+        size, total = size + form.nbytes, total + form.nbytes
+    where: dict[str, str] = {}
+    for number, names in enumerate(shards, 1):
+        file = WEIGHTS if len(shards) == 1 else f"model-{number:05}-of-{len(shards):05}.safetensors"
+        weight_files.stream_tensors(tensors.renamed(names), folder / file, {})
+        where |= dict.fromkeys(names, file)
+    if len(shards) > 1:
+        atomic_files.write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": where})
     atomic_files.write_json(folder / CONFIG, dict(config))
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,9 @@ from zoo.errors import UsageError
 from zoo.io import atomic_files
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from zoo.inference.weight_files import LazyTensors
     from zoo_pretrained.importer import Checkpoint
 
 ROW, RATE = 512, 5e-5  # tokens of a row at most, and a learning rate, to train on with
@@ -29,18 +33,44 @@ def run(options: ParsedOptions) -> int:
 
     doctor.check_torch()
     warning_filters.filter_warnings(options.get("debug"))
+    import torch
+
     from zoo_pretrained import importer
 
     source_checkpoint = importer.checkpoint(source)
     model = _changed(source_checkpoint, options) if options.settings else source_checkpoint.model
     task, tensors, lines = importer.swapped_parts(source_checkpoint, model)
     recipe = _recipe(source_checkpoint, model, target)
-    notes = importer.save(source_checkpoint, target, model, task, tensors, recipe)
+    if dtype := options.values.get("dtype"):
+        tensors = tensors.rounded(torch.bfloat16 if dtype == "bf16" else torch.float32)
+    with _progress(tensors) as drawn_tensors:
+        notes = importer.save(source_checkpoint, target, model, task, drawn_tensors, recipe)
     kind = model["class_path"].rpartition(".")[2]
-    total = sum(tensor.numel() for tensor in tensors.values())
+    total = sum(form.numel() for form in tensors.forms.values())
     print(f"{source_checkpoint.family.name}: {kind} of {total:,} parameters → {target}")
     print("\n".join([importer.table(lines, source_checkpoint), *notes]))
     return 0
+
+
+@contextmanager
+def _progress(tensors: LazyTensors) -> Iterator[LazyTensors]:
+    """The same tensors; their bytes fill a bar as they are read, where standard error is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
+
+    from zoo.inference.weight_files import LazyTensors
+
+    screen = Console(stderr=True)
+    columns = (BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=screen, disable=not screen.is_terminal, transient=True) as bar:
+        task = bar.add_task("", total=sum(form.nbytes for form in tensors.forms.values()))
+
+        def read(name: str) -> Tensor:
+            tensor = tensors[name]
+            bar.advance(task, tensor.nbytes)
+            return tensor
+
+        yield LazyTensors(tensors.forms, read)
 
 
 def _changed(source: Checkpoint, options: ParsedOptions) -> Mapping[str, Any]:

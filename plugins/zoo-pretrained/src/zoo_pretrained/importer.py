@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -9,19 +10,19 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from zoo.errors import CheckpointError, UsageError
 from zoo.inference import part_versions, weight_files
 from zoo.inference.export import FORMAT
 from zoo.inference.find_run import EXPORT, WEIGHTS
 from zoo.inference.rebuild_task import complete_options, rebuild_task
-from zoo.inference.weight_files import keep_own_tensors
+from zoo.inference.weight_files import LazyTensors, keep_own_tensors
 from zoo.io import atomic_files
 from zoo.tasks.task import Task
 from zoo_pretrained import hf_files, lookup, tokenizer_files
 from zoo_pretrained.family import Family
-from zoo_pretrained.tensor_mapping import Origin, Tensors, fit_shapes
+from zoo_pretrained.tensor_mapping import SAME, Origin, fit_shapes
 
 RECIPE = "recipe.yaml"  # of an import: how to train it on
 TensorFate = Literal["kept", "converted", "new", "left out"]
@@ -44,7 +45,7 @@ class Checkpoint:
     family: Family
     theirs: Mapping[str, Any]
     model: dict[str, Any]
-    tensors: Tensors
+    tensors: LazyTensors
     origins: dict[str, Origin]
     constants: list[str]
 
@@ -58,8 +59,8 @@ def checkpoint(folder: Path) -> Checkpoint:
     config = family.complete(family.noticed(config, theirs), source)
     model = complete_options({"class_path": family.task, "init_args": family.options(config)})
     if family.prefix and not any(key.startswith(family.prefix) for key in theirs):
-        theirs = {family.prefix + key: tensor for key, tensor in theirs.items()}
-    theirs = family.supplied(config, theirs)
+        theirs = theirs.renamed({family.prefix + key: key for key in theirs})
+    theirs = theirs.joined(family.supplied(config, theirs))
     try:
         tensors, origins, constants = family.read_tensors(config, theirs, str(folder))
     except CheckpointError as error:
@@ -83,33 +84,36 @@ def aliases(net: nn.Module) -> dict[str, str]:
     return {name: first[id(tensor)] for name, tensor in every if first[id(tensor)] != name}
 
 
-def swapped_parts(checkpoint: Checkpoint, model: Mapping[str, Any]) -> tuple[Task, Tensors, list[TensorLine]]:
+def swapped_parts(checkpoint: Checkpoint, model: Mapping[str, Any]) -> tuple[Task, LazyTensors, list[TensorLine]]:
     """The task of another configuration, every tensor of its net, and what became of each.
 
     A tensor is kept where the model has one of its name and shape; all others are newly initialised. The task is on the
-    meta device where nothing is, so that a large model is not in memory twice.
+    meta device where nothing is, so that a large model is not in memory.
     """
     source = checkpoint.folder / hf_files.CONFIG
     with torch.device("meta"):
         task = rebuild_task({"model": model}, source)
-    shapes = {name: tensor.shape for name, tensor in checkpoint.tensors.items()}
-    if any(shapes.get(name) != tensor.shape for name, tensor in keep_own_tensors(task.net).items()):
+    forms = checkpoint.tensors.forms
+
+    def fits(name: str, fresh: Tensor) -> bool:
+        return name in forms and forms[name].shape == fresh.shape
+
+    if not all(fits(name, fresh) for name, fresh in keep_own_tensors(task.net).items()):
         task = rebuild_task({"model": model}, source)
-    tensors, lines = {}, []
-    for name, fresh in keep_own_tensors(task.net).items():
-        old, origin = checkpoint.tensors.get(name), checkpoint.origins.get(name)
-        if old is not None and origin is not None and old.shape == fresh.shape:
-            tensors[name] = old
-            lines.append(TensorLine("converted" if origin.changed else "kept", name, tuple(old.shape), origin.keys))
-        else:
-            tensors[name] = fresh.detach()
-            lines.append(TensorLine("new", name, tuple(fresh.shape), ()))
-    replaced = [name for name in checkpoint.tensors if tensors.get(name) is not checkpoint.tensors[name]]
+    own = {name: tensor.detach() for name, tensor in keep_own_tensors(task.net).items()}
+    usable = {name: name for name, fresh in own.items() if fits(name, fresh)}
+    new = {name: fresh for name, fresh in own.items() if name not in usable}
+    lines = []
+    for name, fresh in own.items():
+        origin = checkpoint.origins[name] if name in usable else Origin((), SAME)
+        fate: TensorFate = "new" if name in new else "converted" if origin.changed else "kept"
+        lines.append(TensorLine(fate, name, tuple(fresh.shape), origin.keys))
     lines += [
-        TensorLine("left out", "", tuple(checkpoint.tensors[name].shape), checkpoint.origins[name].keys)
-        for name in replaced
+        TensorLine("left out", "", tuple(form.shape), checkpoint.origins[name].keys)
+        for name, form in forms.items()
+        if name not in usable
     ]
-    return task, tensors, lines
+    return task, checkpoint.tensors.renamed(usable).joined(new), lines
 
 
 def table(lines: list[TensorLine], source: Checkpoint) -> str:
@@ -136,21 +140,23 @@ def _anonymous(name: str) -> str:
 
 
 def save(
-    source: Checkpoint, folder: Path, model: Mapping[str, Any], task: Task, tensors: Tensors, recipe: str = ""
+    source: Checkpoint, folder: Path, model: Mapping[str, Any], task: Task, tensors: LazyTensors, recipe: str = ""
 ) -> list[str]:
     """Write an imported model as an export of zoo, with the files that its task needs and the text of a recipe.
 
     Returns sentences that a user must know, such as that there is no tokenizer.
     """
-    tied = {other: tensors[name] for other, name in aliases(task.net).items()}
-    weights = {f"net.{name}": tensor for name, tensor in {**tensors, **tied}.items()}
-    for name, tensor in task.state_dict().items():
-        weights.setdefault(
-            name, torch.zeros_like(tensor, device="cpu")
-        )  # what a task counts, such as tokens seen: none
+    weights = tensors.renamed({f"net.{name}": name for name in tensors})
+    tied = {f"net.{other}": f"net.{name}" for other, name in aliases(task.net).items()}
+    counts = {  # what a task counts, such as tokens seen: none
+        name: torch.zeros_like(tensor, device="cpu")
+        for name, tensor in task.state_dict().items()
+        if name not in weights and name not in tied
+    }
     try:
         with atomic_files.replace_files(folder, EXPORT) as draft:
-            weight_files.write_tensors(weights, draft / WEIGHTS)
+            about_tied = {weight_files.TIED_KEY: json.dumps(tied)}
+            weight_files.stream_tensors(weights.joined(counts), draft / WEIGHTS, about_tied)
             extra, notes = tokenizer_files.import_tokenizers(source.folder, draft, source.theirs, model)
             about = {
                 "format": FORMAT,

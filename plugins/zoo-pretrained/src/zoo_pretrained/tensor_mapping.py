@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from zoo.errors import CheckpointError
+from zoo.inference.weight_files import LazyTensors
 
-Tensors = dict[str, Tensor]
+Tensors = Mapping[str, Tensor]
 
 
 class Transform:
@@ -104,10 +105,15 @@ class MappedTensors:
 
 
 class Origin(NamedTuple):
-    """Where one of our tensors comes from, and whether its form was changed."""
+    """Where one of our tensors comes from, and how its form is changed."""
 
     keys: tuple[str, ...]
-    changed: bool
+    how: Transform
+
+    @property
+    def changed(self) -> bool:
+        """Whether its form is changed at all."""
+        return self.how is not SAME
 
 
 def pattern(key: str) -> re.Pattern[str]:
@@ -120,7 +126,7 @@ def pattern(key: str) -> re.Pattern[str]:
 class ReadTensors(NamedTuple):
     """Our tensors, where each comes from, and the keys that hold constants or copies."""
 
-    tensors: Tensors
+    tensors: LazyTensors
     origins: dict[str, Origin]
     constants: list[str]
 
@@ -128,13 +134,15 @@ class ReadTensors(NamedTuple):
 def read_published(theirs: Tensors, mapping: MappedTensors, source: str) -> ReadTensors:
     """Our tensors, where each comes from, and the keys that hold constants or copies.
 
-    Raises CheckpointError that names a key that nothing is known of, or that is missing from a group.
+    Forms are converted and compared now, numbers when a tensor is read. Raises CheckpointError that names a key that
+    nothing is known of, or that is missing from a group.
     """
-    theirs = dict(theirs)
+    names = {key: key for key in theirs}
     for copy, original in mapping.copies.items():
-        if copy in theirs and original not in theirs:  # a tied matrix that was saved under its second name alone
-            theirs[original] = theirs.pop(copy)
-    remaining, tensors = set(theirs), dict[str, Tensor]()
+        if copy in names and original not in names:  # a tied matrix that was saved under its second name alone
+            names[original] = names.pop(copy)
+    theirs = LazyTensors.of(theirs).renamed(names)
+    remaining, tensors = set(names), dict[str, Tensor]()
     origins: dict[str, Origin] = {}
     for rule in mapping.rules:
         first = pattern(rule.keys[0])
@@ -151,17 +159,18 @@ def read_published(theirs: Tensors, mapping: MappedTensors, source: str) -> Read
                     f"{source} has both {', '.join(origins[name].keys)} and {key}, which are one tensor."
                 )
             for weight in keys:
-                if not theirs[weight].is_floating_point() or theirs[weight].element_size() == 1:
+                form = theirs.forms[weight]
+                if not form.is_floating_point() or form.element_size() == 1:
                     raise CheckpointError(
-                        f"{source}: {weight} holds {theirs[weight].dtype}: quantised weights are not read. Save the "
+                        f"{source}: {weight} holds {form.dtype}: quantised weights are not read. Save the "
                         "model in float32, float16 or bfloat16."
                     )
             try:
-                tensors[name] = rule.how.read([theirs[one] for one in keys])
+                tensors[name] = rule.how.read([theirs.forms[one] for one in keys])
             except (RuntimeError, ValueError) as error:
-                shapes = ", ".join(f"{one} {tuple(theirs[one].shape)}" for one in keys)
+                shapes = ", ".join(f"{one} {tuple(theirs.forms[one].shape)}" for one in keys)
                 raise CheckpointError(f"{source}: {shapes} does not fit the configuration: {error}.") from error
-            origins[name] = Origin(keys, rule.how is not SAME)
+            origins[name] = Origin(keys, rule.how)
             remaining -= set(keys)
     extra = [key for key in sorted(remaining) if any(pattern(one).fullmatch(key) for one in mapping.constants)]
     for copy, original in mapping.copies.items():
@@ -173,26 +182,40 @@ def read_published(theirs: Tensors, mapping: MappedTensors, source: str) -> Read
     if unknown:
         examples = ", ".join(unknown[:3]) + (f" and {len(unknown) - 3} more" if len(unknown) > 3 else "")
         raise CheckpointError(f"{source} has unknown {examples}: no rule of this family speaks of it.")
-    return ReadTensors(tensors, origins, extra)
+
+    def convert(name: str) -> Tensor:
+        return origins[name].how.read([theirs[key] for key in origins[name].keys])
+
+    return ReadTensors(LazyTensors(tensors, convert), origins, extra)
 
 
-def write_published(ours: Tensors, mapping: MappedTensors) -> Tensors:
+def write_published(ours: Tensors, mapping: MappedTensors) -> LazyTensors:
     """The published checkpoint's tensors, the inverse of `read_published`. Raises CheckpointError without a rule."""
-    tensors: Tensors = {}
-    for name, tensor in ours.items():
+    ours = LazyTensors.of(ours)
+    tensors: dict[str, Tensor] = {}
+    sources: dict[str, tuple[Transform, str, int]] = {}
+    for name, tensor in ours.forms.items():
         for rule in mapping.rules:
             match = pattern(rule.ours).fullmatch(name)
             if match is None:
                 continue
             keys = [one.format(**match.groupdict()) for one in rule.keys]
             tensors |= dict(zip(keys, rule.how.write(tensor), strict=True))
+            sources |= {key: (rule.how, name, number) for number, key in enumerate(keys)}
             break
         else:
             raise CheckpointError(f"{name} has no place in a checkpoint of this family.")
-    return tensors
+
+    def convert(key: str) -> Tensor:
+        how, name, number = sources[key]
+        return how.write(ours[name])[number]
+
+    return LazyTensors(tensors, convert)
 
 
-def fit_shapes(tensors: Tensors, shapes: Mapping[str, torch.Size], origins: Mapping[str, Origin], source: str) -> None:
+def fit_shapes(
+    tensors: LazyTensors, shapes: Mapping[str, torch.Size], origins: Mapping[str, Origin], source: str
+) -> None:
     """Raise CheckpointError unless these are all the tensors of a model, in its shapes, by their keys."""
     missing = sorted(shapes.keys() - tensors.keys())
     if missing:
@@ -201,7 +224,8 @@ def fit_shapes(tensors: Tensors, shapes: Mapping[str, torch.Size], origins: Mapp
     for name in sorted(tensors.keys() - shapes.keys()):
         raise CheckpointError(f"{source} has {', '.join(origins[name].keys)}: its configuration has no place for it.")
     for name, shape in shapes.items():
-        if tensors[name].shape != shape:
+        form = tensors.forms[name]
+        if form.shape != shape:
             keys = ", ".join(origins[name].keys)
-            sizes = f"{tuple(tensors[name].shape)} where the configuration says {tuple(shape)}"
+            sizes = f"{tuple(form.shape)} where the configuration says {tuple(shape)}"
             raise CheckpointError(f"{source}: {keys} is {sizes} ({name}, {math.prod(shape):,} numbers).")

@@ -56,7 +56,7 @@ def export_transformers(trained: Trained, folder: Path, force: bool = False) -> 
     needed = [f"{name} {number}" for name, number in packages.items()]
     about: dict[str, Any] = {"task": task, "packages": needed, **sizes(trained.net, task["init_args"])}
     try:
-        with atomic_files.replace_files(folder, hf_files.CONFIG) as draft:
+        with atomic_files.replace_files(folder, hf_files.CONFIG, hf_files.ANY_WEIGHTS) as draft:
             about = tokenizer_files.export_tokenizers(trained.place.folder, draft, task["class_path"], about)
             image_files.write_preprocessor(trained, draft)
             _copy_target_tokenizer(trained.place.folder, draft)
