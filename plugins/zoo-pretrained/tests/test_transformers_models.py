@@ -300,6 +300,25 @@ def test_the_vocabulary_can_grow_and_shrink(name, tmp_path):
     assert torch.allclose(model(**inputs).logits, before, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", CAUSAL)
+def test_states_and_the_matrix_of_logits_are_there_for_trainers_that_join_them_themselves(name):
+    model = build_model(name).train()
+    ids, labels = torch.randint(5, WORDS, (2, 9)), torch.randint(5, WORDS, (2, 9))
+    states = model.base_model(input_ids=ids, use_cache=False, output_hidden_states=True)
+    assert states.hidden_states[-1] is states.last_hidden_state
+    logits = states.last_hidden_state @ model.get_output_embeddings().weight.T
+    assert torch.allclose(logits, model(ids).logits, atol=1e-5)
+    torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()).backward()
+    grads = {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}
+    model.zero_grad()
+    torch.nn.functional.cross_entropy(model(ids).logits.flatten(0, 1), labels.flatten()).backward()
+    assert all(torch.allclose(weight.grad, grads[name], atol=1e-5) for name, weight in model.named_parameters()
+               if weight.grad is not None)  # fmt: skip
+    names = set(model.state_dict())
+    model.set_output_embeddings(model.get_output_embeddings())
+    assert set(model.state_dict()) == names
+
+
 class MeanState(PartState):
     """The sum of all tokens so far, (B, dim), and their number."""
 

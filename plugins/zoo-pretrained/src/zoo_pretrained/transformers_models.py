@@ -31,6 +31,7 @@ from transformers import (
 )
 from transformers.modeling_outputs import (
     BaseModelOutput,
+    BaseModelOutputWithPast,
     CausalLMOutputWithPast,
     ImageClassifierOutput,
     MaskedLMOutput,
@@ -342,13 +343,24 @@ class ZooForCausalLM(ZooModel, GenerationMixin):
         caches = self.net.stack.caches(1)
         self._is_stateful = not all(holds_keys(states) for states in caches)
 
-    def get_output_embeddings(self) -> nn.Module | None:
-        """The matrix that turns states into logits; None where it is the embedding."""
-        return self.net.head
+    @property
+    def base_model(self) -> Backbone:  # type: ignore[override] # what trainers call, and no model with weights
+        """All but the matrix that turns states into logits."""
+        return Backbone(self)
+
+    def get_output_embeddings(self) -> nn.Module:
+        """The matrix that turns states into logits, as a layer also where it is the embedding's."""
+        if self.net.head is not None:
+            return cast(nn.Module, self.net.head)
+        weight = self.net.embedding.weight
+        head = nn.Linear(weight.size(1), weight.size(0), bias=False, device="meta")
+        head.weight = weight
+        return head
 
     def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
-        """Replace the matrix that turns states into logits."""
-        self.net.head = new_embeddings
+        """Replace the matrix that turns states into logits; the embedding's own is none besides."""
+        tied = cast(Any, new_embeddings).weight is self.net.embedding.weight
+        self.net.head = None if tied else new_embeddings
 
     @staticmethod
     def create_masks_for_generate(attention_mask: Tensor | None = None, **_: Any) -> Tensor | None:
@@ -374,18 +386,8 @@ class ZooForCausalLM(ZooModel, GenerationMixin):
         ``labels`` (B, T) are the tokens themselves, -100 where none is to be predicted. Raises ValueError for
         ``position_ids`` (B, T) other than those of the mask.
         """
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("You must specify exactly one of input_ids or inputs_embeds")
-        x = self.get_input_embeddings()(input_ids) if inputs_embeds is None else inputs_embeds
-        stack, tokens = self.net.stack, x.size(1)
-        cache, caches, before = self.begin(stack, cache, use_cache, tokens, DynamicCache)
-        valid = valid_tokens(attention_mask, before + tokens)
-        check_positions(position_ids, valid, before)
-        hidden, attentions = self.pop_outputs(kwargs)
-        with recorded(stack, hidden, attentions) as (states, weights, _):
-            last = stack(x * self.net.scale, valid, caches=caches)
-        if cache is not None:
-            count_tokens(cache, tokens)
+        output = self.states(input_ids, attention_mask, position_ids, cache, inputs_embeds, use_cache, kwargs)
+        last = cast(Tensor, output.last_hidden_state)
         rows = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = linear(last[:, rows], self.net.output)
         loss = None
@@ -395,10 +397,61 @@ class ZooForCausalLM(ZooModel, GenerationMixin):
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,
+            cache=output.cache,
+            hidden_states=output.hidden_states,
+            attentions=output.attentions,
+        )
+
+    def states(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        cache: Any = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> BaseModelOutputWithPast:
+        """As ``forward``, up to what a matrix turns into logits: ``last_hidden_state`` (B, T, dim)."""
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("You must specify exactly one of input_ids or inputs_embeds")
+        x = self.get_input_embeddings()(input_ids) if inputs_embeds is None else inputs_embeds
+        stack, tokens = self.net.stack, x.size(1)
+        cache, caches, before = self.begin(stack, cache, use_cache, tokens, DynamicCache)
+        valid = valid_tokens(attention_mask, before + tokens)
+        check_positions(position_ids, valid, before)
+        hidden, attentions = self.pop_outputs({} if options is None else options)
+        with recorded(stack, hidden, attentions) as (states, weights, _):
+            last = stack(x * self.net.scale, valid, caches=caches)
+        if cache is not None:
+            count_tokens(cache, tokens)
+        return BaseModelOutputWithPast(
+            last_hidden_state=last,
             cache=cache,
             hidden_states=(*states[:-1], last) if hidden else None,
             attentions=tuple(weights) if attentions else None,
         )
+
+
+class Backbone:
+    """A causal language model without the matrix that turns states into logits, as trainers call it."""
+
+    def __init__(self, model: ZooForCausalLM) -> None:
+        self.model = model
+
+    @deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")
+    def __call__(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        cache: Any = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPast:
+        """Tokens (B, T), with the options of the model, to ``last_hidden_state`` (B, T, dim)."""
+        return self.model.states(input_ids, attention_mask, position_ids, cache, inputs_embeds, use_cache, kwargs)
 
 
 class ZooEncoder(nn.Module):
