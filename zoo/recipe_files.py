@@ -13,6 +13,8 @@ from zoo.errors import UsageError
 from zoo.io import atomic_files
 from zoo.registry import BUILTIN, RECIPES, not_installed, recipe_folders, suggest
 
+WEIGHTS = (".ckpt", ".safetensors", ".pt", ".pth", ".bin")  # files that are no recipe
+
 SUFFIXES = (".yaml", ".yml")
 COMPARE = "compare"  # the folder of comparisons, which `zoo compare NAME` runs
 
@@ -103,6 +105,12 @@ def find_recipe(name: str) -> Path:
         return recipe.path
     if path.is_dir() and (path / "config.yaml").is_file():
         return path / "config.yaml"
+    if path.suffix in WEIGHTS or (path / "config.json").is_file():
+        what = "an export" if path.is_dir() else "a file of weights"
+        raise UsageError(
+            f"{name!r} is {what}, which says nothing of data: name a recipe or a run's folder. A checkpoint of a run: "
+            "--ckpt_path FILE. To start from weights: --tune.start PATH"
+        )
     if path.is_file():
         return path
     if path.is_dir():

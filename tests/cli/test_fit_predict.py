@@ -169,3 +169,66 @@ def test_images_are_normalised_as_those_of_training(zoo, tmp_path):
         for name in ("mine", "theirs")
     ]
     assert figures[0] == figures[1]
+
+
+NAN_PART = '''
+from zoo.parts.norm import RMSNorm
+
+
+class Odd(RMSNorm):
+    """nan for batches of some sizes in evaluation."""
+
+    def forward(self, x):
+        y = super().forward(x)
+        return y if self.training or x.shape[0] in ({fine}) else y * float("nan")
+'''
+
+
+@pytest.mark.parametrize(("fine", "wrong"), [("1, 8", "1 batch "), ("1, 5", "batches "), ("1,", "batches ")])
+def test_a_loss_that_is_nan_in_some_batches_is_no_figure(zoo, tmp_path, monkeypatch, fine, wrong):
+    monkeypatch.chdir(tmp_path)
+    name = f"odd_{abs(hash(fine))}"
+    (tmp_path / f"{name}.py").write_text(NAN_PART.format(fine=fine))
+    (tmp_path / "text.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 65)
+    size = ["--data.tokenizer", "chars", "--data.max_length", "8", "--data.batch_size", "8", "--model.dim", "16"]
+    part = ["--model.norm", f"{name}.Odd", "--allow-import", name, "--on-imprecise", "warn", "--name", "odd"]
+    few = ["--trainer.max_steps", "2", "--trainer.val_check_interval", "2", "--data", "TextFiles"]
+    output = zoo("fit", "lm-tiny", *few, "--data.path", "text.txt", *size, *part, "--model.depth", "1")
+    assert "is not a number (nan)" in output
+    assert "val/loss 3" not in output
+    for command in ("validate", "test"):
+        output = zoo(command, "runs/lm-tiny/odd/s1", "--allow-import", name, code=4)
+        assert wrong in output
+        assert "/loss " not in output
+        assert "UserWarning" not in output
+
+
+def test_a_checkpoint_file_is_measured_and_what_has_no_data_is_refused(zoo, tmp_path):
+    words = ["--trainer.max_steps", "1", "--name", "short", "--runs", str(tmp_path), "--data", "TextFiles"]
+    (tmp_path / "text.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 40)
+    home = tmp_path / "lm-tiny" / "short" / "s1"
+    zoo("fit", "lm-tiny", *words, "--data.path", str(tmp_path / "text.txt"), "--model.optimizer", "SGD")
+    figures = [line for line in zoo("test", str(home)).splitlines() if line.startswith("test/")]
+    output = zoo("test", str(home / "checkpoints" / "last.ckpt"))
+    assert figures == [line for line in output.splitlines() if line.startswith("test/")]
+    assert "differs from" not in output  # SGD's momentum is 0 in its signature, and 0.0 in a file
+    zoo("export", str(home), str(tmp_path / "export"))
+    for command in ("test", "fit"):
+        assert "says nothing of data" in zoo(command, str(tmp_path / "export"), code=2)
+    assert "is a file of weights" in zoo("fit", str(home / "checkpoints" / "last.ckpt"), code=2)
+
+
+def test_a_vocabulary_that_the_text_cannot_fill_is_said(zoo, tmp_path, caplog):
+    (tmp_path / "text.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 40)
+    words = ["--trainer.max_steps", "1", "--name", "short", "--runs", str(tmp_path), "--data", "TextFiles"]
+    size = ["--data.tokenizer", "bpe", "--data.vocab_size", "4321"]
+    zoo("fit", "lm-tiny", *words, "--data.path", str(tmp_path / "text.txt"), *size)
+    assert "vocab_size is 4321, and the text gives 2" in caplog.text
+
+
+def test_an_option_of_one_of_several_callbacks_says_where_it_belongs(zoo, tmp_path):
+    (tmp_path / "c.yaml").write_text("trainer: {callbacks: [EMA]}\n")
+    words = ["-c", str(tmp_path / "c.yaml"), "--trainer.callbacks.decay", "0.5", "--print_config"]
+    output = zoo("fit", "lm-tiny", *words, code=2)
+    assert "means one of the callbacks of a list" in output
+    assert "trainer.callbacks: [{class_path: NAME, init_args: {decay: …}}]" in output

@@ -238,3 +238,21 @@ def test_options_keep_zoos_grammar():
 def test_help_needs_no_torch(command, capsys):
     assert main([command, "--help"]) == 0
     assert f"usage: zoo {command} RUN" in capsys.readouterr().out
+
+
+def test_equal_prompts_have_samples_of_their_own(runs):
+    prompts = ["--prompt", "the "] * 4
+    out, _ = zoo("generate", next(runs.glob("*/rope/s1")), *prompts, "--length", "9", "--json")
+    texts = [json.loads(line)["text"] for line in out.splitlines()]
+    assert len(texts) == 4
+    assert len(set(texts)) > 1
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_input_in_another_encoding_is_named(runs, encoding):
+    stream = io.TextIOWrapper(io.BytesIO("7 hours\n".encode(encoding)))
+    out, err = io.StringIO(), io.StringIO()
+    with mock.patch.object(sys, "stdin", stream), redirect_stdout(out), redirect_stderr(err):
+        code = main(["translate", "translation-tiny", "--runs", str(runs)])
+    assert (code, out.getvalue()) == (2, "")
+    assert "iconv -f UTF-16" in err.getvalue()

@@ -26,7 +26,7 @@ from zoo.config import data_sizes, run_folder, task_data_match, trainer_bounds
 from zoo.config.resolve import Schema
 from zoo.config.run_config import Plan, config_text, identity_config
 from zoo.config.signatures import parameters
-from zoo.errors import CheckpointError, StorageError, UsageError
+from zoo.errors import CheckpointError, NonFiniteError, StorageError, UsageError
 from zoo.inference import part_versions
 from zoo.inference.checkpoint_manifest import has_checkpoint, newest_intact
 from zoo.inference.find_run import run_of_checkpoint
@@ -266,7 +266,13 @@ class ZooCLI(LightningCLI):
     before_test = before_predict = before_validate
 
     def after_validate(self) -> None:
-        """Print the metrics."""
+        """Print the metrics. Raises NonFiniteError where the loss is none."""
+        if wrong := self.model.nan_batches:
+            raise NonFiniteError(
+                f"the loss of {wrong} {'batch' if wrong == 1 else 'batches'} is not a number (nan): the model "
+                "overflows, or training diverged. Use an earlier checkpoint, or exact numbers: --trainer.precision "
+                "32-true"
+            )
         if self.trainer.is_global_zero:
             for name, value in sorted(self.trainer.callback_metrics.items()):
                 print(f"{name} {float(value):.5g}")

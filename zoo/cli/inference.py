@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -89,9 +90,11 @@ def generate(options: ParsedOptions) -> None:
         "length", "temperature", "top_k", "top_p", "seed", "beams", "length_penalty", "n_best", "stop"
     )
     suffix = options.get("suffix")
+    # together: each has samples of its own
+    results = model.generate([prompt if suffix is None else Gap(prompt, suffix) for prompt in prompts], **settings)
+    texts, several = iter(results), options.get("n_best") or 1
     for number, prompt in enumerate(prompts):
-        start = prompt if suffix is None else Gap(prompt, suffix)
-        for rank, result in enumerate(model.generate(start, **settings)):
+        for rank, result in enumerate(itertools.islice(texts, several)):
             if options.get("json"):
                 print_json({"prompt": prompt, **({} if suffix is None else {"suffix": suffix}), **result._asdict()})
                 continue
@@ -275,6 +278,11 @@ def _typed_lines() -> Iterator[str]:
 def stdin_lines() -> Iterator[str]:
     r"""The lines of standard input. Only ``\n`` ends one; raises UsageError that names a line that is not UTF-8."""
     for number, raw in enumerate(sys.stdin.buffer, 1):
+        if (number == 1 and raw[:2] in (b"\xff\xfe", b"\xfe\xff")) or b"\0" in raw:
+            raise UsageError(
+                f"standard input, line {number}: a NUL or a mark of UTF-16, and not UTF-8. Convert it: iconv -f UTF-16 "
+                "-t UTF-8"
+            )
         try:
             yield raw.decode("utf-8").removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError as error:

@@ -27,6 +27,7 @@ MESSAGES = (
     r".*torch.distributed.nn.functional.all_gather is deprecated.*",  # lightning 2.6 against torch 2.15
     r".*It is recommended to use `self.log\('.*sync_dist.*",  # every process computes the same figure, on purpose
     r".*The `srun` command is available on your system but is not used.*",  # a run of one process needs no srun
+    r".*Encountered `nan` values in tensor.*",  # the figures are nan then, and the run says so
     r".*instantiate_classes.* was deprecated.*",  # lightning 2.6 calls jsonargparse's old name
 )
 

@@ -189,6 +189,11 @@ class _Resolver:
         if cls is None:
             if options:
                 name, below = next(iter(options.items()))
+                if lists:
+                    raise UsageError(
+                        f"'{key}.{name}' means one of the {slot.word}s of a list, and not which: set it in the list, "
+                        f"{key}: [{{class_path: NAME, init_args: {{{name}: …}}}}].{where(below[-1].origin)}"
+                    )
                 raise UsageError(
                     f"'{key}.{name}' is set, but no {slot.word} is chosen. "
                     f"{'Name a recipe (see: zoo recipes) or add' if key in ('model', 'data') else 'Add'} --{key} NAME."

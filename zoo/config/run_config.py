@@ -301,7 +301,7 @@ def check_resume(config_plan: Plan, against: dict[str, Any], training: frozenset
         if key.partition(".")[0] in ("model", "data", "trainer", "tune")
         and not key.startswith(CALLBACKS)
         and not (is_passive(key, old.get(key)) and is_passive(key, new.get(key)))
-        and not run_folder.is_same(_without_none(old.get(key)), _without_none(new.get(key)))
+        and not run_folder.is_same(key, _without_none(old.get(key)), _without_none(new.get(key)))
         and not (new.get(key) is None and key.removeprefix("model.") in blanks)  # not yet filled by the data
     ]
     model = [key for key in changes if key.startswith("model") and key.removeprefix("model.") not in training]

@@ -48,10 +48,11 @@ class Run:
         return f"{self.recipe}/{self.variant}"
 
 
-def is_same(value: object, reference: object) -> bool:
-    """Whether two values of an option are the same: 1 batch and a share of 1.0 are not."""
-    numbers = isinstance(value, (int, float)) and isinstance(reference, (int, float))
-    return value == reference and (not numbers or type(value) is type(reference))
+def is_same(key: str, value: object, reference: object) -> bool:
+    """Whether two values of an option are the same: 1 batch and a share of 1.0 are not, which the trainer alone has."""
+    alike = type(value) is type(reference) or not isinstance(value, (int, float))
+    numbers = bool not in (type(value), type(reference)) and not key.startswith("trainer.")
+    return value == reference and (alike or numbers)
 
 
 def differences(
@@ -68,9 +69,9 @@ def differences(
             or (key == CALLBACKS and not value)
         ):
             continue
-        if key in base and is_same(base[key], value):
+        if key in base and is_same(key, base[key], value):
             continue
-        if key not in base and key in defaults and is_same(defaults[key], value):
+        if key not in base and key in defaults and is_same(key, defaults[key], value):
             continue
         changed[re.sub(r"[\[\]]", "", key)] = value
     return changed

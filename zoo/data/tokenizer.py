@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,6 +30,8 @@ from zoo.data.tokenfile import (
 )
 from zoo.errors import UsageError
 from zoo.io import atomic_files, limits
+
+log = logging.getLogger(__name__)
 
 # Forked loader workers would each print a warning, although they never tokenize.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -127,6 +130,8 @@ class Tokenizer:
         with native_call("", texts if isinstance(texts, Sequence) else ()):
             inner.train_from_iterator(texts, trainer)
         inner.pre_tokenizer = whole
+        if inner.get_vocab_size() < vocab_size:
+            log.warning("vocab_size is %d, and the text gives %d tokens", vocab_size, inner.get_vocab_size())
         return cls(inner)
 
     def end_of_document(self) -> int:

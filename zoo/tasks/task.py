@@ -1,6 +1,7 @@
 """What every task shares: a loss per real token, an optimiser with its schedule, and the logging of both."""
 
 import logging
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Literal, cast
@@ -11,7 +12,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
-from torchmetrics import MeanMetric, Metric
+from torchmetrics import MeanMetric, Metric, SumMetric
 
 from zoo.errors import NonFiniteError, UsageError
 from zoo.models.initialization import derive_seed, rule_of
@@ -67,6 +68,8 @@ class Task(LightningModule):
         self.net, self.lr, self.optimizer_factory, self.schedule_factory = net, lr, optimizer, schedule
         self.register_buffer("tokens_seen", torch.zeros((), dtype=torch.long))
         self.eval_loss = MeanMetric()
+        self.eval_nans = SumMetric()  # batches whose loss is nan, which means of torchmetrics leave out
+        self.nan_batches = 0  # of the newest evaluation
         self.metrics: Any = nn.ModuleDict()  # torchmetrics by the name that each is reported under
         self.best: dict[str, float] = {}
         self.measured: dict[str, float] = {}  # by the newest validation, nan where nothing was or where it diverged
@@ -186,6 +189,7 @@ class Task(LightningModule):
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         """Evaluate a batch."""
         total, size = self.evaluate(batch)
+        self.eval_nans.update(total.isnan())
         if size > 0:
             self.eval_loss.update(total / size, size)
 
@@ -203,8 +207,10 @@ class Task(LightningModule):
 
     def _report(self, split: str) -> None:
         # every process computes every metric, so that none waits for another; nan is what no process has measured
-        loss = compute_and_reset(self.eval_loss)
+        loss, self.nan_batches = compute_and_reset(self.eval_loss), int(compute_and_reset(self.eval_nans))
         measured = {"loss": loss, **self.compute_metrics(loss)}
+        if self.nan_batches:
+            measured = dict.fromkeys(measured, math.nan)
         figures = {name: value for name, value in measured.items() if value == value}
         if self.trainer.sanity_checking:
             return

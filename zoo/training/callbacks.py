@@ -124,5 +124,7 @@ class PrintedLines(Callback):
         figures = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("val/")}
         monitored = {f"val/{name}" for name in pl_module.monitored_metrics}
         text = " · ".join(f"{name} {value:.4g}" for name, value in figures.items() if name in monitored)
+        if pl_module.nan_batches:
+            text = f"the loss of {pl_module.nan_batches} of the validation's batches is not a number (nan)"
         steps = int(trainer.estimated_stepping_batches)
         print(f"step {trainer.global_step}/{steps} · {text}", flush=True)

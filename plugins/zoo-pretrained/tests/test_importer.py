@@ -154,6 +154,15 @@ def test_a_pickle_is_refused_unread(theirs, tmp_path, capsys, name):
     assert "boom" not in message.out
 
 
+@pytest.mark.parametrize("prefix", ["_orig_mod.", "module."])
+def test_names_of_a_wrapped_model_are_read_without_its_prefix(theirs, tmp_path, prefix):
+    before = dict(imported(theirs, tmp_path / "ours").tensors)
+    edited(theirs, lambda tensors: [tensors.update({prefix + name: tensors.pop(name)}) for name in list(tensors)])
+    after = imported(theirs, tmp_path / "again").tensors
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
 class TestShards:
     @pytest.fixture
     def sharded(self, theirs):

@@ -24,6 +24,7 @@ from zoo_pretrained import hf_files, lookup, tokenizer_files
 from zoo_pretrained.family import Family
 from zoo_pretrained.tensor_mapping import SAME, Origin, fit_shapes
 
+WRAPPERS = ("_orig_mod.", "module.")  # before all names, where a compiled or distributed model was saved
 RECIPE = "recipe.yaml"  # of an import: how to train it on
 TensorFate = Literal["kept", "converted", "new", "left out"]
 
@@ -56,6 +57,9 @@ def checkpoint(folder: Path) -> Checkpoint:
     source = str(folder / hf_files.CONFIG)
     family = lookup.family_of(config, source)
     theirs = hf_files.tensors(folder)
+    for prefix in WRAPPERS:
+        if theirs and all(key.startswith(prefix) for key in theirs):
+            theirs = theirs.renamed({key.removeprefix(prefix): key for key in theirs})
     config = family.complete(family.noticed(config, theirs), source)
     model = complete_options({"class_path": family.task, "init_args": family.options(config)})
     if family.prefix and not any(key.startswith(family.prefix) for key in theirs):
