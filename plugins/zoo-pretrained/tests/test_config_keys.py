@@ -59,7 +59,7 @@ def inside(where, **options):
         (change("llama", is_causal=False), "refused"),
         (change("llama", hidden_act="swish"), "equal"),
         (change("llama", hidden_act="gelu"), "equal"),
-        (change("llama", rope_scaling={"type": "linear", "factor": 2.0}), "refused"),
+        (change("llama", rope_scaling={"type": "linear", "factor": 2.0}), "equal"),
         (change("qwen2-window", max_window_layers=...), "equal"),  # 28
         (change("qwen2", layer_types=["sliding_attention"] * 3), "refused"),
         (change("t5", dense_act_fn="silu"), "refused"),

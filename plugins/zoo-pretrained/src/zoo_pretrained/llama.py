@@ -8,6 +8,7 @@ from zoo.errors import UsageError
 from zoo.models.layer_overrides import PLACES, configured_layers
 from zoo_pretrained.config_keys import BOOKKEEPING, Key, Keys, flag, real, size, word
 from zoo_pretrained.family import Config, Family, Options, budget, inner, name_of, part, unsupported_value, width
+from zoo_pretrained.rope import read_rope, rope_object, write_rope
 from zoo_pretrained.tensor_mapping import MappedTensors, Stacked, TensorRule
 
 QWEN = ("qwen2", "qwen3")
@@ -24,13 +25,6 @@ FIXED: dict[str, list[Any]] = {
     "partial_rotary_factor": [1.0, None], "is_causal": [True], "is_decoder": [False, True],
     "is_encoder_decoder": [False], "pretraining_tp": [1, None], "mlp_bias": [False], "clip_qkv": [None],
 }  # fmt: skip
-# what an object of RoPE may say: by transformers 5 in rope_parameters, before in rope_scaling
-ROPE = {
-    "rope_type": word("default"), "type": word("default"), "rope_theta": real(10000.0),
-    "factor": real(1.0), "low_freq_factor": real(1.0), "high_freq_factor": real(1.0),
-    "original_max_position_embeddings": size(2048),
-}  # fmt: skip
-STRETCHED = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 GATED = {
     "silu": part("ffn.SwiGLU"), "swish": part("ffn.SwiGLU"), "relu": part("ffn.ReGLU"), "linear": part("ffn.Bilinear"),
     "gelu": part("ffn.GEGLU"), "gelu_pytorch_tanh": part("ffn.GEGLU", approximate="tanh"),
@@ -44,56 +38,16 @@ def relative_keys(fixed: dict[str, list[Any]], **read: Key) -> Keys:
 
 
 def rope(config: Config) -> Options:
-    """Their two ways to say how RoPE turns: rope_theta with rope_scaling, or rope_parameters."""
-    name = config["model_type"]
-    both = [key for key in ("rope_scaling", "rope_parameters") if config[key]]
-    if len(both) > 1 and config["rope_scaling"] != config["rope_parameters"]:
-        raise unsupported_value(config, "rope_scaling", name, "rope_parameters alone")
-    source = both[0] if both else "rope_parameters"
-    scaling: Options = dict(config[source] or {})
-    if scaling.pop("partial_rotary_factor", None) not in (None, 1.0):
-        raise unsupported_value(config, source, name, "no partial_rotary_factor")
-    scaling = Keys(ROPE, ignored=()).complete(
-        {"rope_theta": config["rope_theta"], **scaling}, name, f"config.json: {source}"
-    )
-    kind, base = (
-        scaling["rope_type"] if "rope_type" in (config[source] or {}) else scaling["type"],
-        float(scaling["rope_theta"]),
-    )
-    if kind == "default":
-        return part("position.RoPE", base=base)
-    if kind != "llama3":
-        raise UsageError(f"config.json: {source}: rope_type={kind!r} is not supported. There are: default, llama3.")
-    for key in STRETCHED:
-        if key not in config[source]:
-            raise UsageError(f"config.json: {source} lacks {key}, which rope_type='llama3' needs.")
-    return part(
-        "position.RoPE",
-        base=base,
-        scaling_factor=float(scaling["factor"]),
-        original_max_length=scaling["original_max_position_embeddings"],
-        low_freq_factor=float(scaling["low_freq_factor"]),
-        high_freq_factor=float(scaling["high_freq_factor"]),
-    )
+    """The position of a configuration with one RoPE for all layers."""
+    source, described = rope_object(config)
+    return read_rope(config, {"rope_theta": config["rope_theta"], **described}, source)
 
 
 def written_rope(position: Any) -> Options:
     """The keys of a published configuration for a RoPE of zoo. Raises UsageError for other positions."""
-    position_options = inner(position)
-    if name_of(position) != "RoPE":
-        return {}
-    if position_options["scaling_factor"] == 1:
-        return {"rope_theta": position_options["base"]}
-    return {
-        "rope_theta": position_options["base"],
-        "rope_scaling": {
-            "rope_type": "llama3",
-            "factor": position_options["scaling_factor"],
-            "original_max_position_embeddings": position_options["original_max_length"],
-            "low_freq_factor": position_options["low_freq_factor"],
-            "high_freq_factor": position_options["high_freq_factor"],
-        },
-    }
+    described = write_rope(position)
+    base = {"rope_theta": described.pop("rope_theta")}
+    return base if described["rope_type"] == "default" else {**base, "rope_scaling": described}
 
 
 def heads(config: Config) -> tuple[int, int, int]:
