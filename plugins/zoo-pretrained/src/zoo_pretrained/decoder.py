@@ -107,6 +107,7 @@ class Decoder(Family):
     norm: ClassVar[Options] = part("norm.RMSNorm")
     attention: ClassVar[Options] = part("attention.MultiHead", bias=False)
     block: ClassVar[Options] = part("block.PreNorm")
+    constant_options: ClassVar[Mapping[str, Any]] = {}  # of the task, whatever a configuration says
     qk_norm = False  # queries and keys are normalised by the stack's norm
     partial_rotary = False  # a share of each head may turn
     full_every: int | None = None  # each so-manieth layer sees all, the others a window, where layer_types is missing
@@ -132,6 +133,7 @@ class Decoder(Family):
         Raises UsageError that names a key which is not read, or whose value is not supported.
         """
         full = super().complete(config, source)
+        full |= {alias: full[key] for alias, key in self.keys.aliases.items()}
         _, kv_heads, wide = self.heads(full)
         full |= {"num_key_value_heads": kv_heads, "head_dim": wide, "layer_types": self.layer_kinds(full)}
         return full
@@ -174,13 +176,18 @@ class Decoder(Family):
 
     def options(self, config: Config) -> Options:
         """Options of zoo's task for a complete configuration. Raises UsageError for unsupported values."""
-        options: Options = {name: copy.deepcopy(getattr(self, name)) for name in ("norm", "attention", "block")}
+        options: Options = {name: copy.deepcopy(getattr(self, name)) for name in ("norm", "block")}
+        options |= {"attention": self.read_attention(config), **self.constant_options}
         for key, place in self.places.items():
             if key in self.keys.read or key in ("num_key_value_heads", "head_dim"):
                 set_option(options, place, config[key])
         if self.qk_norm:
             options["attention"]["init_args"]["qk_norm"] = copy.deepcopy(options["norm"])
         return {**options, **gather_layers([self.read_layer(config, n) for n in range(config["num_hidden_layers"])])}
+
+    def read_attention(self, config: Config) -> Options:
+        """The attention of all layers."""
+        return copy.deepcopy(self.attention)
 
     def read_layer(self, config: Config, number: int) -> Options:
         """Window, position and feed-forward of a layer."""
@@ -206,7 +213,10 @@ class Decoder(Family):
         """The gated feed-forward with the activation that a key names. Raises UsageError for an unknown one."""
         if config[key] not in GATED:
             raise unsupported_value(config, key, self.name, " or ".join(repr(name) for name in GATED))
-        return copy.deepcopy(GATED[config[key]])
+        gated = copy.deepcopy(GATED[config[key]])
+        if config.get("mlp_bias"):
+            gated["init_args"]["bias"] = True
+        return gated
 
     # -- to a published configuration
 
@@ -244,12 +254,15 @@ class Decoder(Family):
         options, name = inner(feed), GATED_NAMES.get(name_of(feed))
         if name is None:
             name = {"none": "gelu", "tanh": "gelu_pytorch_tanh"}[options["approximate"]]
-        return {key: name, size: width(hidden, options.get("multiple_of", 1))}
+        biased = {"mlp_bias": options["bias"]} if "mlp_bias" in self.keys.read else {}
+        return {key: name, size: width(hidden, options.get("multiple_of", 1)), **biased}
 
     # -- tensors
 
     def transform(self, name: str, config: Config) -> Transform:
         """How tensors of a checkpoint become the module ``name`` of zoo."""
+        if isinstance({**self.outside, **self.inside}[name], str):
+            return SAME
         count, kv_heads, wide = self.heads(config)
         if name == "attend.part.qkv":
             return Stacked([count * wide, kv_heads * wide, kv_heads * wide])
@@ -263,12 +276,34 @@ class Decoder(Family):
         for name, theirs in modules.items():
             own = name.removeprefix("stack.blocks.{n}.")
             stem = self.layer if own != name else ""
-            how = SAME if isinstance(theirs, str) else self.transform(own, config)
+            how = self.transform(own, config)
             every = (theirs,) if isinstance(theirs, str) else theirs
             for end in ("weight", "bias"):
                 rules.append(TensorRule(tuple(f"{stem}{key}.{end}" for key in every), f"{name}.{end}", how))
         copies = {f"{self.outside['head']}.weight": f"{self.outside['embedding']}.weight"} if tied else {}
         return MappedTensors(rules, [self.layer + name for name in self.constants], copies)
+
+
+class KindsOfRoPE(Decoder):
+    """A decoder whose layers with a window turn by a RoPE of their own."""
+
+    local_base: ClassVar[str | float] = "rope_local_base_freq"  # the key of its base, or its number
+
+    def read_position(self, config: Config, number: int) -> Options:
+        """The RoPE of a layer's kind; rope_scaling is for those that see all. Raises UsageError for one object."""
+        kind, nested = config["layer_types"][number], config["rope_parameters"] or {}
+        if not set(nested) <= {FULL, SLIDING}:
+            right = f"an object with one for each of {FULL} and {SLIDING}"
+            raise unsupported_value(config, "rope_parameters", self.name, right)
+        described = {**(nested.get(kind) or {}), **((config["rope_scaling"] or {}) if kind == FULL else {})}
+        local = config[self.local_base] if isinstance(self.local_base, str) else self.local_base
+        base = {"rope_theta": config["rope_theta"] if kind == FULL else local}
+        return read_rope(config, {**base, **described}, "rope_parameters" if nested else "rope_scaling")
+
+    def write_positions(self, layers: Sequence[Options]) -> dict[str, Any]:
+        """The keys of RoPE. Raises UsageError for other positions."""
+        kinds = {SLIDING if layer["window"] else FULL: write_rope(layer["position"]) for layer in layers}
+        return {"rope_parameters": kinds}
 
 
 class MixtureDecoder(Decoder):
@@ -302,4 +337,6 @@ class MixtureDecoder(Decoder):
 
     def transform(self, name: str, config: Config) -> Transform:
         """As the base's; gate and value of an expert stand below each other."""
-        return Stacked([config[self.expert_width]] * 2) if ".experts." in name else super().transform(name, config)
+        if name == "ffn.part.ffn.experts.{e}.up":
+            return Stacked([config[self.expert_width]] * 2)
+        return super().transform(name, config)

@@ -76,18 +76,38 @@ class Stacked(Transform):
         return [part.contiguous() for part in ours.split(self.sizes)]
 
 
+class Split(Transform):
+    """One tensor of theirs that is several of ours, of one shape each, along its first dimension."""
+
+    def __init__(self, each: Transform = SAME) -> None:
+        self.each = each
+
+    def read(self, theirs: list[Tensor]) -> Tensor:
+        """Their tensor (N, ...) in zoo's form, (N, ...): the N tensors on top of each other."""
+        return torch.stack([self.each.read([tensor]) for tensor in theirs[0]])
+
+    def write(self, ours: Tensor) -> list[Tensor]:
+        """The tensors of zoo on top of each other, (N, ...), as one of theirs."""
+        return [torch.stack([self.each.write(tensor)[0] for tensor in ours])]
+
+
 @dataclass(frozen=True)
 class TensorRule:
     """Their keys, our key, and the transform. ``{n}`` and other names in braces stand for numbers."""
 
     theirs: str | tuple[str, ...]
-    ours: str
+    ours: str | tuple[str, ...]
     how: Transform = SAME
 
     @property
     def keys(self) -> tuple[str, ...]:
         """The keys of the published tensors, in their order."""
         return (self.theirs,) if isinstance(self.theirs, str) else self.theirs
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of zoo's tensors, in their order; several where the transform is a `Split`."""
+        return (self.ours,) if isinstance(self.ours, str) else self.ours
 
 
 @dataclass(frozen=True)
@@ -145,11 +165,12 @@ def read_published(theirs: Tensors, mapping: MappedTensors, source: str) -> Read
             keys = tuple(one.format(**match.groupdict()) for one in rule.keys)
             for missing in (one for one in keys if one not in theirs):
                 raise CheckpointError(f"{source} lacks {missing}, which belongs to {key}.")
-            name = rule.ours.format(**match.groupdict())
-            if name in tensors:
-                raise CheckpointError(
-                    f"{source} has both {', '.join(origins[name].keys)} and {key}, which are one tensor."
-                )
+            names = tuple(one.format(**match.groupdict()) for one in rule.names)
+            for name in names:
+                if name in tensors:
+                    raise CheckpointError(
+                        f"{source} has both {', '.join(origins[name].keys)} and {key}, which are one tensor."
+                    )
             for weight in keys:
                 if not theirs[weight].is_floating_point() or theirs[weight].element_size() == 1:
                     raise CheckpointError(
@@ -157,11 +178,14 @@ def read_published(theirs: Tensors, mapping: MappedTensors, source: str) -> Read
                         "model in float32, float16 or bfloat16."
                     )
             try:
-                tensors[name] = rule.how.read([theirs[one] for one in keys])
+                result = rule.how.read([theirs[one] for one in keys])
+                if len(names) > 1 and len(result) != len(names):
+                    raise ValueError(f"{len(result)} where the configuration says {len(names)}")
             except (RuntimeError, ValueError) as error:
                 shapes = ", ".join(f"{one} {tuple(theirs[one].shape)}" for one in keys)
                 raise CheckpointError(f"{source}: {shapes} does not fit the configuration: {error}.") from error
-            origins[name] = Origin(keys, rule.how is not SAME)
+            tensors |= dict(zip(names, [result] if len(names) == 1 else result.unbind(), strict=True))
+            origins |= {name: Origin(keys, rule.how is not SAME) for name in names}
             remaining -= set(keys)
     extra = [key for key in sorted(remaining) if any(pattern(one).fullmatch(key) for one in mapping.constants)]
     for copy, original in mapping.copies.items():
@@ -181,10 +205,14 @@ def write_published(ours: Tensors, mapping: MappedTensors) -> Tensors:
     tensors: Tensors = {}
     for name, tensor in ours.items():
         for rule in mapping.rules:
-            match = pattern(rule.ours).fullmatch(name)
-            if match is None:
+            matches = [match for one in rule.names if (match := pattern(one).fullmatch(name))]
+            if not matches:
                 continue
-            keys = [one.format(**match.groupdict()) for one in rule.keys]
+            keys = [one.format(**matches[0].groupdict()) for one in rule.keys]
+            if len(rule.names) > 1:
+                if keys[0] in tensors:  # written with the first of them
+                    break
+                tensor = torch.stack([ours[one.format(**matches[0].groupdict())] for one in rule.names])
             tensors |= dict(zip(keys, rule.how.write(tensor), strict=True))
             break
         else:

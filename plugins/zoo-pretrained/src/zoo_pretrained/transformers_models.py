@@ -387,7 +387,7 @@ class ZooForCausalLM(ZooModel, GenerationMixin):
         if cache is not None:
             count_tokens(cache, tokens)
         rows = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = linear(last[:, rows], self.net.output)
+        logits = self.net.logits(last[:, rows])
         loss = None
         if labels is not None:
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
