@@ -193,7 +193,6 @@ LANGUAGE = {
             **LLAMA,
             "head_dim": 8,
             "sliding_window": 7,
-            "attn_logit_softcapping": 2.0,
             "final_logit_softcapping": 4.0,
             "tie_word_embeddings": False,
             "attention_bias": True,
@@ -234,6 +233,44 @@ LANGUAGE = {
         "GPTNeoXForCausalLM",
         "GPTNeoXConfig",
         {**NEOX, "use_parallel_residual": False, "attention_bias": False, "tie_word_embeddings": True},
+    ),
+    "gpt-oss": (
+        "GptOssForCausalLM",
+        "GptOssConfig",
+        {
+            **LLAMA,
+            "head_dim": 12,
+            "sliding_window": 5,
+            "num_local_experts": 5,
+            "num_experts_per_tok": 3,
+            "swiglu_limit": 0.3,
+            "swiglu_alpha": 1.3,
+            "attention_bias": True,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "factor": 8.0,
+                "beta_fast": 4.0,
+                "beta_slow": 1.0,
+                "truncate": False,
+                "original_max_position_embeddings": 16,
+                "rope_theta": 300.0,
+            },
+        },
+    ),
+    "gpt-oss-even": (
+        "GptOssForCausalLM",
+        "GptOssConfig",
+        {
+            **LLAMA,
+            "head_dim": 8,
+            "sliding_window": 7,
+            "num_local_experts": 3,
+            "num_experts_per_tok": 1,
+            "attention_bias": False,
+            "tie_word_embeddings": True,
+            "rope_parameters": {"rope_type": "default"},
+            "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+        },
     ),
     "gptj": ("GPTJForCausalLM", "GPTJConfig", {**GPT2, "n_embd": 40, "rotary_dim": 6, "n_inner": 50}),
 }
@@ -351,7 +388,8 @@ def wide(monkeypatch, dtype):
 # what they have, another case has, too: their options, their heads and how their tensors are named
 SECOND_LOOKS = {
     "llama", "qwen2", "qwen3", "mt5", "bart-scaled", "bert", "bert-relu", "bert-tokens", "roberta-relu",
-    "roberta-tokens", "deberta-c2p", "deberta-tokens",
+    "roberta-tokens", "deberta-c2p", "deberta-tokens", "qwen3-moe-window", "smollm3-untied", "granite-untied", "phi3",
+    "gemma2-uncapped", "gemma3-capped", "olmo2-tied", "starcoder2-no-bias", "gpt-neox-in-turn", "gpt-oss-even",
 }  # fmt: skip
 
 
@@ -400,8 +438,6 @@ def without_chance(model):
     """Its fused kernel for experts knows no float64, and Marian's waves are made before they are float64."""
     if any(word in type(model).__name__ for word in ("Mixtral", "Moe", "GptOss")):
         model.set_experts_implementation("eager")
-    if "Gemma3" in type(model).__name__:  # its other kernel leaves the cap on scores out
-        model.set_attn_implementation("eager")
     if "Marian" in type(model).__name__:
         for side in (model.model.encoder, model.model.decoder):
             count, dim = side.embed_positions.weight.shape

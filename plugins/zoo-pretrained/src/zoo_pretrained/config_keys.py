@@ -97,6 +97,11 @@ class Keys:
         for alias, key in self.aliases.items():
             if config.get(alias) is not None and key not in config:
                 config = {**config, key: config[alias]}
+        if config.get("quantization_config"):
+            raise UsageError(
+                f"{source}: quantization_config={shorten(config['quantization_config'])}: quantised weights are not "
+                "read. Save the model in float32, float16 or bfloat16."
+            )
         for key, value in config.items():
             entry = f"{source}: {key}={shorten(value)}"
             if key in self.read:

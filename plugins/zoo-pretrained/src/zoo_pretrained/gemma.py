@@ -16,8 +16,8 @@ KEYS = {
     "num_hidden_layers": size(26), "num_attention_heads": size(8), "num_key_value_heads": size(4),
     "head_dim": size(256), "hidden_activation": word("gelu_pytorch_tanh"), "max_position_embeddings": size(8192),
     "tie_word_embeddings": flag(True), "attention_bias": flag(False), "query_pre_attn_scalar": real(256),
-    "sliding_window": size(4096, optional=True), "layer_types": LIST, "final_logit_softcapping": Key(30.0, float, 0.0, True),
-    "attn_logit_softcapping": Key(50.0, float, 0.0, True),
+    "sliding_window": size(4096, optional=True), "layer_types": LIST,
+    "final_logit_softcapping": Key(30.0, float, 0.0, True),
 }  # fmt: skip
 
 
@@ -28,7 +28,8 @@ class Gemma2(Decoder):
     types = ("gemma2",)
     architectures = ("Gemma2ForCausalLM",)
     keys = relative_keys(
-        KEYS, {"use_bidirectional_attention": [False, None]}, ("hidden_act", "cache_implementation"),
+        {**KEYS, "attn_logit_softcapping": Key(50.0, float, 0.0, True)},
+        {"use_bidirectional_attention": [False, None]}, ("hidden_act", "cache_implementation"),
         without=("hidden_act",),
     )  # fmt: skip
     norm = part("norm.RMSNorm", offset=1.0)
@@ -50,7 +51,7 @@ class Gemma2(Decoder):
         """Attention with a scale of its own, and with a cap on scores where there is one."""
         attention = copy.deepcopy(self.attention)
         attention["init_args"]["scale"] = config["query_pre_attn_scalar"] ** -0.5
-        if config["attn_logit_softcapping"] is not None:
+        if config.get("attn_logit_softcapping") is not None:
             attention["class_path"] = "zoo_frontier.attention.Softcap"
             attention["init_args"]["cap"] = config["attn_logit_softcapping"]
         return attention
@@ -80,9 +81,10 @@ class Gemma3(KindsOfRoPE, Gemma2):
         {
             **KEYS, "vocab_size": size(262208), "max_position_embeddings": size(131072), "rope_theta": real(1e6),
             "rope_local_base_freq": real(1e4), "sliding_window_pattern": size(6),
-            "final_logit_softcapping": real(None), "attn_logit_softcapping": real(None),
+            "final_logit_softcapping": real(None),
         },
-        {"use_bidirectional_attention": [False, None]},
+        # transformers reads, and leaves out, a cap on scores
+        {"use_bidirectional_attention": [False, None], "attn_logit_softcapping": [None]},
         ("hidden_act", "cache_implementation", "_sliding_window_pattern"), without=("hidden_act",),
     )  # fmt: skip
     qk_norm = True
