@@ -123,15 +123,22 @@ LANGUAGE = {
             "attention_multiplier": 0.3,
             "logits_scaling": 6.0,
             "attention_bias": True,
+            "tie_word_embeddings": False,
+        },
+    ),
+    "granite-tied": (
+        "GraniteForCausalLM",
+        "GraniteConfig",
+        {
+            **LLAMA,
+            "embedding_multiplier": 0.5,
+            "logits_scaling": 49,
+            "mlp_bias": True,
+            "attention_multiplier": 0.125,
             "tie_word_embeddings": True,
         },
     ),
-    "granite-untied": (
-        "GraniteForCausalLM",
-        "GraniteConfig",
-        {**LLAMA, "embedding_multiplier": 12, "logits_scaling": 49, "mlp_bias": True, "attention_multiplier": 0.125},
-    ),
-    "phi3": ("Phi3ForCausalLM", "Phi3Config", {**LLAMA, "sliding_window": 5}),
+    "phi3": ("Phi3ForCausalLM", "Phi3Config", {**LLAMA, "sliding_window": 5, "tie_word_embeddings": True}),
     "phi3-long": (
         "Phi3ForCausalLM",
         "Phi3Config",
@@ -139,7 +146,6 @@ LANGUAGE = {
             **LLAMA,
             "partial_rotary_factor": 0.5,
             "original_max_position_embeddings": 64,
-            "tie_word_embeddings": True,
             "rope_parameters": {"rope_type": "longrope", "short_factor": [1.0, 1.5], "long_factor": [2.0, 9.0]},
         },
     ),
@@ -198,8 +204,12 @@ LANGUAGE = {
             "attention_bias": True,
         },
     ),
-    "olmo2": ("Olmo2ForCausalLM", "Olmo2Config", {**LLAMA, "attention_bias": True}),
-    "olmo2-tied": ("Olmo2ForCausalLM", "Olmo2Config", {**LLAMA, "tie_word_embeddings": True, "num_key_value_heads": 4}),
+    "olmo2": ("Olmo2ForCausalLM", "Olmo2Config", {**LLAMA, "head_dim": 20}),
+    "olmo2-tied": (
+        "Olmo2ForCausalLM",
+        "Olmo2Config",
+        {**LLAMA, "tie_word_embeddings": True, "attention_bias": True, "head_dim": 20},
+    ),
     "olmo3": (
         "Olmo3ForCausalLM",
         "Olmo3Config",
@@ -218,11 +228,15 @@ LANGUAGE = {
             },
         },
     ),
-    "starcoder2": ("Starcoder2ForCausalLM", "Starcoder2Config", {**LLAMA, "sliding_window": 5}),
+    "starcoder2": (
+        "Starcoder2ForCausalLM",
+        "Starcoder2Config",
+        {**LLAMA, "sliding_window": 5, "tie_word_embeddings": False},
+    ),
     "starcoder2-no-bias": (
         "Starcoder2ForCausalLM",
         "Starcoder2Config",
-        {**LLAMA, "use_bias": False, "tie_word_embeddings": False, "hidden_act": "gelu"},
+        {**LLAMA, "use_bias": False, "tie_word_embeddings": True, "hidden_act": "gelu", "intermediate_size": 90},
     ),
     "gpt-neox": (
         "GPTNeoXForCausalLM",
@@ -388,7 +402,7 @@ def wide(monkeypatch, dtype):
 # what they have, another case has, too: their options, their heads and how their tensors are named
 SECOND_LOOKS = {
     "llama", "qwen2", "qwen3", "mt5", "bart-scaled", "bert", "bert-relu", "bert-tokens", "roberta-relu",
-    "roberta-tokens", "deberta-c2p", "deberta-tokens", "qwen3-moe-window", "smollm3-untied", "granite-untied", "phi3",
+    "roberta-tokens", "deberta-c2p", "deberta-tokens", "qwen3-moe-window", "smollm3-untied", "granite-tied", "phi3",
     "gemma2-uncapped", "gemma3-capped", "olmo2-tied", "starcoder2-no-bias", "gpt-neox-in-turn", "gpt-oss-even",
 }  # fmt: skip
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from zoo_pretrained.config_keys import Key, flag, real, size, word
 from zoo_pretrained.decoder import Decoder, KindsOfRoPE, relative_keys
-from zoo_pretrained.family import Config, Options, budget, inner, part
+from zoo_pretrained.family import Config, Options, budget, inner, part, unsupported_value
 from zoo_pretrained.rope import LIST
 
 KEYS = {
@@ -48,7 +48,13 @@ class Gemma2(Decoder):
     }  # fmt: skip
 
     def read_attention(self, config: Config) -> Options:
-        """Attention with a scale of its own, and with a cap on scores where there is one."""
+        """Attention with a scale of its own, and with a cap on scores where there is one.
+
+        Raises UsageError for numbers that are not above 0.
+        """
+        for key in ("query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping"):
+            if config.get(key) == 0:
+                raise unsupported_value(config, key, self.name, "a number above 0")
         attention = copy.deepcopy(self.attention)
         attention["init_args"]["scale"] = config["query_pre_attn_scalar"] ** -0.5
         if config.get("attn_logit_softcapping") is not None:
