@@ -46,6 +46,7 @@ class GptOss(MixtureDecoder, Llama):
     attention: ClassVar = {"class_path": "zoo_frontier.attention.Sinks", "init_args": {}}
     experts = "num_local_experts"
     full_every = 2
+    example: ClassVar = {**Llama.example, "num_local_experts": 3, "num_experts_per_tok": 2, "sliding_window": 5}
     inside: ClassVar = {
         **{name: theirs for name, theirs in Llama.inside.items() if not name.startswith("ffn.part")},
         "ffn.part.ffn.router": "mlp.router",

@@ -118,6 +118,10 @@ class Qwen3MoE(MixtureDecoder, Qwen3):
     types = ("qwen3_moe",)
     architectures = ("Qwen3MoeForCausalLM",)
     expert_width = "moe_intermediate_size"
+    example: ClassVar = {
+        **Llama.example, "num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 10,
+        "mlp_only_layers": [0],
+    }  # fmt: skip
     inside: ClassVar = {
         **Qwen3.inside,
         "ffn.part.ffn.router": "mlp.gate",
@@ -167,6 +171,7 @@ class SmolLM3(Qwen2):
     types = ("smollm3",)
     architectures = ("SmolLM3ForCausalLM",)
     attention = part("attention.MultiHead")
+    example: ClassVar = {**Llama.example, "no_rope_layer_interval": 2}
     keys = relative_keys(
         {
             "vocab_size": size(128256), "hidden_size": size(2048), "num_hidden_layers": size(36),
@@ -240,6 +245,7 @@ class Phi3(Llama):
     types = ("phi3",)
     architectures = ("Phi3ForCausalLM",)
     partial_rotary = True
+    example: ClassVar = {key: value for key, value in Llama.example.items() if key != "head_dim"}
     places: ClassVar = {**Llama.places, "resid_pdrop": "dropout"}
     inside: ClassVar = {**Llama.inside, "attend.part.qkv": "self_attn.qkv_proj", "ffn.part.up": "mlp.gate_up_proj"}
     keys = relative_keys(
