@@ -155,13 +155,13 @@ class Qwen3MoE(MixtureDecoder, Qwen3):
     def write_feed(self, options: Options, layers: Sequence[Options]) -> dict[str, Any]:
         """The keys of the mixture, and which layers have none."""
         config = super().write_feed(options, layers)
-        plain = [number for number, layer in enumerate(layers) if "experts" not in layer["ffn"]["init_args"]]
+        without = [number for number, layer in enumerate(layers) if "experts" not in layer["ffn"]["init_args"]]
         for layer in layers:
             if "experts" in layer["ffn"]["init_args"]:
                 config["norm_topk_prob"] = layer["ffn"]["init_args"]["normalize"]
             else:
                 config |= self.write_gated(layer["ffn"], layer["hidden"] or 4 * options["dim"])
-        return {**config, "mlp_only_layers": plain}
+        return {**config, "mlp_only_layers": without}
 
 
 class SmolLM3(Qwen2):
@@ -187,11 +187,11 @@ class SmolLM3(Qwen2):
     def turns(self, config: Config) -> list[bool]:
         """Whether each layer has RoPE. Raises UsageError where the list of layers is too short or holds other words."""
         depth, every = config["num_hidden_layers"], config["no_rope_layer_interval"]
-        listed = config["no_rope_layers"] or [int((number + 1) % every != 0) for number in range(depth)]
-        if len(listed) < depth or not all(one in (0, 1) for one in listed):
+        flags = config["no_rope_layers"] or [int((number + 1) % every != 0) for number in range(depth)]
+        if len(flags) < depth or not all(one in (0, 1) for one in flags):
             right = f"1 (RoPE) or 0 (none) for each of {depth} layers"
             raise unsupported_value(config, "no_rope_layers", self.name, right)
-        return [bool(one) for one in listed[:depth]]
+        return [bool(one) for one in flags[:depth]]
 
     def default_kinds(self, config: Config) -> list[str]:
         """Layers without RoPE have the window, where it is used."""
@@ -204,8 +204,8 @@ class SmolLM3(Qwen2):
     def write_positions(self, layers: Sequence[Options]) -> dict[str, Any]:
         """The keys of RoPE, and which layers have it."""
         turning = [layer for layer in layers if name_of(layer["position"]) != "NoPosition"]
-        listed = [int(name_of(layer["position"]) != "NoPosition") for layer in layers]
-        return {**(super().write_positions(turning) if turning else {}), "no_rope_layers": listed, **NO_PADDING}
+        flags = [int(name_of(layer["position"]) != "NoPosition") for layer in layers]
+        return {**(super().write_positions(turning) if turning else {}), "no_rope_layers": flags, **NO_PADDING}
 
 
 class Granite(Llama):
