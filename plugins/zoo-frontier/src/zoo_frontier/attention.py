@@ -1,7 +1,6 @@
 """Attentions around a softmax: a compressed cache, gates, caps, sinks, differences, values of the first layer."""
 
 import math
-from collections.abc import Callable
 from typing import cast
 
 import torch
@@ -12,7 +11,7 @@ from zoo.parts.attention import Attention, MultiHead
 from zoo.parts.backend import Backend, Naive
 from zoo.parts.cache import MemoryCache
 from zoo.parts.few_row_linear import Linear
-from zoo.parts.norm import Norm, RMSNorm
+from zoo.parts.norm import RMSNorm
 from zoo.parts.pattern import Pattern
 from zoo.parts.position import Position
 
@@ -213,19 +212,15 @@ class Softcap(MultiHead):
         head_dim: int | None = None,
         bias: bool = True,
         cap: float = 50.0,
-        out_bias: bool | None = None,
-        scale: float | None = None,
-        qk_norm: Callable[[int], Norm] | None = None,
+        **options,
     ):
         """
         Args:
             cap: no score is larger than it.
-            scale: factor on the dot products; 1 / sqrt(head_dim) unless given.
-            qk_norm: normalise each head's queries and keys with this norm; not at all unless given.
 
         Raises UsageError for a cap that is not above 0.
         """
-        super().__init__(dim, heads, backend, dropout, kv_heads, head_dim, bias, out_bias, scale, qk_norm)
+        super().__init__(dim, heads, backend, dropout, kv_heads, head_dim, bias, **options)
         if not cap > 0:
             raise UsageError(f"attention Softcap needs a cap above 0, got {cap}.")
         self.cap = cap
