@@ -92,7 +92,7 @@ LOGITS = [
     {"logit_cap": 3.0, "logit_scale": 2.0, "head_bias": True, "tie": False, "embedding_scale": 0.5},
     {"block": lambda *parts: PreNorm(*parts, scale=0.3)}, {"norm": lambda dim: RMSNorm(dim, offset=1.0)},
     {"block": lambda *parts: Sandwich(*parts, front=False)}, {"block": lambda *parts: Parallel(*parts, own_norms=True)},
-    {"attention": lambda *parts: MultiHead(*parts, qk_norm=RMSNorm, joint_qk_norm=True)},
+    {"attention": lambda *parts: MultiHead(*parts, qk_norm=lambda dim: RMSNorm(dim, joint=True))},
     {"ffn": lambda *sizes: MoE(*sizes, experts=3, normalize=False, router_bias=True)},
 ]  # fmt: skip
 

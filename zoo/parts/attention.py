@@ -317,7 +317,6 @@ class MultiHead(Attention):
         out_bias: bool | None = None,
         scale: float | None = None,
         qk_norm: Callable[[int], Norm] | None = None,
-        joint_qk_norm: bool = False,
     ):
         """
         Args:
@@ -332,7 +331,6 @@ class MultiHead(Attention):
             out_bias: give the output a bias.
             scale: factor on the dot products; 1 / sqrt(head_dim) unless given.
             qk_norm: normalise each head's queries and keys with this norm; not at all unless given.
-            joint_qk_norm: normalise the queries of all heads together, and the keys (OLMo 2).
         """
         super().__init__(dim, heads, backend, dropout, kv_heads, head_dim, bias, out_bias)
         if scale is not None and not scale > 0:
@@ -340,7 +338,8 @@ class MultiHead(Attention):
         self.scale = scale
         if qk_norm is not None:
             counts = (heads, self.kv_heads)
-            norms = [JointNorm(qk_norm, n * self.head_dim) if joint_qk_norm else qk_norm(self.head_dim) for n in counts]
+            joint = getattr(qk_norm(self.head_dim), "joint", False)
+            norms = [JointNorm(qk_norm, n * self.head_dim) if joint else qk_norm(self.head_dim) for n in counts]
             self.query_norm, self.key_norm = norms  # type: ignore[assignment]
 
     def attend(self, q, k, v, pattern):

@@ -75,15 +75,16 @@ class RMSNorm(Norm):
 
     invariant = frozenset({"scale"})
 
-    def __init__(self, dim: int, eps: float = 1e-6, offset: float = 0.0):
+    def __init__(self, dim: int, eps: float = 1e-6, offset: float = 0.0, joint: bool = False):
         """
         Args:
             dim: width of a token.
             eps: added to the mean square, so that a token of zeros is not divided by zero.
             offset: added to the weight, which begins at 1 - offset: Gemma has 1.
+            joint: as a norm of queries and keys, over all heads together instead of each (OLMo 2).
         """
         super().__init__(dim, eps)
-        self.offset = offset
+        self.offset, self.joint = offset, joint
         self.weight = nn.Parameter(torch.empty(dim))
         self.reset_parameters()
 

@@ -109,6 +109,7 @@ class Decoder(Family):
     block: ClassVar[Options] = part("block.PreNorm")
     constant_options: ClassVar[Mapping[str, Any]] = {}  # of the task, whatever a configuration says
     qk_norm = False  # queries and keys are normalised by the stack's norm
+    qk_options: ClassVar[Mapping[str, Any]] = {}  # of that norm, besides those of the stack's
     partial_rotary = False  # a share of each head may turn
     full_every: int | None = None  # each so-manieth layer sees all, the others a window, where layer_types is missing
     # modules of zoo, and those of a checkpoint that are the same; several are one below the other
@@ -182,7 +183,8 @@ class Decoder(Family):
             if key in self.keys.read or key in ("num_key_value_heads", "head_dim"):
                 set_option(options, place, config[key])
         if self.qk_norm:
-            options["attention"]["init_args"]["qk_norm"] = copy.deepcopy(options["norm"])
+            norm = {**copy.deepcopy(options["norm"]), "init_args": {**options["norm"]["init_args"], **self.qk_options}}
+            options["attention"]["init_args"]["qk_norm"] = norm
         return {**options, **gather_layers([self.read_layer(config, n) for n in range(config["num_hidden_layers"])])}
 
     def read_attention(self, config: Config) -> Options:

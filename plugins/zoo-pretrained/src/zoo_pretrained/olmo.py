@@ -21,8 +21,9 @@ class OLMo2(Llama):
     architectures = ("Olmo2ForCausalLM",)
     keys = relative_keys(KEYS)
     block = part("block.Sandwich", front=False)
-    attention = part("attention.MultiHead", joint_qk_norm=True)
+    attention = part("attention.MultiHead")
     qk_norm = True
+    qk_options: ClassVar = {"joint": True}
     inside: ClassVar = {
         **{name: theirs for name, theirs in Llama.inside.items() if not name.endswith("norm")},
         "attend.behind": "post_attention_layernorm", "ffn.behind": "post_feedforward_layernorm",
