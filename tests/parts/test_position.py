@@ -183,6 +183,11 @@ def test_axes_are_the_coordinates_of_a_flat_index(sizes):
     (lambda: Sinusoidal(7, 1, Extent(TEXT)), "position Sinusoidal needs dim divisible by 2 for 1 axes, got 7"),
     (lambda: Sinusoidal(6, 1, Extent(GRID)), "position Sinusoidal needs dim divisible by 4 for 2 axes, got 6"),
     (lambda: RoPE(6, 1, Extent(GRID)).check(6), "position RoPE needs a head width divisible by 4 for 2 axes, got 6"),
+    (lambda: RoPE(8, 1, Extent(TEXT), scaling="yarn", base=1.0), "with scaling yarn needs base above 1"),
+    (lambda: RoPE(8, 1, Extent(TEXT), scaling="longrope", short_factors=[1.0]), "long_factors, numbers above 0"),
+    (lambda: RoPE(8, 1, Extent(TEXT), long_factors=[1.0]), "long_factors, .* with scaling longrope and only there"),
+    (lambda: RoPE(8, 1, Extent(TEXT), scaling="longrope", short_factors=[1.0], long_factors=[2.0]).check(8),
+     "a factor for each of 4 pairs, got 1 factors"),
     (lambda: T5(8, 1, Extent(TEXT), num_buckets=3), "position T5 needs num_buckets of at least 4"),
     (lambda: T5(8, 1, Extent(TEXT), max_distance=8), "max_distance above 8"),
 ])  # fmt: skip

@@ -4,7 +4,15 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch.testing import assert_close
 
+from zoo.errors import UsageError
+from zoo.models import LanguageModel
+from zoo.parts.attention import MultiHead
+from zoo.parts.block import Parallel, PreNorm, Sandwich
+from zoo.parts.ffn import MoE
+from zoo.parts.norm import RMSNorm
 from zoo.tasks.lm import CausalLM
 
 
@@ -77,3 +85,45 @@ def test_an_answer_is_exact_where_every_token_of_it_is_right():
     assert measured["exact"] == pytest.approx(2 / 3)  # the second answer of the first row has a wrong token
     assert measured["accuracy"] == pytest.approx(6 / 7)
     assert math.isnan(task.compute_metrics(0.0)["exact"])
+
+
+LOGITS = [
+    {"logit_cap": 2.0}, {"logit_scale": 0.25}, {"head_bias": True, "tie": False}, {"embedding_scale": 3.0},
+    {"logit_cap": 3.0, "logit_scale": 2.0, "head_bias": True, "tie": False, "embedding_scale": 0.5},
+    {"block": lambda *parts: PreNorm(*parts, scale=0.3)}, {"norm": lambda dim: RMSNorm(dim, offset=1.0)},
+    {"block": lambda *parts: Sandwich(*parts, front=False)}, {"block": lambda *parts: Parallel(*parts, own_norms=True)},
+    {"attention": lambda *parts: MultiHead(*parts, qk_norm=lambda dim: RMSNorm(dim, joint=True))},
+    {"ffn": lambda *sizes: MoE(*sizes, experts=3, normalize=False, router_bias=True)},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", LOGITS, ids=lambda options: " ".join(options))
+def test_options_of_published_decoders_change_logits_which_loss_and_steps_share(options):
+    task = CausalLM(vocab_size=11, max_length=16, dim=16, depth=2, heads=2, **options).eval()
+    net, usual = task.net, LanguageModel(11, 16, dim=16, depth=2, heads=2, tie=options.get("tie", True)).eval()
+    with torch.no_grad():
+        for index, parameter in enumerate(net.parameters()):
+            parameter.add_(torch.randn_like(parameter), alpha=0.1 + 0.01 * index)
+        usual.load_state_dict(net.state_dict(), strict=False)
+    tokens = torch.randint(11, (3, 9))
+    batch = {"inputs": tokens[:, :-1], "targets": tokens[:, 1:].clone()}
+    batch["targets"][0, 3] = -100
+    logits = net(tokens[:, :-1])
+    assert (logits - usual(tokens[:, :-1])).abs().max() > 1e-3
+    right = F.cross_entropy(logits.flatten(0, 1), batch["targets"].flatten(), reduction="sum")
+    assert_close(task.loss(batch).total, right, rtol=1e-5, atol=1e-5)
+    names = [name for name, _ in net.named_parameters()]
+    ours, theirs = (torch.autograd.grad(loss, list(net.parameters())) for loss in (task.loss(batch).total, right))
+    for name, one, other in zip(names, ours, theirs, strict=True):
+        assert_close(one, other, rtol=1e-4, atol=1e-5, msg=name)
+    state = net.begin(9)
+    with torch.no_grad():
+        steps = [state.step(tokens[:, begin:end]) for begin, end in ((0, 4), (4, 5), (5, 6), (6, 8))]
+    assert_close(torch.stack(steps), logits[:, [3, 4, 5, 7]].transpose(0, 1), rtol=1e-4, atol=1e-5)
+    assert logits.abs().max() <= options.get("logit_cap", torch.inf)
+
+
+@pytest.mark.parametrize(("options", "words"), [({"logit_cap": 0.0}, "above 0, got 0.0"), ({"head_bias": True}, "tie")])
+def test_options_of_logits_that_make_no_sense_are_refused(options, words):
+    with pytest.raises(UsageError, match=words):
+        LanguageModel(11, 9, dim=8, depth=1, heads=2, **options)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from zoo.parts.block import Memory
 from zoo.parts.cache import Cache, Caches
-from zoo.parts.few_row_linear import Linear, Packed, linear, note_step, packs
+from zoo.parts.few_row_linear import Linear, Packed, note_step, packs
 
 VERIFIED = 8  # rows that matrices are packed for where several tokens are verified at once
 
@@ -62,6 +62,10 @@ class DecoderOnly(Protocol):
         """Tokens (B, T), after those in the caches, to states (B, T, dim)."""
         ...
 
+    def logits(self, states: Tensor) -> Tensor:
+        """States (..., dim) to logits (..., V)."""
+        ...
+
 
 class PackedWeights:
     """Packs linear weights for the decode batch size during generation."""
@@ -103,13 +107,13 @@ class LanguageState:
         self.matrices.ready(tokens)
         if self.valid is not None and self.caches.length:
             self.valid = torch.cat([self.valid, self.valid.new_ones(tokens.shape)], 1)
-        return linear(self.model.states(tokens, self.valid, self.caches)[:, -1], self.model.output)
+        return self.model.logits(self.model.states(tokens, self.valid, self.caches)[:, -1])
 
     def logits(self, tokens: Tensor, last: int) -> Tensor:
         """The next tokens (B, T), without padding, to the logits (B, last, V) behind each of the last of them."""
         if self.caches.length:
             self.matrices.pack(VERIFIED)
-        return linear(self.model.states(tokens, None, self.caches)[:, -last:], self.model.output)
+        return self.model.logits(self.model.states(tokens, None, self.caches)[:, -last:])
 
     @property
     def device(self) -> torch.device:

@@ -95,7 +95,7 @@ def _make_step(stack: Stack, x: Tensor, caches: Caches) -> Step | None:
 
 def _layer(block: nn.Module, scheme: Position, number: int, cache: PartState, texts: int, tokens: int) -> Layer | None:
     """x + attention(norm(x)), and the same with the feed-forward: of a block of common parts, None for any other."""
-    if type(block) is not PreNorm or type(cache) is not Cache or block.cross is not None:
+    if type(block) is not PreNorm or block.scale != 1 or type(cache) is not Cache or block.cross is not None:
         return None
     if not isinstance(block.attend, Branch) or not isinstance(block.ffn, Branch):
         return None
@@ -165,7 +165,7 @@ def _norm(part: nn.Module) -> Function:
     if type(part) is LayerNorm:
         shape, weight, bias, eps = (part.dim,), part.weight, part.bias, part.eps
         return lambda x: F.layer_norm(x, shape, weight, bias, eps)
-    if type(part) is RMSNorm and part.weight.dtype is torch.float32:
+    if type(part) is RMSNorm and part.weight.dtype is torch.float32 and not part.offset:
         shape, weight, eps = (part.dim,), part.weight, part.eps
         return lambda x: F.rms_norm(x, shape, weight, eps)
     return part.forward

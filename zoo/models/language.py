@@ -1,7 +1,9 @@
 """A causal language model."""
 
+import torch
 from torch import Tensor, nn
 
+from zoo.errors import UsageError
 from zoo.models.decoding_state import LanguageState
 from zoo.models.initialization import initialize, preserve_rng
 from zoo.models.stack import Stack
@@ -21,6 +23,10 @@ class LanguageModel(nn.Module):
         tie: bool = True,
         scale_embedding: bool = False,
         seed: int = 0,
+        embedding_scale: float = 1.0,
+        logit_scale: float = 1.0,
+        logit_cap: float | None = None,
+        head_bias: bool = False,
         **stack,
     ):
         """
@@ -30,16 +36,27 @@ class LanguageModel(nn.Module):
             tie: use the embedding matrix for the output as well (Press and Wolf, 2017).
             scale_embedding: multiply embeddings by sqrt(dim), as in the original Transformer.
             seed: of the initial weights.
+            embedding_scale: factor on embeddings, beside that of scale_embedding.
+            logit_scale: factor on logits.
+            logit_cap: logits stay within (-logit_cap, logit_cap): x becomes cap * tanh(x / cap), as in Gemma 2.
+            head_bias: give the output a bias; not where tie is set.
+
+        Raises UsageError for a logit_cap that is not above 0, and for a bias of a tied output.
         """
         super().__init__()
         at_least(1, vocab_size=vocab_size, max_length=max_length)
+        if logit_cap is not None and not logit_cap > 0:
+            raise UsageError(f"model.logit_cap must be above 0, got {logit_cap}.")
+        if head_bias and tie:
+            raise UsageError("model.head_bias is a bias of the output's own matrix, which model.tie leaves out.")
         with preserve_rng():
             self.vocab_size, self.max_length = vocab_size, max_length
             self.stack = Stack(Extent((max_length,), causal=True), cross=False, padded=False, **stack)
             self.dim: int = self.stack.dim
             self.embedding = nn.Embedding(vocab_size, self.dim)
-            self.head = None if tie else nn.Linear(self.dim, vocab_size, bias=False)
-            self.scale = self.dim**0.5 if scale_embedding else 1.0
+            self.head = None if tie else nn.Linear(self.dim, vocab_size, bias=head_bias)
+            self.scale = (self.dim**0.5 if scale_embedding else 1.0) * embedding_scale
+            self.logit_scale, self.logit_cap = logit_scale, logit_cap
             initialize(self, seed)
 
     def begin(self, capacity: int, valid: Tensor | None = None) -> LanguageState:
@@ -51,12 +68,22 @@ class LanguageModel(nn.Module):
 
         ``valid`` (B, S) marks real tokens, cached ones included; padding may stand on the left or on the right.
         """
-        return linear(self.states(tokens, valid, caches), self.output)
+        return self.logits(self.states(tokens, valid, caches))
+
+    def logits(self, states: Tensor) -> Tensor:
+        """States (..., dim), as ``states`` gives them, to logits (..., vocab_size)."""
+        logits = linear(states if self.logit_scale == 1 else states * self.logit_scale, self.output, self.output_bias)
+        return logits if self.logit_cap is None else self.logit_cap * torch.tanh(logits / self.logit_cap)
 
     @property
     def output(self) -> Tensor:
         """The matrix (vocab_size, dim) that turns states into logits."""
         return self.embedding.weight if self.head is None else self.head.weight
+
+    @property
+    def output_bias(self) -> Tensor | None:
+        """The bias (vocab_size,) of logits, None where there is none."""
+        return None if self.head is None else self.head.bias
 
     def states(self, tokens: Tensor, valid: Tensor | None = None, caches: Caches | None = None) -> Tensor:
         """What ``forward`` turns into logits, (B, T, dim): a loss over them need not hold all logits at once."""

@@ -282,6 +282,18 @@ def spread(x: Tensor, packing: Packing | None) -> Tensor:
     return x if packing is None else packing.spread(x.transpose(1, 2)).transpose(1, 2)
 
 
+class JointNorm(nn.Module):
+    """A norm over the features of all heads of a token."""
+
+    def __init__(self, norm: Callable[[int], Norm], width: int):
+        super().__init__()
+        self.norm = norm(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Heads x (B, H, T, D) to the same shape."""
+        return self.norm(x.transpose(1, 2).flatten(2)).unflatten(-1, (x.size(1), x.size(3))).transpose(1, 2)
+
+
 class MultiHead(Attention):
     """Scaled dot products: Concat_h(softmax(q_h k_h' / sqrt(D) + bias) v_h) W_O (Vaswani et al., 2017).
 
@@ -325,7 +337,10 @@ class MultiHead(Attention):
             raise UsageError(f"attention MultiHead needs a scale above 0, got {scale}.")
         self.scale = scale
         if qk_norm is not None:
-            self.query_norm, self.key_norm = qk_norm(self.head_dim), qk_norm(self.head_dim)  # type: ignore[assignment]
+            counts = (heads, self.kv_heads)
+            joint = getattr(qk_norm(self.head_dim), "joint", False)
+            norms = [JointNorm(qk_norm, n * self.head_dim) if joint else qk_norm(self.head_dim) for n in counts]
+            self.query_norm, self.key_norm = norms  # type: ignore[assignment]
 
     def attend(self, q, k, v, pattern):
         """Queries (B, H, T, D), keys and values (B, kv_heads, S, D) to what the heads give, (B, H, T, D)."""

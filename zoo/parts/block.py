@@ -152,16 +152,34 @@ class Block(nn.Module):
 
 
 class PreNorm(Block):
-    """Normalised in front of each part: x + part(norm(x)) (Xiong et al., 2020).
+    """Normalised in front of each part: x + scale * part(norm(x)) (Xiong et al., 2020).
 
     Paper: On Layer Normalization in the Transformer Architecture, Xiong et al., 2020.
     """
 
     packs = True
+    scale = 1.0
+
+    def __init__(
+        self,
+        attend: Attention | None,
+        cross: Attention | None,
+        ffn: nn.Module | None,
+        norm: Callable[[], Norm],
+        dropout: float,
+        scale: float = 1.0,
+    ):
+        """
+        Args:
+            scale: factor on what each part gives (Granite).
+        """
+        super().__init__(attend, cross, ffn, norm, dropout)
+        self.scale = scale
 
     def join(self, x, branch, call, context):
-        """x (B, T, dim) + part(norm(x)), shaped like x."""
-        return x + branch.dropout(call(context, branch.part, branch.norm(x)))
+        """x (B, T, dim) + scale * part(norm(x)), shaped like x."""
+        out = branch.dropout(call(context, branch.part, branch.norm(x)))
+        return x + (out if self.scale == 1 else out * self.scale)
 
 
 class PostNorm(Block):
@@ -179,7 +197,10 @@ class PostNorm(Block):
 
 
 class Sandwich(Block):
-    """Normalised in front of each part and behind it: x + norm'(part(norm(x))) (Ding et al., 2021)."""
+    """Normalised in front of each part and behind it: x + norm'(part(norm(x))) (Ding et al., 2021).
+
+    Without the norm in ``front`` it is x + norm'(part(x)), the block of Swin 2 and OLMo 2.
+    """
 
     packs = True
 
@@ -190,11 +211,17 @@ class Sandwich(Block):
         ffn: nn.Module | None,
         norm: Callable[[], Norm],
         dropout: float,
+        front: bool = True,
     ):
+        """
+        Args:
+            front: normalise in front of each part too.
+        """
         super().__init__(attend, cross, ffn, norm, dropout)
         for branch in (self.attend, self.cross, self.ffn):
             if branch is not None:
                 branch.behind = norm()
+                branch.norm = branch.norm if front else nn.Identity()
 
     def join(self, x, branch, call, context):
         """x (B, T, dim) + norm'(part(norm(x))), shaped like x."""
@@ -202,7 +229,10 @@ class Sandwich(Block):
 
 
 class Parallel(Block):
-    """All parts read the same normalised stream: y = norm(x), x + attention(y) + ffn(y) (Chowdhery et al., 2022)."""
+    """All parts read the same normalised stream: y = norm(x), x + attention(y) + ffn(y) (Chowdhery et al., 2022).
+
+    With ``own_norms`` each part has a norm of its own: x + attention(norm(x)) + ffn(norm'(x)) (GPT-NeoX).
+    """
 
     packs = True
 
@@ -213,14 +243,22 @@ class Parallel(Block):
         ffn: nn.Module | None,
         norm: Callable[[], Norm],
         dropout: float,
+        own_norms: bool = False,
     ):
-        nn.Module.__init__(self)  # not Block's: there is one norm for all branches
-        self.norm = norm()
-        self.attend = Branch(attend, nn.Identity(), dropout) if attend is not None else None
-        self.cross = Branch(cross, nn.Identity(), dropout) if cross is not None else None
-        self.ffn = Branch(ffn, nn.Identity(), dropout) if ffn is not None else None
+        """
+        Args:
+            own_norms: a norm for each part instead of one for all.
+        """
+        nn.Module.__init__(self)  # not Block's: there may be one norm for all branches
+        branch_norm: Callable[[], nn.Module] = norm if own_norms else nn.Identity
+        self.norm = nn.Identity() if own_norms else norm()
+        self.attend = Branch(attend, branch_norm(), dropout) if attend is not None else None
+        self.cross = Branch(cross, branch_norm(), dropout) if cross is not None else None
+        self.ffn = Branch(ffn, branch_norm(), dropout) if ffn is not None else None
 
     def forward(self, x, context):
         """x (B, T, dim) + the sum of all parts of norm(x), shaped like x."""
         y = self.norm(x)
-        return x + sum(branch.dropout(call(context, branch.part, y)) for branch, call in self.steps(context))
+        return x + sum(
+            branch.dropout(call(context, branch.part, branch.norm(y))) for branch, call in self.steps(context)
+        )

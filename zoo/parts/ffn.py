@@ -211,10 +211,10 @@ class Bilinear(Gated):
 class MoE(FFN):
     """A mixture of experts: each token is computed by the few that a router likes best (Jiang et al., 2024).
 
-    The result is the sum of p_e(x) expert_e(x) over the ``top_k`` likeliest, p renormalised over them. Every token
-    reaches exactly ``top_k`` experts: there is no capacity, so none is dropped. The auxiliary loss is aux_loss_weight *
-    experts * sum_e (share of choices for e) * (mean probability of e), aux_loss_weight at uniform load (Fedus et al.,
-    2021). ``load`` counts the tokens each expert has served in training.
+    The result is the sum of p_e(x) expert_e(x) over the ``top_k`` likeliest, p renormalised over them (``normalize``).
+    Every token reaches exactly ``top_k`` experts: there is no capacity, so none is dropped. The auxiliary loss is
+    aux_loss_weight * experts * sum_e (share of choices for e) * (mean probability of e), aux_loss_weight at uniform
+    load (Fedus et al., 2021). ``load`` counts the tokens each expert has served in training.
 
     Paper: Outrageously Large Neural Networks: The Sparsely-Gated Mixture-of-Experts Layer, Shazeer et al., 2017.
     """
@@ -230,6 +230,8 @@ class MoE(FFN):
         top_k: int = 2,
         aux_loss_weight: float = 0.01,
         expert: Callable[[int, int], FFN] = SwiGLU,
+        normalize: bool = True,
+        router_bias: bool = False,
     ):
         """
         Args:
@@ -239,13 +241,15 @@ class MoE(FFN):
             top_k: experts that compute each token.
             aux_loss_weight: weight of the loss that spreads tokens evenly over experts.
             expert: the feed-forward of an expert.
+            normalize: divide the probabilities of a token's experts by their sum.
+            router_bias: give the router a bias.
         """
         super().__init__(dim, hidden)
         if not 1 <= top_k <= experts:
             raise UsageError(f"ffn MoE sends each token to top_k={top_k} of experts={experts}: at most all of them.")
         at_most(MOST_MODULES, experts=experts)
         self.top_k, self.aux_loss_weight, self.copies = top_k, aux_loss_weight, experts
-        self.router = nn.Linear(dim, experts, bias=False)
+        self.router, self.normalize = nn.Linear(dim, experts, bias=router_bias), normalize
         self.experts = nn.ModuleList(expert(dim, hidden) for _ in range(experts))
         self.register_buffer("load", torch.empty(experts, dtype=torch.long), persistent=False)
         self.reset_parameters()
@@ -259,7 +263,8 @@ class MoE(FFN):
         wide = torch.promote_types(tokens.dtype, torch.float32)
         device = tokens.device.type
         with torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext():
-            return F.linear(tokens.to(wide), self.router.weight.to(wide)).softmax(-1)
+            bias = None if self.router.bias is None else self.router.bias.to(wide)
+            return F.linear(tokens.to(wide), self.router.weight.to(wide), bias).softmax(-1)
 
     def served(self, choice: Tensor, number: int) -> tuple[Tensor, ...]:
         """Rows and slots in which ``choice``, (tokens, top_k), names an expert.
@@ -276,7 +281,7 @@ class MoE(FFN):
         tokens = x.reshape(-1, self.dim)
         probability = self.route(tokens)
         weight, choice = probability.topk(self.top_k, -1)
-        weight = (weight / weight.sum(-1, keepdim=True)).to(x.dtype)
+        weight = (weight / weight.sum(-1, keepdim=True) if self.normalize else weight).to(x.dtype)
         out = torch.zeros_like(tokens)
         for number, expert in enumerate(self.experts):
             row, slot = self.served(choice, number)
@@ -294,9 +299,10 @@ class MoE(FFN):
         """x (..., dim) to the same shape, by the formula in plain steps."""
         rows = []
         for token in x.reshape(-1, self.dim):
-            probability = (self.router.weight @ token).softmax(-1)
+            bias = 0 if self.router.bias is None else self.router.bias
+            probability = (self.router.weight @ token + bias).softmax(-1)
             best = probability.argsort(descending=True)[: self.top_k]
-            share = probability[best] / probability[best].sum()
+            share = probability[best] / (probability[best].sum() if self.normalize else 1)
             rows.append(sum(p * self.experts[int(e)](token[None])[0] for p, e in zip(share, best, strict=True)))
         return torch.stack(rows).view_as(x)
 

@@ -68,35 +68,39 @@ class LayerNorm(Norm):
 
 
 class RMSNorm(Norm):
-    """Unit root mean square: x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich, 2019).
+    """Unit root mean square: x / sqrt(mean(x^2) + eps) * (offset + weight) (Zhang and Sennrich, 2019).
 
     Paper: Root Mean Square Layer Normalization, Zhang and Sennrich, 2019.
     """
 
     invariant = frozenset({"scale"})
 
-    def __init__(self, dim: int, eps: float = 1e-6):
+    def __init__(self, dim: int, eps: float = 1e-6, offset: float = 0.0, joint: bool = False):
         """
         Args:
             dim: width of a token.
             eps: added to the mean square, so that a token of zeros is not divided by zero.
+            offset: added to the weight, which begins at 1 - offset: Gemma has 1.
+            joint: as a norm of queries and keys, over all heads together instead of each (OLMo 2).
         """
         super().__init__(dim, eps)
+        self.offset, self.joint = offset, joint
         self.weight = nn.Parameter(torch.empty(dim))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Weights of one."""
-        nn.init.ones_(self.weight)
+        """Weights of one, less the offset."""
+        nn.init.constant_(self.weight, 1.0 - self.offset)
 
     def forward(self, x: Tensor) -> Tensor:
         """x (..., dim) to the same shape and dtype; the mean of squares is taken in float32."""
-        if x.dtype is self.weight.dtype is torch.float32:
-            return F.rms_norm(x, (self.dim,), self.weight, self.eps)
+        weight = self.weight + self.offset if self.offset else self.weight
+        if x.dtype is weight.dtype is torch.float32:
+            return F.rms_norm(x, (self.dim,), weight, self.eps)
         # the mean of squares overflows float16 from |x| = 256 on
         wide = torch.promote_types(x.dtype, torch.float32)
-        return F.rms_norm(x.to(wide), (self.dim,), self.weight.to(wide), self.eps).to(x.dtype)
+        return F.rms_norm(x.to(wide), (self.dim,), weight.to(wide), self.eps).to(x.dtype)
 
     def reference(self, x: Tensor) -> Tensor:
         """x (..., dim) to the same shape, by the formula in plain steps."""
-        return x / torch.sqrt((x**2).mean(-1, keepdim=True) + self.eps) * self.weight
+        return x / torch.sqrt((x**2).mean(-1, keepdim=True) + self.eps) * (self.offset + self.weight)

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zoo.errors import UsageError
+from zoo.value_checks import at_least
 
 
 @dataclass(frozen=True)
@@ -206,9 +207,14 @@ class RoPE(Position):
 
     The pair of features (i, i + D/2) turns by p * base^(-2i/D); on a grid each axis turns its share of the pairs.
     With a ``fraction`` only the first D * fraction features turn, as a head of that width would (GPT-J, NeoX).
-    A ``scaling_factor`` slows the turns that do not close within ``original_max_length`` (Llama 3.1): wavelengths above
-    original_max_length / low_freq_factor are multiplied by it, those below original_max_length / high_freq_factor stay
-    as they are, and those between are interpolated.
+
+    For texts ``scaling_factor`` s times as long as the ``original_max_length`` L of training, ``scaling`` slows turns:
+    linear all of them by s (Chen et al., 2023); dynamic those of a text of T > L tokens, by a base that is
+    (s T / L - s + 1)^(D / (D - 2)) times as large; llama3 by s where a pair turns less than low_freq_factor times
+    within L, not at all from high_freq_factor times on, and by a mixture linear in that number between; yarn the same,
+    linear in the pair's number i, and what turns is multiplied by 0.1 ln(s) + 1 (Peng et al., 2023, as in published
+    models); longrope each pair by a factor of its own, in texts longer than L by another one, and multiplied by
+    sqrt(1 + ln(s) / ln(L)) (Ding et al., 2024). A text's T is its newest position + 1: cached keys stay as they are.
 
     Paper: RoFormer: Enhanced Transformer with Rotary Position Embedding, Su et al., 2021.
     """
@@ -225,7 +231,12 @@ class RoPE(Position):
         scaling_factor: float = 1.0,
         original_max_length: int = 8192,
         low_freq_factor: float = 1.0,
-        high_freq_factor: float = 4.0,
+        high_freq_factor: float | None = None,
+        scaling: Literal["llama3", "linear", "dynamic", "yarn", "longrope"] = "llama3",
+        attention_factor: float | None = None,
+        truncate: bool = True,
+        short_factors: list[float] | None = None,
+        long_factors: list[float] | None = None,
     ):
         """
         Args:
@@ -237,37 +248,67 @@ class RoPE(Position):
             scaling_factor: how many times longer the longest wavelengths become, 1 for none (Llama 3.1 has 8).
             original_max_length: tokens of the sequences that the model was trained on before it was scaled.
             low_freq_factor: wavelengths above original_max_length / low_freq_factor are scaled in full.
-            high_freq_factor: wavelengths below original_max_length / high_freq_factor are not scaled.
+            high_freq_factor: wavelengths below original_max_length / high_freq_factor are not scaled; 4 unless given,
+                with yarn 32.
+            scaling: which wavelengths are scaled.
+            attention_factor: multiplies queries and keys; 1 unless given, with yarn and longrope as above.
+            truncate: yarn: round the first and the last pair of the mixture to whole numbers, outwards.
+            short_factors: longrope: factor on the wavelength of each pair in texts up to original_max_length.
+            long_factors: the same in longer texts.
 
-        Raises UsageError for a fraction outside of (0, 1], a factor below 1, and factors in the wrong order.
+        Raises UsageError for a fraction outside of (0, 1], a factor below 1, and factors in the wrong order, missing,
+        or without a meaning in this scaling.
         """
         super().__init__(dim, heads, extent)
         if not 0 < fraction <= 1:
             raise UsageError(f"position RoPE turns a fraction of a head in (0, 1], got {fraction}.")
+        if high_freq_factor is None:
+            high_freq_factor = 32.0 if scaling == "yarn" else 4.0
         if not scaling_factor >= 1 or not high_freq_factor > low_freq_factor:
             raise UsageError(
                 "position RoPE needs scaling_factor >= 1 and high_freq_factor > low_freq_factor, "
                 f"got {scaling_factor}, {high_freq_factor} and {low_freq_factor}."
             )
+        at_least(1, original_max_length=original_max_length)
+        if scaling == "yarn" and not (base > 1 and low_freq_factor > 0):
+            raise UsageError(
+                "position RoPE with scaling yarn needs base above 1 and low_freq_factor above 0, "
+                f"got {base} and {low_freq_factor}."
+            )
+        for name, factors in (("short_factors", short_factors), ("long_factors", long_factors)):
+            if (factors is not None) != (scaling == "longrope") or not all(factor > 0 for factor in factors or ()):
+                raise UsageError(f"position RoPE takes {name}, numbers above 0, with scaling longrope and only there.")
+        if attention_factor is None:
+            grows = scaling_factor > 1 and scaling in ("yarn", "longrope")
+            growth = math.log(scaling_factor) if grows else 0.0
+            per_length = math.log(max(original_max_length, 2))
+            attention_factor = 0.1 * growth + 1 if scaling == "yarn" else math.sqrt(1 + growth / per_length)
         self.base, self.fraction, self.scaling_factor = base, fraction, scaling_factor
-        self.original_max_length = original_max_length
+        self.original_max_length, self.scaling, self.truncate = original_max_length, scaling, truncate
         self.low_freq_factor, self.high_freq_factor = low_freq_factor, high_freq_factor
+        self.attention_factor, self.short_factors, self.long_factors = attention_factor, short_factors, long_factors
+        self.relative = scaling not in ("dynamic", "longrope")
 
     def check(self, head_dim: int) -> None:
         """Raise UsageError where pairs of features, on each axis, cannot fill the width that turns."""
-        self._split(int(head_dim * self.fraction), "a head width" if self.fraction == 1 else "head width * fraction")
+        width = int(head_dim * self.fraction)
+        self._split(width, "a head width" if self.fraction == 1 else "head width * fraction")
+        for factors in (self.short_factors, self.long_factors):
+            if factors is not None and len(factors) != (pairs := width // (2 * len(self.extent.sizes))):
+                raise UsageError(f"position RoPE needs a factor for each of {pairs} pairs, got {len(factors)} factors.")
 
     def rotate(self, x: Tensor, pos: Tensor) -> Tensor:
         """x (B, H, T, D) turned by the angles of pos, (T,) or (B, 1, T); shaped like x."""
         return self.turn(x, *self.waves(pos, x.size(-1), x.dtype))
 
     def waves(self, pos: Tensor, head_dim: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Cosines and sines of the angles of pos, (T,) or (B, 1, T), for heads of a width and type: each
-        (..., T, head_dim * fraction / 2), in at least float32.
+        """Cosines and sines of the angles of pos, (T,) or (B, 1, T), times ``attention_factor``, for heads of a width
+        and type: each (..., T, head_dim * fraction / 2), in at least float32.
         """
         axes, width = self.extent.axes(pos), int(head_dim * self.fraction)
         turn = torch.cat([self._turn(axis, width // len(axes), dtype) for axis in axes], -1)
-        return turn.cos(), turn.sin()
+        cos, sin = turn.cos(), turn.sin()
+        return (cos, sin) if self.attention_factor == 1 else (cos * self.attention_factor, sin * self.attention_factor)
 
     def turn(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """x (B, H, T, D) turned by the angles with these cosines and sines, as ``waves`` gives them; shaped like x."""
@@ -277,12 +318,35 @@ class RoPE(Position):
         return turned if width == x.size(-1) else torch.cat([turned, x[..., width:]], -1)
 
     def _turn(self, pos: Tensor, width: int, dtype: torch.dtype) -> Tensor:
-        if self.scaling_factor == 1:
+        if self.scaling_factor == 1 and self.relative:
             return angles(pos, width, self.base, dtype)
         rate = angles(pos.new_ones(()), width, self.base, dtype)
-        turns = self.original_max_length * rate / (2 * math.pi)
-        share = ((turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)).clamp(0, 1)
-        return pos[..., None].to(rate.dtype) * rate * (share + (1 - share) / self.scaling_factor)
+        return pos[..., None].to(rate.dtype) * self._scale(rate, pos)
+
+    def _scale(self, rate: Tensor, pos: Tensor) -> Tensor:
+        """The frequencies (D / 2,) of pairs, slowed for a text whose newest positions are these."""
+        factor, length, pairs = self.scaling_factor, self.original_max_length, len(rate)
+        pair = torch.arange(pairs, device=rate.device, dtype=rate.dtype)
+        if self.scaling == "linear":
+            return rate / factor
+        if self.scaling == "dynamic":
+            growth = factor * (pos.max() + 1).clamp(min=length).to(rate.dtype) / length - (factor - 1)
+            return rate * growth ** (-pair / max(pairs - 1, 1))
+        if self.scaling == "longrope":
+            short, long = (rate.new_tensor(factors) for factors in (self.short_factors, self.long_factors))
+            return rate / torch.where(pos.max() >= length, long, short)
+        if self.scaling == "yarn":
+            low, high = (
+                pairs * math.log(length / (turns * 2 * math.pi)) / math.log(self.base)
+                for turns in (self.high_freq_factor, self.low_freq_factor)
+            )
+            low, high = (math.floor(low), math.ceil(high)) if self.truncate else (low, high)
+            low, high = max(low, 0), min(high, 2 * pairs - 1)
+            share = 1 - ((pair - low) / ((high - low) or 0.001)).clamp(0, 1)
+        else:
+            turns = length * rate / (2 * math.pi)
+            share = ((turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)).clamp(0, 1)
+        return rate * (share + (1 - share) / factor)
 
 
 class ALiBi(Position):

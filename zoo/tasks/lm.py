@@ -145,7 +145,10 @@ class CausalLM(LanguageTask):
         return LanguageModel(**options)
 
     def loss(self, batch: dict[str, Tensor]) -> Loss:
-        """As the base's, computed some rows of logits at a time."""
-        targets = batch["targets"]
-        total = cross_entropy(self.net.states(batch["inputs"]), self.net.output, targets)
+        """As the base's, computed some rows of logits at a time, unless these are capped."""
+        if self.net.logit_cap is not None:
+            return super().loss(batch)
+        targets, states = batch["targets"], self.net.states(batch["inputs"])
+        states = states if self.net.logit_scale == 1 else states * self.net.logit_scale
+        total = cross_entropy(states, self.net.output, targets, self.net.output_bias)
         return Loss(total, (targets >= 0).sum())

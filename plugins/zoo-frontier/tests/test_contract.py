@@ -3,7 +3,7 @@
 import pytest
 from zoo_frontier.attention import MLA, Differential, GatedAttention, Sinks, Softcap, ValueResidual
 from zoo_frontier.block import DropPath, HyperConnections, LayerScale, MixtureOfDepths
-from zoo_frontier.ffn import DeepSeekMoE, SquaredReLU
+from zoo_frontier.ffn import ClampedSwiGLU, DeepSeekMoE, SquaredReLU
 from zoo_frontier.mixer import GatedDeltaNet, Mamba2
 from zoo_frontier.norm import DynamicTanh
 from zoo_frontier.position import FIRE, KERPLE, XPos, YaRN
@@ -11,7 +11,16 @@ from zoo_frontier.task import MTP
 
 from zoo.conformance import checks
 
-TOKEN_PARTS = [DynamicTanh, SquaredReLU, DeepSeekMoE, LayerScale, DropPath, HyperConnections, MixtureOfDepths]
+TOKEN_PARTS = [
+    DynamicTanh,
+    SquaredReLU,
+    ClampedSwiGLU,
+    DeepSeekMoE,
+    LayerScale,
+    DropPath,
+    HyperConnections,
+    MixtureOfDepths,
+]
 MIXERS = [MLA, GatedAttention, ValueResidual, Softcap, Sinks, Differential, GatedDeltaNet, Mamba2]
 PARTS = [*TOKEN_PARTS, *MIXERS, YaRN, XPos, KERPLE, FIRE, MTP]
 

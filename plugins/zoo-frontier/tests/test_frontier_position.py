@@ -17,16 +17,20 @@ DIM, HEADS, TEXT = 32, 4, Extent((64,), causal=True)
 
 
 @double
-def test_yarn_slows_what_does_not_turn_and_sharpens_the_softmax():
+@pytest.mark.parametrize("ramp", ["pairs", "turns"])
+def test_yarn_slows_what_does_not_turn_and_sharpens_the_softmax(ramp):
     width, length, factor = 64, 4096, 8.0
-    scheme = YaRN(width, 1, TEXT, scaling_factor=factor, original_max_length=length)
+    scheme = YaRN(width, 1, TEXT, scaling_factor=factor, original_max_length=length, ramp=ramp)
     x, place = torch.randn(1, 1, 1, width), 77
     out = scheme.rotate(x, torch.tensor([place]))[0, 0, 0]
     kinds = set()
+    pair_of = [width * math.log(length / (turns * 2 * math.pi)) / (2 * math.log(10000.0)) for turns in (32, 1)]
+    begin, end = math.floor(pair_of[0]), math.ceil(pair_of[1])
     for i in range(width // 2):
         rate = 10000.0 ** (-2 * i / width)
         turns = length * rate / (2 * math.pi)
-        share = 0.0 if turns < 1 else 1.0 if turns > 32 else (turns - 1) / (32 - 1)
+        share = (turns - 1) / (32 - 1) if ramp == "turns" else (end - i) / (end - begin)
+        share = min(max(share, 0.0), 1.0)
         kinds.add(0 if share == 0 else 2 if share == 1 else 1)
         angle = place * ((1 - share) * rate / factor + share * rate)
         a, b = x[0, 0, 0, i].item(), x[0, 0, 0, i + width // 2].item()

@@ -42,12 +42,15 @@ SILENT = ("differs", "crash", "unnamed")
 NAMES = (
     *("gpt2", "llama", "llama-3", "mistral", "qwen2", "qwen2-window", "qwen3", "qwen3-window", "mixtral", "vit"),
     *("deit", "t5", "t5-1.1", "mt5", "bart", "marian", "bert", "bert-pairs", "bert-texts", "bert-tokens", "roberta"),
-    *("roberta-texts", "roberta-tokens", "deberta-3", "deberta-own-matrices", "deberta-texts", "deberta-tokens"),
+    *("qwen3-moe", "smollm3", "granite", "phi3-long", "gemma2", "gemma3", "olmo2", "olmo3", "starcoder2", "gpt-neox"),
+    *("gptj", "gpt-oss", "roberta-texts", "roberta-tokens", "deberta-3", "deberta-own-matrices", "deberta-texts"),
+    "deberta-tokens",
 )
 # the others are further heads and options of these families, with whose keys of bookkeeping nothing new happens
 FIRST = {
     *("gpt2", "llama", "mistral", "qwen2", "qwen3", "mixtral", "vit", "deit", "t5", "mt5", "bart", "marian", "bert"),
-    *("roberta", "deberta-3"),
+    *("roberta", "deberta-3", "qwen3-moe", "smollm3", "granite", "phi3-long", "gemma2", "gemma3", "olmo2", "olmo3"),
+    *("starcoder2", "gpt-neox", "gptj", "gpt-oss"),
 }
 TIMM = {
     "architecture": "vit_tiny_patch16_224", "num_classes": 5,
@@ -235,7 +238,7 @@ def peer(name: str, config: dict[str, Any], folder: Path) -> Any:
         loaded = getattr(peers.transformers, kind).from_dict(copy.deepcopy(config))
         cls = "BartForConditionalGeneration" if config.get("architectures") == ["BartModel"] else cls
         model = getattr(peers.transformers, cls)(loaded).float().eval()
-        if "Mixtral" in cls:
+        if any(word in cls for word in ("Mixtral", "Moe", "GptOss")):
             model.set_experts_implementation("eager")
     with torch.no_grad():
         for parameter in model.parameters():

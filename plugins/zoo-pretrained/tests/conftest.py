@@ -8,7 +8,7 @@ import importlib.metadata
 
 import pytest
 import torch
-from package_metadata import PROJECT, TEXT_PROJECT, read_again, write_metadata
+from package_metadata import FRONTIER_PROJECT, PROJECT, TEXT_PROJECT, read_again, write_metadata
 
 from zoo import registry
 
@@ -21,7 +21,7 @@ def _registered(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(registry.DISABLE_VARIABLE, raising=False)
         folder = tmp_path_factory.mktemp("site")
-        for project in (PROJECT, TEXT_PROJECT):
+        for project in (PROJECT, TEXT_PROJECT, FRONTIER_PROJECT):
             try:
                 importlib.metadata.version(project["name"])
             except importlib.metadata.PackageNotFoundError:

@@ -17,6 +17,7 @@ def read_project(folder: Path) -> dict[str, Any]:
 
 PROJECT = read_project(Path(__file__).parents[1])
 TEXT_PROJECT = read_project(Path(__file__).parents[2] / "zoo-text")  # which has the tasks of some families
+FRONTIER_PROJECT = read_project(Path(__file__).parents[2] / "zoo-frontier")  # which has parts of some
 
 
 def write_metadata(folder: Path, name: str, points: dict[str, dict[str, str]]) -> None:

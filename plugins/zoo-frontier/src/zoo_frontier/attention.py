@@ -212,6 +212,7 @@ class Softcap(MultiHead):
         head_dim: int | None = None,
         bias: bool = True,
         cap: float = 50.0,
+        **options,
     ):
         """
         Args:
@@ -219,7 +220,7 @@ class Softcap(MultiHead):
 
         Raises UsageError for a cap that is not above 0.
         """
-        super().__init__(dim, heads, backend, dropout, kv_heads, head_dim, bias)
+        super().__init__(dim, heads, backend, dropout, kv_heads, head_dim, bias, **options)
         if not cap > 0:
             raise UsageError(f"attention Softcap needs a cap above 0, got {cap}.")
         self.cap = cap

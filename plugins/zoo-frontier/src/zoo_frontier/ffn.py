@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from zoo.errors import UsageError
 from zoo.parts.few_row_linear import Linear
-from zoo.parts.ffn import FFN, MoE, SwiGLU
+from zoo.parts.ffn import FFN, Gated, MoE, SwiGLU
 
 
 class SquaredReLU(FFN):
@@ -28,6 +28,50 @@ class SquaredReLU(FFN):
     def forward(self, x: Tensor) -> Tensor:
         """x (..., dim) to the same shape."""
         return self.down(F.relu(self.up(x)).square())
+
+
+class ClampedSwiGLU(Gated):
+    """W3 ((v + 1) * g sigmoid(alpha g)), g = min(W1 x, limit) and v = W2 x within (-limit, limit) (gpt-oss, 2025)."""
+
+    def __init__(
+        self,
+        dim: int,
+        hidden: int,
+        bias: bool = True,
+        multiple_of: int = 1,
+        alpha: float = 1.702,
+        limit: float = 7.0,
+    ):
+        """
+        Args:
+            dim: width of a token.
+            hidden: budget: the width of an MLP with as many parameters.
+            bias: give the matrices a bias.
+            multiple_of: round the width up to a multiple of it.
+            alpha: steepness of the gate's sigmoid.
+            limit: bound on the gate from above, and on the value from both sides.
+
+        Raises UsageError for a limit that is not above 0.
+        """
+        super().__init__(dim, hidden, bias, multiple_of)
+        if not limit > 0:
+            raise UsageError(f"ffn ClampedSwiGLU needs a limit above 0, got {limit}.")
+        self.alpha, self.limit = alpha, limit
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (..., dim) to the same shape."""
+        gate, value = self.up(x).chunk(2, -1)
+        gate, value = gate.clamp(max=self.limit), value.clamp(-self.limit, self.limit)
+        return self.down((value + 1) * gate * torch.sigmoid(self.alpha * gate))
+
+    def reference(self, x: Tensor) -> Tensor:
+        """x (..., dim) to the same shape, by the formula in plain steps."""
+        both = x @ self.up.weight.T + (0 if self.up.bias is None else self.up.bias)
+        width = both.size(-1) // 2
+        gate = torch.where(both[..., :width] > self.limit, self.limit, both[..., :width])
+        value = torch.minimum(torch.maximum(both[..., width:], -torch.tensor(self.limit)), torch.tensor(self.limit))
+        product = (value + 1) * gate / (1 + torch.exp(-self.alpha * gate))
+        return product @ self.down.weight.T + (0 if self.down.bias is None else self.down.bias)
 
 
 class DeepSeekMoE(MoE):

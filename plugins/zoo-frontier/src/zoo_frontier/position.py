@@ -1,7 +1,7 @@
 """Positions: rotations for longer texts, and learned penalties on distance."""
 
 import math
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -15,8 +15,9 @@ class YaRN(RoPE):
     """RoPE for texts ``scaling_factor`` times as long as those of training (Peng et al., 2023).
 
     A pair of features that turns r times within ``original_max_length`` keeps its frequency from r = beta on, has
-    1 / scaling_factor of it up to r = alpha, and a linear mixture between. Queries and keys are multiplied by
-    0.1 ln(scaling_factor) + 1, which divides the softmax's temperature by the square of it.
+    1 / scaling_factor of it up to r = alpha, and a mixture between, linear in the pair's number in published models and
+    in r in the paper. Queries and keys are multiplied by 0.1 ln(scaling_factor) + 1, which divides the softmax's
+    temperature by the square of it.
     """
 
     keeps_lengths = False
@@ -31,6 +32,7 @@ class YaRN(RoPE):
         original_max_length: int = 8192,
         alpha: float = 1.0,
         beta: float = 32.0,
+        ramp: Literal["pairs", "turns"] = "pairs",
     ):
         """
         Args:
@@ -38,13 +40,12 @@ class YaRN(RoPE):
             original_max_length: tokens of the sequences that the model was trained on before.
             alpha: turns up to which a frequency is divided in full.
             beta: turns from which a frequency stays as it is.
+            ramp: the mixture is linear in the pair's number, as in published models, or in its turns, as in the paper.
         """
-        super().__init__(dim, heads, extent, base, 1.0, scaling_factor, original_max_length, alpha, beta)
-        self.factor = 0.1 * math.log(scaling_factor) + 1
-
-    def rotate(self, x: Tensor, pos: Tensor) -> Tensor:
-        """x (B, H, T, D) turned by the angles of pos, (T,) or (B, 1, T), and multiplied; shaped like x."""
-        return super().rotate(x, pos) * self.factor
+        scaling: Literal["yarn", "llama3"] = "yarn" if ramp == "pairs" else "llama3"
+        sharper = 0.1 * math.log(max(scaling_factor, 1)) + 1
+        scaled = (scaling_factor, original_max_length, alpha, beta, scaling, sharper)
+        super().__init__(dim, heads, extent, base, 1.0, *scaled)
 
 
 class XPos(RoPE):

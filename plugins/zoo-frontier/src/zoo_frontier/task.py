@@ -13,14 +13,15 @@ from zoo.models.initialization import initialize, preserve_rng
 from zoo.models.language import LanguageModel
 from zoo.models.loss import cross_entropy
 from zoo.models.stack import Stack
-from zoo.parts.few_row_linear import linear
 from zoo.parts.position import Extent
 from zoo.tasks.lm import CausalLM, LanguageTask
 from zoo.tasks.schedule import Cosine
 from zoo.tasks.task import Loss, OptimizerFactory, ScheduleFactory, required_sizes
 
 # options of a language model that its modules do not take: they have one block, and share embedding and output matrix
-OF_WHOLE_MODEL = ("tie", "scale_embedding", "seed", "depth", "overrides")
+OF_WHOLE_MODEL = (
+    "tie", "scale_embedding", "seed", "depth", "overrides", "embedding_scale", "logit_scale", "logit_cap", "head_bias",
+)  # fmt: skip
 
 
 class NextDepth(nn.Module):
@@ -81,10 +82,10 @@ class MultiTokenModel(LanguageModel):
         behind.
         """
         states = self.states(tokens, valid, caches)
-        logits = linear(states, self.output)
+        logits = self.logits(states)
         if every is None:
             return logits
-        return [logits, *(linear(later, self.output) for later in self.later_states(states, tokens))]
+        return [logits, *(self.logits(later) for later in self.later_states(states, tokens))]
 
 
 class MTP(CausalLM):

@@ -116,7 +116,7 @@ class SeeingLanguageModel(nn.Module):
         """Tokens (B, T), after those in the caches, to logits (B, T, vocab_size)."""
         model = self.language
         x = model.stack(model.embedding(target) * model.scale, memory=memory, caches=caches)
-        return F.linear(x, self.output)
+        return model.logits(x)
 
     def begin(self, images: Tensor, capacity: int) -> Seq2SeqState:
         """A state for writing up to ``capacity`` tokens about images, which are seen here, once."""

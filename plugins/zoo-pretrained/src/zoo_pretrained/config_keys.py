@@ -92,8 +92,16 @@ class Keys:
         """A configuration with the default of each key that it lacks.
 
         Raises UsageError that names the first key that is not of the family ``name`` or whose value is not supported.
-        A null says nothing where the key is not of the family.
+        A null says nothing where the key is not of the family. A key may stand under its second name alone.
         """
+        for alias, key in self.aliases.items():
+            if config.get(alias) is not None and key not in config:
+                config = {**config, key: config[alias]}
+        if config.get("quantization_config"):
+            raise UsageError(
+                f"{source}: quantization_config={shorten(config['quantization_config'])}: quantised weights are not "
+                "read. Save the model in float32, float16 or bfloat16."
+            )
         for key, value in config.items():
             entry = f"{source}: {key}={shorten(value)}"
             if key in self.read:

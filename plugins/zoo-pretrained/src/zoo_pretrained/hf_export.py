@@ -12,7 +12,9 @@ from zoo.inference.rebuild_task import complete_options
 from zoo.inference.weight_files import keep_own_tensors
 from zoo.io import atomic_files
 from zoo_pretrained import hf_files, image_files, lookup, tokenizer_files
-from zoo_pretrained.family import Family, budget, width
+from zoo_pretrained.decoder import gather_layers, spread_layers
+from zoo_pretrained.family import Family, budget, inner, name_of, width
+from zoo_pretrained.rope import plain_rope
 
 if TYPE_CHECKING:
     from zoo.inference.trained_model import Trained
@@ -75,6 +77,12 @@ def _family(model: Mapping[str, Any], recorded: object) -> tuple[Family, dict[st
 def _normal(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options without those of training, and what can be left out or said in two ways said in one."""
     plain_options = _as_json(options)
+    if plain_options.get("overrides"):
+        plain_options["hidden"] = plain_options.get("hidden") or 4 * plain_options["dim"]
+        plain_options |= gather_layers(spread_layers(plain_options))
+    for place in (plain_options, *(plain_options.get("overrides") or ())):
+        if name_of(place.get("position")) == "RoPE":
+            place["position"]["init_args"] = plain_rope(inner(place["position"]))
     plain_options["hidden"] = plain_options.get("hidden") or 4 * plain_options["dim"]
     if "next_sentence" in plain_options:
         plain_options["next_sentence"] = plain_options["next_sentence"] > 0  # which is a weight of the loss

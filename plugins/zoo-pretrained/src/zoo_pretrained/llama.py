@@ -2,175 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from zoo.errors import UsageError
-from zoo.models.layer_overrides import PLACES, configured_layers
-from zoo_pretrained.config_keys import BOOKKEEPING, Key, Keys, flag, real, size, word
-from zoo_pretrained.family import Config, Family, Options, budget, inner, name_of, part, unsupported_value, width
-from zoo_pretrained.tensor_mapping import MappedTensors, Stacked, TensorRule
-
-QWEN = ("qwen2", "qwen3")
-OBJECT = Key(None, dict, optional=True)
-LIST = Key(None, list, optional=True)
-READ = {
-    "vocab_size": size(32000), "hidden_size": size(4096), "intermediate_size": size(11008),
-    "num_hidden_layers": size(32), "num_attention_heads": size(32), "num_key_value_heads": size(None),
-    "head_dim": size(None), "hidden_act": word("silu"), "max_position_embeddings": size(2048),
-    "rms_norm_eps": real(1e-6), "tie_word_embeddings": flag(False), "attention_dropout": real(0.0),
-    "rope_parameters": OBJECT, "rope_scaling": OBJECT, "rope_theta": real(10000.0),
-}  # fmt: skip
-FIXED: dict[str, list[Any]] = {
-    "partial_rotary_factor": [1.0, None], "is_causal": [True], "is_decoder": [False, True],
-    "is_encoder_decoder": [False], "pretraining_tp": [1, None], "mlp_bias": [False], "clip_qkv": [None],
-}  # fmt: skip
-# what an object of RoPE may say: by transformers 5 in rope_parameters, before in rope_scaling
-ROPE = {
-    "rope_type": word("default"), "type": word("default"), "rope_theta": real(10000.0),
-    "factor": real(1.0), "low_freq_factor": real(1.0), "high_freq_factor": real(1.0),
-    "original_max_position_embeddings": size(2048),
-}  # fmt: skip
-STRETCHED = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
-GATED = {
-    "silu": part("ffn.SwiGLU"), "swish": part("ffn.SwiGLU"), "relu": part("ffn.ReGLU"), "linear": part("ffn.Bilinear"),
-    "gelu": part("ffn.GEGLU"), "gelu_pytorch_tanh": part("ffn.GEGLU", approximate="tanh"),
-    "gelu_new": part("ffn.GEGLU", approximate="tanh"),
-}  # fmt: skip
+from zoo_pretrained.config_keys import flag, real, size
+from zoo_pretrained.decoder import FULL, SLIDING, Decoder, MixtureDecoder, relative_keys
+from zoo_pretrained.family import Config, Options, name_of, part, unsupported_value
+from zoo_pretrained.rope import LIST, rope_object
 
 
-def relative_keys(fixed: dict[str, list[Any]], **read: Key) -> Keys:
-    """The keys of a relative: LLaMA's with its own defaults, and those that it has besides."""
-    return Keys({**READ, **read}, {**FIXED, **fixed}, BOOKKEEPING)
+class Llama(Decoder):
+    """LLaMA (Touvron et al., 2023), versions 1 to 3."""
+
+    name = "llama"
+    types = ("llama",)
+    architectures = ("LlamaForCausalLM",)
+    keys = relative_keys({"attention_bias": flag(False), "mlp_bias": flag(False), "head_dim": size(None)})
+    example: ClassVar = {
+        "vocab_size": 41, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "num_key_value_heads": 1, "head_dim": 8, "max_position_embeddings": 16,
+    }  # fmt: skip
 
 
-def rope(config: Config) -> Options:
-    """Their two ways to say how RoPE turns: rope_theta with rope_scaling, or rope_parameters."""
-    name = config["model_type"]
-    both = [key for key in ("rope_scaling", "rope_parameters") if config[key]]
-    if len(both) > 1 and config["rope_scaling"] != config["rope_parameters"]:
-        raise unsupported_value(config, "rope_scaling", name, "rope_parameters alone")
-    source = both[0] if both else "rope_parameters"
-    scaling: Options = dict(config[source] or {})
-    if scaling.pop("partial_rotary_factor", None) not in (None, 1.0):
-        raise unsupported_value(config, source, name, "no partial_rotary_factor")
-    scaling = Keys(ROPE, ignored=()).complete(
-        {"rope_theta": config["rope_theta"], **scaling}, name, f"config.json: {source}"
-    )
-    kind, base = (
-        scaling["rope_type"] if "rope_type" in (config[source] or {}) else scaling["type"],
-        float(scaling["rope_theta"]),
-    )
-    if kind == "default":
-        return part("position.RoPE", base=base)
-    if kind != "llama3":
-        raise UsageError(f"config.json: {source}: rope_type={kind!r} is not supported. There are: default, llama3.")
-    for key in STRETCHED:
-        if key not in config[source]:
-            raise UsageError(f"config.json: {source} lacks {key}, which rope_type='llama3' needs.")
-    return part(
-        "position.RoPE",
-        base=base,
-        scaling_factor=float(scaling["factor"]),
-        original_max_length=scaling["original_max_position_embeddings"],
-        low_freq_factor=float(scaling["low_freq_factor"]),
-        high_freq_factor=float(scaling["high_freq_factor"]),
-    )
+class Mistral(Llama):
+    """Mistral (Jiang et al., 2023)."""
 
-
-def written_rope(position: Any) -> Options:
-    """The keys of a published configuration for a RoPE of zoo. Raises UsageError for other positions."""
-    position_options = inner(position)
-    if name_of(position) != "RoPE":
-        return {}
-    if position_options["scaling_factor"] == 1:
-        return {"rope_theta": position_options["base"]}
-    return {
-        "rope_theta": position_options["base"],
-        "rope_scaling": {
-            "rope_type": "llama3",
-            "factor": position_options["scaling_factor"],
-            "original_max_position_embeddings": position_options["original_max_length"],
-            "low_freq_factor": position_options["low_freq_factor"],
-            "high_freq_factor": position_options["high_freq_factor"],
+    name = "mistral"
+    types = ("mistral",)
+    architectures = ("MistralForCausalLM",)
+    keys = relative_keys(
+        {
+            "head_dim": size(None), "intermediate_size": size(14336), "num_key_value_heads": size(8, optional=True),
+            "max_position_embeddings": size(131072), "sliding_window": size(4096, optional=True),
         },
-    }
+        {"attention_bias": [False]},
+    )  # fmt: skip
 
 
-def heads(config: Config) -> tuple[int, int, int]:
-    """Heads, heads of keys and values, and width of a head."""
-    count = config["num_attention_heads"]
-    kv_heads = config["num_key_value_heads"] or count
-    if count % kv_heads:
-        raise unsupported_value(config, "num_key_value_heads", config["model_type"], f"a divisor of {count}")
-    wide = config["head_dim"] or config["hidden_size"] // count
-    if wide % 2 and config["head_dim"]:
-        raise unsupported_value(config, "head_dim", config["model_type"], "an even number")
-    if wide % 2:
-        right = f"a divisor of hidden_size={config['hidden_size']} that leaves an even number"
-        raise unsupported_value(config, "num_attention_heads", config["model_type"], right)
-    return count, kv_heads, wide
-
-
-def windows(config: Config) -> Options:
-    """Which layers see a window only: all of them, or those that layer_types (or Qwen's two fields) say."""
-    window, depth, name = config.get("sliding_window"), config["num_hidden_layers"], config["model_type"]
-    if name not in QWEN:
-        return {"window": window} if window else {}
-    window, kinds = window if config["use_sliding_window"] else None, config["layer_types"]
-    if kinds is None:
-        first = config["max_window_layers"] if window else depth
-        kinds = ["full_attention"] * min(first, depth) + ["sliding_attention"] * max(0, depth - first)
-    if len(kinds) != depth or not all(kind in ("full_attention", "sliding_attention") for kind in kinds):
-        raise unsupported_value(
-            config, "layer_types", name, f"full_attention or sliding_attention for each of {depth} layers"
-        )
-    if window is None and "sliding_attention" in kinds:
-        raise unsupported_value(config, "layer_types", name, "sliding_window and use_sliding_window beside it")
-    if set(kinds) == {"sliding_attention"}:
-        return {"window": window}
-    narrow = [number for number, kind in enumerate(kinds) if kind == "sliding_attention"]
-    return {"overrides": [{"first": n, "last": n, "window": window} for n in narrow]} if narrow else {}
-
-
-def feed(config: Config) -> Options:
-    """The feed-forward of a configuration. Raises UsageError for an unknown activation."""
-    gated = GATED.get(config["hidden_act"])
-    if gated is None:
-        raise unsupported_value(config, "hidden_act", config["model_type"], " or ".join(repr(name) for name in GATED))
-    if config["model_type"] != "mixtral":
-        return gated
-    if config["num_experts_per_tok"] > config["num_local_experts"]:
-        raise unsupported_value(config, "num_experts_per_tok", "mixtral", f"{config['num_local_experts']} or less")
-    return part(
-        "ffn.MoE",
-        experts=config["num_local_experts"],
-        top_k=config["num_experts_per_tok"],
-        # theirs is top_k at uniform load, for all layers together; ours is the weight, in each layer
-        aux_loss_weight=config["router_aux_loss_coef"] * config["num_experts_per_tok"] / config["num_hidden_layers"],
-        expert=gated,
-    )
-
-
-def gated(config: Config, theirs: str, ours: str) -> list[TensorRule]:
-    """The rules of a gated feed-forward: gate and up projections are one matrix in zoo."""
-    both = (f"{theirs}mlp.gate_proj.weight", f"{theirs}mlp.up_proj.weight")
-    return [
-        TensorRule(both, f"{ours}ffn.part.up.weight", Stacked([config["intermediate_size"]] * 2)),
-        TensorRule(f"{theirs}mlp.down_proj.weight", f"{ours}ffn.part.down.weight"),
-    ]
-
-
-def experts(config: Config, theirs: str, ours: str) -> list[TensorRule]:
-    """The rules of a mixture of experts: the matrices of all experts are one tensor in zoo."""
-    expert, part = f"{theirs}block_sparse_moe.experts.{{e}}.", f"{ours}ffn.part.ffn."
-    both = (f"{expert}w1.weight", f"{expert}w3.weight")
-    return [
-        TensorRule(f"{theirs}block_sparse_moe.gate.weight", f"{part}router.weight"),
-        TensorRule(both, f"{part}experts.{{e}}.up.weight", Stacked([config["intermediate_size"]] * 2)),
-        TensorRule(f"{expert}w2.weight", f"{part}experts.{{e}}.down.weight"),
-    ]
-
-
+NO_PADDING = {"pad_token_id": None}  # of a small vocabulary, which transformers' number is not in
+ROUTER = ("output_router_logits", "router_jitter_noise")
 WINDOWS = {
     "use_sliding_window": flag(False), "sliding_window": size(4096, optional=True), "max_window_layers": size(28, 0),
     "layer_types": LIST,
@@ -181,142 +51,29 @@ QWENS = {
 }  # fmt: skip
 
 
-def shared_config(options: Options) -> dict[str, Any]:
-    """The configuration keys that all relatives of LLaMA share, for the options of zoo's task."""
-    attention, ffn = inner(options["attention"]), inner(options["ffn"])
-    kind = ffn.get("expert", options["ffn"])
-    gated, name = inner(kind), {"SwiGLU": "silu", "ReGLU": "relu", "Bilinear": "linear"}.get(name_of(kind))
-    if name is None:
-        name = {"none": "gelu", "tanh": "gelu_pytorch_tanh"}[gated["approximate"]]
-    count = options["heads"]
-    return {
-        "vocab_size": options["vocab_size"],
-        "max_position_embeddings": options["max_length"],
-        "hidden_size": options["dim"],
-        "num_hidden_layers": options["depth"],
-        "num_attention_heads": count,
-        "num_key_value_heads": attention.get("kv_heads") or count,
-        "head_dim": attention.get("head_dim") or options["dim"] // count,
-        "intermediate_size": width(options["hidden"] or 4 * options["dim"], gated.get("multiple_of", 1)),
-        "hidden_act": name,
-        "tie_word_embeddings": options["tie"],
-        "rms_norm_eps": inner(options["norm"])["eps"],
-        "attention_dropout": options["attention_dropout"],
-        **written_rope(options["position"]),
-    }
-
-
-class Llama(Family):
-    """LLaMA (Touvron et al., 2023), versions 1 to 3."""
-
-    name = "llama"
-    types = ("llama",)
-    architectures = ("LlamaForCausalLM",)
-    task = "zoo.tasks.lm.CausalLM"
-    keys = relative_keys({}, attention_bias=flag(False))
-    prefix = "model."
-    example: ClassVar = {
-        "vocab_size": 41, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2,
-        "num_key_value_heads": 1, "head_dim": 8, "max_position_embeddings": 16,
-    }  # fmt: skip
-
-    def options(self, config: Config) -> Options:
-        """Options of zoo's task for a published configuration. Raises UsageError for unsupported values."""
-        _, kv_heads, wide = heads(config)
-        bias = config["model_type"] == "qwen2" or config.get("attention_bias", False)
-        norm = part("norm.RMSNorm", eps=config["rms_norm_eps"])
-        return {
-            "vocab_size": config["vocab_size"],
-            "max_length": config["max_position_embeddings"],
-            "dim": config["hidden_size"],
-            "depth": config["num_hidden_layers"],
-            "heads": config["num_attention_heads"],
-            "hidden": budget(config["intermediate_size"]),
-            "tie": config["tie_word_embeddings"],
-            "position": rope(config),
-            "attention": part(
-                "attention.MultiHead",
-                kv_heads=kv_heads,
-                head_dim=wide,
-                bias=bias,
-                out_bias=bias and config["model_type"] != "qwen2",
-                qk_norm=norm if config["model_type"] == "qwen3" else None,
-            ),
-            "norm": norm,
-            "ffn": feed(config),
-            "attention_dropout": config["attention_dropout"],
-            **windows(config),
-        }
-
-    def config(self, options: Options) -> dict[str, Any]:
-        """The published configuration for the options of zoo's task."""
-        return {**shared_config(options), "attention_bias": inner(options["attention"])["bias"]}
-
-    def map_tensors(self, config: Config) -> MappedTensors:
-        """The rules that convert the family's tensors to zoo's, for a configuration."""
-        theirs, ours = "model.layers.{n}.", "stack.blocks.{n}."
-        count, kv_heads, wide = heads(config)
-        packed = Stacked([count * wide, kv_heads * wide, kv_heads * wide])
-        names = tuple(f"{theirs}self_attn.{one}_proj." for one in "qkv")
-        rules = [
-            TensorRule("model.embed_tokens.weight", "embedding.weight"),
-            TensorRule("model.norm.weight", "stack.norm.weight"),
-            TensorRule(f"{theirs}input_layernorm.weight", f"{ours}attend.norm.weight"),
-            TensorRule(f"{theirs}post_attention_layernorm.weight", f"{ours}ffn.norm.weight"),
-        ]
-        for end in ("weight", "bias"):
-            rules.append(TensorRule(tuple(name + end for name in names), f"{ours}attend.part.qkv.{end}", packed))
-            rules.append(TensorRule(f"{theirs}self_attn.o_proj.{end}", f"{ours}attend.part.out.{end}"))
-        for end in ("query", "key") if config["model_type"] == "qwen3" else ():
-            rules.append(TensorRule(f"{theirs}self_attn.{end[0]}_norm.weight", f"{ours}attend.part.{end}_norm.weight"))
-        rules += (experts if config["model_type"] == "mixtral" else gated)(config, theirs, ours)
-        tied = config["tie_word_embeddings"]
-        if not tied:
-            rules.append(TensorRule("lm_head.weight", "head.weight"))
-        turns = (f"{theirs}self_attn.rotary_emb.inv_freq",)
-        return MappedTensors(rules, turns, {"lm_head.weight": "model.embed_tokens.weight"} if tied else {})
-
-
-class Mistral(Llama):
-    """Mistral (Jiang et al., 2023)."""
-
-    name = "mistral"
-    types = ("mistral",)
-    architectures = ("MistralForCausalLM",)
-    keys = relative_keys(
-        {"attention_bias": [False]}, intermediate_size=size(14336), num_key_value_heads=size(8, optional=True),
-        max_position_embeddings=size(131072), sliding_window=size(4096, optional=True),
-    )  # fmt: skip
-
-    def config(self, options: Options) -> dict[str, Any]:
-        """The published configuration for the options of zoo's task."""
-        return {**shared_config(options), "sliding_window": options["window"]}
-
-
 class Qwen2(Llama):
     """Qwen 2 (Yang et al., 2024)."""
 
     name = "qwen2"
     types = ("qwen2",)
     architectures = ("Qwen2ForCausalLM",)
-    keys = relative_keys({"attention_bias": [True]}, **QWENS, **WINDOWS)
+    keys = relative_keys({"head_dim": size(None), **QWENS, **WINDOWS}, {"attention_bias": [True]})
+    attention = part("attention.MultiHead", bias=True, out_bias=False)
+
+    def window(self, config: Config) -> int | None:
+        """The window, where it is used."""
+        return config["sliding_window"] if config["use_sliding_window"] else None
+
+    def default_kinds(self, config: Config) -> list[str]:
+        """The first max_window_layers see all."""
+        depth = config["num_hidden_layers"]
+        first = min(config["max_window_layers"], depth) if self.window(config) else depth
+        return [FULL] * first + [SLIDING] * (depth - first)
 
     def config(self, options: Options) -> dict[str, Any]:
         """The published configuration for the options of zoo's task."""
-        depth, size = options["depth"], options["window"]
-        narrow = set(range(depth)) if size else set()
-        for one in options["overrides"] or ():
-            if others := sorted(name for name, value in one.items() if value and name not in ("window", *PLACES)):
-                raise UsageError(f"overrides of {', '.join(others)} have no place in the published configuration.")
-            size = one["window"]
-            narrow |= set(configured_layers(one, depth))
-        kinds = ["sliding_attention" if n in narrow else "full_attention" for n in range(depth)]
-        return {
-            **shared_config(options),
-            "use_sliding_window": bool(narrow),
-            "sliding_window": size,
-            "layer_types": kinds,
-        }
+        config = super().config(options)
+        return {**config, "use_sliding_window": config["sliding_window"] is not None}
 
 
 class Qwen3(Qwen2):
@@ -325,38 +82,193 @@ class Qwen3(Qwen2):
     name = "qwen3"
     types = ("qwen3",)
     architectures = ("Qwen3ForCausalLM",)
-    keys = relative_keys({}, **QWENS, **WINDOWS, head_dim=size(128), attention_bias=flag(False))
-
-    def config(self, options: Options) -> dict[str, Any]:
-        """The published configuration for the options of zoo's task."""
-        return {**super().config(options), "attention_bias": inner(options["attention"])["bias"]}
+    keys = relative_keys({**QWENS, **WINDOWS, "head_dim": size(128), "attention_bias": flag(False)})
+    attention = part("attention.MultiHead")
+    qk_norm = True
 
 
-class Mixtral(Llama):
+class Mixtral(MixtureDecoder, Llama):
     """Mixtral, a mixture of experts (Jiang et al., 2024)."""
 
     name = "mixtral"
     types = ("mixtral",)
     architectures = ("MixtralForCausalLM",)
-    keys = Keys(
+    experts = "num_local_experts"
+    inside: ClassVar = {
+        **{name: theirs for name, theirs in Llama.inside.items() if not name.startswith("ffn.part")},
+        "ffn.part.ffn.router": "block_sparse_moe.gate",
+        "ffn.part.ffn.experts.{e}.up": ("block_sparse_moe.experts.{e}.w1", "block_sparse_moe.experts.{e}.w3"),
+        "ffn.part.ffn.experts.{e}.down": "block_sparse_moe.experts.{e}.w2",
+    }  # fmt: skip
+    keys = relative_keys(
         {
-            **READ, "intermediate_size": size(14336), "num_key_value_heads": size(8, optional=True),
+            "head_dim": size(None), "intermediate_size": size(14336), "num_key_value_heads": size(8, optional=True),
             "max_position_embeddings": size(131072), "rms_norm_eps": real(1e-5), "rope_theta": real(1e6),
             "sliding_window": size(None), "num_local_experts": size(8), "num_experts_per_tok": size(2),
             "router_aux_loss_coef": real(0.001),
         },
-        {**FIXED, "attention_bias": [False]},
-        BOOKKEEPING | {"output_router_logits", "router_jitter_noise"},
-        {"num_experts": "num_local_experts"},
+        {"attention_bias": [False]}, ROUTER, {"num_experts": "num_local_experts"},
     )  # fmt: skip
+
+
+class Qwen3MoE(MixtureDecoder, Qwen3):
+    """Qwen 3 with a mixture of experts in some layers (Yang et al., 2025)."""
+
+    name = "qwen3_moe"
+    types = ("qwen3_moe",)
+    architectures = ("Qwen3MoeForCausalLM",)
+    expert_width = "moe_intermediate_size"
+    example: ClassVar = {
+        **Llama.example, "num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 10,
+        "mlp_only_layers": [0],
+    }  # fmt: skip
+    inside: ClassVar = {
+        **Qwen3.inside,
+        "ffn.part.ffn.router": "mlp.gate",
+        "ffn.part.ffn.experts.{e}.up": ("mlp.experts.{e}.gate_proj", "mlp.experts.{e}.up_proj"),
+        "ffn.part.ffn.experts.{e}.down": "mlp.experts.{e}.down_proj",
+    }  # fmt: skip
+    keys = relative_keys(
+        {
+            "vocab_size": size(151936), "hidden_size": size(2048), "intermediate_size": size(6144),
+            "num_hidden_layers": size(24), "num_key_value_heads": size(4, optional=True), "head_dim": size(None),
+            "max_position_embeddings": size(32768), "attention_bias": flag(False), "use_sliding_window": flag(False),
+            "sliding_window": size(4096, optional=True), "decoder_sparse_step": size(1), "mlp_only_layers": LIST,
+            "moe_intermediate_size": size(768), "num_experts": size(128), "num_experts_per_tok": size(8),
+            "norm_topk_prob": flag(False), "router_aux_loss_coef": real(0.001),
+        },
+        {}, (*ROUTER, "max_window_layers"), {"num_local_experts": "num_experts"},
+    )  # fmt: skip
+
+    def default_kinds(self, config: Config) -> list[str]:
+        """The window is that of all layers."""
+        return [SLIDING if self.window(config) else FULL] * config["num_hidden_layers"]
+
+    def read_feed(self, config: Config, number: int) -> tuple[Options, int]:
+        """A mixture, or the plain feed-forward of those layers that have none."""
+        if number in (config["mlp_only_layers"] or ()) or (number + 1) % config["decoder_sparse_step"]:
+            return Decoder.read_feed(self, config, number)
+        mixture, hidden = super().read_feed(config, number)
+        mixture["init_args"]["normalize"] = config["norm_topk_prob"]
+        return mixture, hidden
+
+    def write_feed(self, options: Options, layers: Sequence[Options]) -> dict[str, Any]:
+        """The keys of the mixture, and which layers have none."""
+        config = super().write_feed(options, layers)
+        without = [number for number, layer in enumerate(layers) if "experts" not in layer["ffn"]["init_args"]]
+        for layer in layers:
+            if "experts" in layer["ffn"]["init_args"]:
+                config["norm_topk_prob"] = layer["ffn"]["init_args"]["normalize"]
+            else:
+                config |= self.write_gated(layer["ffn"], layer["hidden"] or 4 * options["dim"])
+        return {**config, "mlp_only_layers": without}
+
+
+class SmolLM3(Qwen2):
+    """SmolLM 3 (Bakouch et al., 2025): layers without positions among those with RoPE."""
+
+    name = "smollm3"
+    types = ("smollm3",)
+    architectures = ("SmolLM3ForCausalLM",)
+    attention = part("attention.MultiHead")
+    example: ClassVar = {**Llama.example, "no_rope_layer_interval": 2}
+    keys = relative_keys(
+        {
+            "vocab_size": size(128256), "hidden_size": size(2048), "num_hidden_layers": size(36),
+            "num_attention_heads": size(16), "num_key_value_heads": size(4, optional=True), "head_dim": size(None),
+            "max_position_embeddings": size(32768), "rope_theta": real(2e6), "use_sliding_window": flag(False),
+            "sliding_window": size(None), "no_rope_layers": LIST, "no_rope_layer_interval": size(4),
+            "layer_types": LIST, "attention_bias": flag(False), "mlp_bias": flag(False),
+            "tie_word_embeddings": flag(True),
+        },
+        {}, ("max_window_layers",),
+    )  # fmt: skip
+
+    def turns(self, config: Config) -> list[bool]:
+        """Whether each layer has RoPE. Raises UsageError where the list of layers is too short or holds other words."""
+        depth, every = config["num_hidden_layers"], config["no_rope_layer_interval"]
+        flags = config["no_rope_layers"] or [int((number + 1) % every != 0) for number in range(depth)]
+        if len(flags) < depth or not all(one in (0, 1) for one in flags):
+            right = f"1 (RoPE) or 0 (none) for each of {depth} layers"
+            raise unsupported_value(config, "no_rope_layers", self.name, right)
+        return [bool(one) for one in flags[:depth]]
+
+    def default_kinds(self, config: Config) -> list[str]:
+        """Layers without RoPE have the window, where it is used."""
+        return [FULL if turns or not self.window(config) else SLIDING for turns in self.turns(config)]
+
+    def read_position(self, config: Config, number: int) -> Options:
+        """RoPE, or none."""
+        return super().read_position(config, number) if self.turns(config)[number] else part("position.NoPosition")
+
+    def write_positions(self, layers: Sequence[Options]) -> dict[str, Any]:
+        """The keys of RoPE, and which layers have it."""
+        turning = [layer for layer in layers if name_of(layer["position"]) != "NoPosition"]
+        flags = [int(name_of(layer["position"]) != "NoPosition") for layer in layers]
+        return {**(super().write_positions(turning) if turning else {}), "no_rope_layers": flags, **NO_PADDING}
+
+
+class Granite(Llama):
+    """Granite 3 (IBM, 2024): LLaMA with factors on embeddings, residuals, scores and logits."""
+
+    name = "granite"
+    types = ("granite",)
+    architectures = ("GraniteForCausalLM",)
+    places: ClassVar = {
+        **Llama.places, "embedding_multiplier": "embedding_scale", "residual_multiplier": "block.scale",
+        "attention_multiplier": "attention.scale",
+    }  # fmt: skip
+    keys = relative_keys({
+        "attention_bias": flag(False), "mlp_bias": flag(False), "head_dim": size(None),
+        "embedding_multiplier": real(1.0), "residual_multiplier": real(1.0), "attention_multiplier": real(1.0),
+        "logits_scaling": real(1.0),
+    })  # fmt: skip
+
+    def options(self, config: Config) -> Options:
+        """Options of zoo's task for a complete configuration. Raises UsageError for unsupported values."""
+        for key in ("logits_scaling", "attention_multiplier"):
+            if not config[key]:
+                raise unsupported_value(config, key, self.name, "a number above 0")
+        return {**super().options(config), "logit_scale": 1 / config["logits_scaling"]}
 
     def config(self, options: Options) -> dict[str, Any]:
         """The published configuration for the options of zoo's task."""
-        moe = inner(options["ffn"])
-        return {
-            **shared_config(options),
-            "sliding_window": options["window"],
-            "num_local_experts": moe["experts"],
-            "num_experts_per_tok": moe["top_k"],
-            "router_aux_loss_coef": moe["aux_loss_weight"] * options["depth"] / moe["top_k"],
-        }
+        scale = options["logit_scale"]
+        short = round(1 / scale, 9)  # 1 / (1 / x) is not always x
+        return {**super().config(options), "logits_scaling": short if short and 1 / short == scale else 1 / scale}
+
+
+class Phi3(Llama):
+    """Phi-3 and Phi-4 (Abdin et al., 2024): joint matrices, longrope, and a share of each head that turns."""
+
+    name = "phi3"
+    types = ("phi3",)
+    architectures = ("Phi3ForCausalLM",)
+    partial_rotary = True
+    example: ClassVar = {key: value for key, value in Llama.example.items() if key != "head_dim"}
+    places: ClassVar = {**Llama.places, "resid_pdrop": "dropout"}
+    inside: ClassVar = {**Llama.inside, "attend.part.qkv": "self_attn.qkv_proj", "ffn.part.up": "mlp.gate_up_proj"}
+    keys = relative_keys(
+        {
+            "vocab_size": size(32064), "hidden_size": size(3072), "intermediate_size": size(8192),
+            "max_position_embeddings": size(4096), "original_max_position_embeddings": size(4096),
+            "rms_norm_eps": real(1e-5), "partial_rotary_factor": real(None), "sliding_window": size(None),
+            "resid_pdrop": real(0.0),
+        },
+        {"attention_bias": [False]}, ("embd_pdrop",),
+    )  # fmt: skip
+
+    def read_position(self, config: Config, number: int) -> Options:
+        """RoPE, plain or longrope; "su" and "yarn" are older names of longrope here."""
+        source, described = rope_object(config)
+        kind = described.get("rope_type", described.get("type", "default"))
+        if kind not in ("default", "longrope", "su", "yarn"):
+            raise unsupported_value(config, source, self.name, "rope_type='longrope'")
+        renamed = {"rope_type": kind if kind == "default" else "longrope"}
+        return super().read_position({**config, source: {**described, **renamed}}, number)
+
+    def write_positions(self, layers: Sequence[Options]) -> dict[str, Any]:
+        """The keys of RoPE; the length of training stands beside them."""
+        config = super().write_positions(layers)
+        length = config.get("rope_scaling", {}).get("original_max_position_embeddings")
+        return {**config, **NO_PADDING, **({"original_max_position_embeddings": length} if length else {})}

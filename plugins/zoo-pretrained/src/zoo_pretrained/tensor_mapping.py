@@ -77,18 +77,38 @@ class Stacked(Transform):
         return [part.contiguous() for part in ours.split(self.sizes)]
 
 
+class Split(Transform):
+    """One tensor of theirs that is several of ours, of one shape each, along its first dimension."""
+
+    def __init__(self, each: Transform = SAME) -> None:
+        self.each = each
+
+    def read(self, theirs: list[Tensor]) -> Tensor:
+        """Their tensor (N, ...) in zoo's form, (N, ...): the N tensors on top of each other."""
+        return torch.stack([self.each.read([tensor]) for tensor in theirs[0]])
+
+    def write(self, ours: Tensor) -> list[Tensor]:
+        """The tensors of zoo on top of each other, (N, ...), as one of theirs."""
+        return [torch.stack([self.each.write(tensor)[0] for tensor in ours])]
+
+
 @dataclass(frozen=True)
 class TensorRule:
     """Their keys, our key, and the transform. ``{n}`` and other names in braces stand for numbers."""
 
     theirs: str | tuple[str, ...]
-    ours: str
+    ours: str | tuple[str, ...]
     how: Transform = SAME
 
     @property
     def keys(self) -> tuple[str, ...]:
         """The keys of the published tensors, in their order."""
         return (self.theirs,) if isinstance(self.theirs, str) else self.theirs
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of zoo's tensors, in their order; several where the transform is a `Split`."""
+        return (self.ours,) if isinstance(self.ours, str) else self.ours
 
 
 @dataclass(frozen=True)
@@ -109,6 +129,7 @@ class Origin(NamedTuple):
 
     keys: tuple[str, ...]
     how: Transform
+    row: int | None = None  # of a `Split`
 
     @property
     def changed(self) -> bool:
@@ -137,12 +158,12 @@ def read_published(theirs: Tensors, mapping: MappedTensors, source: str) -> Read
     Forms are converted and compared now, numbers when a tensor is read. Raises CheckpointError that names a key that
     nothing is known of, or that is missing from a group.
     """
-    names = {key: key for key in theirs}
+    stored = {key: key for key in theirs}
     for copy, original in mapping.copies.items():
-        if copy in names and original not in names:  # a tied matrix that was saved under its second name alone
-            names[original] = names.pop(copy)
-    theirs = LazyTensors.of(theirs).renamed(names)
-    remaining, tensors = set(names), dict[str, Tensor]()
+        if copy in stored and original not in stored:  # a tied matrix that was saved under its second name alone
+            stored[original] = stored.pop(copy)
+    theirs = LazyTensors.of(theirs).renamed(stored)
+    remaining, tensors = set(stored), dict[str, Tensor]()
     origins: dict[str, Origin] = {}
     for rule in mapping.rules:
         first = pattern(rule.keys[0])
@@ -153,11 +174,12 @@ def read_published(theirs: Tensors, mapping: MappedTensors, source: str) -> Read
             keys = tuple(one.format(**match.groupdict()) for one in rule.keys)
             for missing in (one for one in keys if one not in theirs):
                 raise CheckpointError(f"{source} lacks {missing}, which belongs to {key}.")
-            name = rule.ours.format(**match.groupdict())
-            if name in tensors:
-                raise CheckpointError(
-                    f"{source} has both {', '.join(origins[name].keys)} and {key}, which are one tensor."
-                )
+            names = tuple(one.format(**match.groupdict()) for one in rule.names)
+            for name in names:
+                if name in tensors:
+                    raise CheckpointError(
+                        f"{source} has both {', '.join(origins[name].keys)} and {key}, which are one tensor."
+                    )
             for weight in keys:
                 form = theirs.forms[weight]
                 if not form.is_floating_point() or form.element_size() == 1:
@@ -166,11 +188,14 @@ def read_published(theirs: Tensors, mapping: MappedTensors, source: str) -> Read
                         "model in float32, float16 or bfloat16."
                     )
             try:
-                tensors[name] = rule.how.read([theirs.forms[one] for one in keys])
+                result = rule.how.read([theirs.forms[one] for one in keys])
+                if len(names) > 1 and len(result) != len(names):
+                    raise ValueError(f"{len(result)} where the configuration says {len(names)}")
             except (RuntimeError, ValueError) as error:
                 shapes = ", ".join(f"{one} {tuple(theirs.forms[one].shape)}" for one in keys)
                 raise CheckpointError(f"{source}: {shapes} does not fit the configuration: {error}.") from error
-            origins[name] = Origin(keys, rule.how)
+            tensors |= dict(zip(names, [result] if len(names) == 1 else result.unbind(), strict=True))
+            origins |= {name: Origin(keys, rule.how, row if len(names) > 1 else None) for row, name in enumerate(names)}
             remaining -= set(keys)
     extra = [key for key in sorted(remaining) if any(pattern(one).fullmatch(key) for one in mapping.constants)]
     for copy, original in mapping.copies.items():
@@ -184,7 +209,9 @@ def read_published(theirs: Tensors, mapping: MappedTensors, source: str) -> Read
         raise CheckpointError(f"{source} has unknown {examples}: no rule of this family speaks of it.")
 
     def convert(name: str) -> Tensor:
-        return origins[name].how.read([theirs[key] for key in origins[name].keys])
+        keys, how, row = origins[name]
+        numbers = [theirs[key] for key in keys]
+        return how.each.read([numbers[0][row]]) if isinstance(how, Split) and row is not None else how.read(numbers)
 
     return ReadTensors(LazyTensors(tensors, convert), origins, extra)
 
@@ -193,22 +220,29 @@ def write_published(ours: Tensors, mapping: MappedTensors) -> LazyTensors:
     """The published checkpoint's tensors, the inverse of `read_published`. Raises CheckpointError without a rule."""
     ours = LazyTensors.of(ours)
     tensors: dict[str, Tensor] = {}
-    sources: dict[str, tuple[Transform, str, int]] = {}
-    for name, tensor in ours.forms.items():
+    sources: dict[str, tuple[Transform, list[str], int]] = {}
+
+    def joined(names: list[str], of: Mapping[str, Tensor]) -> Tensor:
+        return of[names[0]] if len(names) == 1 else torch.stack([of[name] for name in names])
+
+    for name in ours:
         for rule in mapping.rules:
-            match = pattern(rule.ours).fullmatch(name)
-            if match is None:
+            matches = [match for one in rule.names if (match := pattern(one).fullmatch(name))]
+            if not matches:
                 continue
-            keys = [one.format(**match.groupdict()) for one in rule.keys]
-            tensors |= dict(zip(keys, rule.how.write(tensor), strict=True))
-            sources |= {key: (rule.how, name, number) for number, key in enumerate(keys)}
+            keys = [one.format(**matches[0].groupdict()) for one in rule.keys]
+            if keys[0] in tensors:  # written with the first of several
+                break
+            names = [name] if len(rule.names) == 1 else [one.format(**matches[0].groupdict()) for one in rule.names]
+            tensors |= dict(zip(keys, rule.how.write(joined(names, ours.forms)), strict=True))
+            sources |= {key: (rule.how, names, number) for number, key in enumerate(keys)}
             break
         else:
             raise CheckpointError(f"{name} has no place in a checkpoint of this family.")
 
     def convert(key: str) -> Tensor:
-        how, name, number = sources[key]
-        return how.write(ours[name])[number]
+        how, names, number = sources[key]
+        return how.write(joined(names, ours))[number]
 
     return LazyTensors(tensors, convert)
 

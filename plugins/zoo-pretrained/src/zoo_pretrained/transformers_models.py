@@ -389,7 +389,7 @@ class ZooForCausalLM(ZooModel, GenerationMixin):
         output = self.states(input_ids, attention_mask, position_ids, cache, inputs_embeds, use_cache, kwargs)
         last = cast(Tensor, output.last_hidden_state)
         rows = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = linear(last[:, rows], self.net.output)
+        logits = self.net.logits(last[:, rows])
         loss = None
         if labels is not None:
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
