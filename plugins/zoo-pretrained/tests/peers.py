@@ -113,7 +113,7 @@ BERT = {
     "vocab_size": WORDS, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 44,
     "max_position_embeddings": 48,
 }  # fmt: skip
-ROBERTA = {**BERT, "max_position_embeddings": 50, "type_vocab_size": 1, "pad_token_id": 1}
+ROBERTA = {**BERT, "max_position_embeddings": 52, "type_vocab_size": 1, "pad_token_id": 1}
 DEBERTA = {
     **BERT, "relative_attention": True, "pos_att_type": "p2c|c2p", "position_buckets": 6, "max_relative_positions": 16,
     "norm_rel_ebd": "layer_norm", "share_att_key": True, "position_biased_input": False,
@@ -133,6 +133,12 @@ ENCODERS = {
     "roberta-relu": ("RobertaForMaskedLM", "RobertaConfig", {**ROBERTA, "hidden_act": "relu"}),
     "roberta-texts": ("RobertaForSequenceClassification", "RobertaConfig", {**ROBERTA, **LABELS}),
     "roberta-tokens": ("RobertaForTokenClassification", "RobertaConfig", {**ROBERTA, **LABELS}),
+    "xlm-roberta": ("XLMRobertaForMaskedLM", "XLMRobertaConfig", {**ROBERTA, "pad_token_id": 3}),
+    "xlm-roberta-texts": ("XLMRobertaForSequenceClassification", "XLMRobertaConfig", {**ROBERTA, **LABELS}),
+    "xlm-roberta-tokens": ("XLMRobertaForTokenClassification", "XLMRobertaConfig", {**ROBERTA, **LABELS}),
+    "camembert": ("CamembertForMaskedLM", "CamembertConfig", {**ROBERTA, "hidden_act": "relu", "type_vocab_size": 3}),
+    "camembert-texts": ("CamembertForSequenceClassification", "CamembertConfig", {**ROBERTA, **LABELS}),
+    "camembert-tokens": ("CamembertForTokenClassification", "CamembertConfig", {**ROBERTA, **LABELS}),
     "deberta-3": ("DebertaV2ForMaskedLM", "DebertaV2Config", DEBERTA),
     "deberta-new-head": ("DebertaV2ForMaskedLM", "DebertaV2Config", {**DEBERTA, "legacy": False}),
     "deberta-own-matrices": (
@@ -176,7 +182,8 @@ def wide(monkeypatch, dtype):
 # what they have, another case has, too: their options, their heads and how their tensors are named
 SECOND_LOOKS = {
     "llama", "qwen2", "qwen3", "mt5", "bart-scaled", "bert", "bert-relu", "bert-tokens", "roberta-relu",
-    "roberta-tokens", "deberta-c2p", "deberta-tokens",
+    "roberta-tokens", "deberta-c2p", "deberta-tokens", "xlm-roberta-texts", "xlm-roberta-tokens", "camembert-texts",
+    "camembert-tokens",
 }  # fmt: skip
 
 
