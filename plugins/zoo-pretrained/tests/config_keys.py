@@ -43,14 +43,15 @@ NAMES = (
     *("gpt2", "llama", "llama-3", "mistral", "qwen2", "qwen2-window", "qwen3", "qwen3-window", "mixtral", "vit"),
     *("deit", "t5", "t5-1.1", "mt5", "bart", "marian", "bert", "bert-pairs", "bert-texts", "bert-tokens", "roberta"),
     *("roberta-texts", "roberta-tokens", "deberta-3", "deberta-own-matrices", "deberta-texts", "deberta-tokens"),
-    *("xlm-roberta", "xlm-roberta-texts", "camembert", "camembert-tokens"),
+    *("xlm-roberta", "xlm-roberta-texts", "camembert", "camembert-tokens", "distilbert", "distilbert-texts"),
+    *("distilbert-tokens",),
 )
 # the others are further heads and options of these families, with whose keys of bookkeeping nothing new happens
 FIRST = {
     *("gpt2", "llama", "mistral", "qwen2", "qwen3", "mixtral", "vit", "deit", "t5", "mt5", "bart", "marian", "bert"),
-    *("roberta", "deberta-3", "xlm-roberta", "camembert"),
+    *("roberta", "deberta-3", "xlm-roberta", "camembert", "distilbert"),
 }
-COUNTED = ("roberta", "xlm-roberta", "camembert")  # whose positions begin behind the number of their padding
+BEHIND_PADDING = ("roberta", "xlm-roberta", "camembert")  # whose positions begin behind the number of their padding
 TIMM = {
     "architecture": "vit_tiny_patch16_224", "num_classes": 5,
     "pretrained_cfg": {"input_size": [3, 16, 16], "fixed_input_size": True, "num_classes": 5},
@@ -345,8 +346,8 @@ def outcome(change: Change, folder: Path) -> tuple[str, str]:
             warnings.simplefilter("ignore")
             model = peer(change.family, change.config, folder)
             longest = getattr(getattr(model, "config", None), "max_position_embeddings", None) or 20
-            counted = change.family.startswith(COUNTED)
-            longest -= 1 + (model.config.pad_token_id or 0) if counted else 0
+            behind = change.family.startswith(BEHIND_PADDING)
+            longest -= 1 + (model.config.pad_token_id or 0) if behind else 0
             model_inputs = inputs(model, change.family, longest)
             right = peer_logits(model, change.family, model_inputs)
             right = right if bool(right.isfinite().all()) else None

@@ -22,7 +22,8 @@ TEXTS = [
 ]  # fmt: skip
 LLAMA = ("<unk>", "<s>", "</s>")
 CHAT = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-ROBERTA = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+ROBERTA = XLM = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+CAMEMBERT = ("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED", "<s>", "</s>", "<mask>")
 
 
 def write(folder: Path, name: str, content: Any) -> None:
@@ -231,7 +232,22 @@ def encoder_tokenizers() -> dict[str, Callable[[Path], None]]:
             unigram(("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"), 3),
             kind("DebertaV2TokenizerFast", do_lower_case=True, split_by_punct=True, vocab_type="spm"),
         ),
+        "xlm-roberta": files(
+            unigram(XLM, 3), kind("XLMRobertaTokenizer"), {"mask_token": token("<mask>", lstrip=True, special=True)}
+        ),
+        "xlm-roberta-no-prefix": files(
+            unigram((*XLM, "<tag>"), 3), kind("XLMRobertaTokenizerFast", add_prefix_space=False)
+        ),
+        "camembert": files(bare(unigram(CAMEMBERT, 3)), kind("CamembertTokenizer")),
+        "camembert-unused-words": files(unigram((*XLM, "<x>"), 3), kind("CamembertTokenizer", unk_token="<x>")),
+        "distilbert": vocabulary(wordpiece(), kind("DistilBertTokenizer", do_lower_case=False)),
+        "distilbert-json": files(wordpiece(lower=False), {}),
     }  # fmt: skip
+
+
+def bare(inner: Tokenizer) -> Tokenizer:
+    """The same where no token of the vocabulary is an added one."""
+    return Tokenizer.from_str(json.dumps({**json.loads(inner.to_str()), "added_tokens": []}))
 
 
 def without_template(inner: Tokenizer) -> Tokenizer:

@@ -114,6 +114,10 @@ BERT = {
     "max_position_embeddings": 48,
 }  # fmt: skip
 ROBERTA = {**BERT, "max_position_embeddings": 52, "type_vocab_size": 1, "pad_token_id": 1}
+PUBLISHED_ROBERTA = {"max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
+DISTILBERT = {
+    "vocab_size": WORDS, "dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 44, "max_position_embeddings": 39,
+}  # fmt: skip
 DEBERTA = {
     **BERT, "relative_attention": True, "pos_att_type": "p2c|c2p", "position_buckets": 6, "max_relative_positions": 16,
     "norm_rel_ebd": "layer_norm", "share_att_key": True, "position_biased_input": False,
@@ -139,6 +143,10 @@ ENCODERS = {
     "camembert": ("CamembertForMaskedLM", "CamembertConfig", {**ROBERTA, "hidden_act": "relu", "type_vocab_size": 3}),
     "camembert-texts": ("CamembertForSequenceClassification", "CamembertConfig", {**ROBERTA, **LABELS}),
     "camembert-tokens": ("CamembertForTokenClassification", "CamembertConfig", {**ROBERTA, **LABELS}),
+    "distilbert": ("DistilBertForMaskedLM", "DistilBertConfig", {**DISTILBERT, "activation": "relu"}),
+    "distilbert-sines": ("DistilBertForMaskedLM", "DistilBertConfig", {**DISTILBERT, "sinusoidal_pos_embds": True}),
+    "distilbert-texts": ("DistilBertForSequenceClassification", "DistilBertConfig", {**DISTILBERT, **LABELS}),
+    "distilbert-tokens": ("DistilBertForTokenClassification", "DistilBertConfig", {**DISTILBERT, **LABELS}),
     "deberta-3": ("DebertaV2ForMaskedLM", "DebertaV2Config", DEBERTA),
     "deberta-new-head": ("DebertaV2ForMaskedLM", "DebertaV2Config", {**DEBERTA, "legacy": False}),
     "deberta-own-matrices": (

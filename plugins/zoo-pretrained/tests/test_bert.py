@@ -48,11 +48,11 @@ def test_an_encoder_and_its_import_agree_and_its_export_is_the_encoder(case, dty
             assert gap(follow_logits.flip(-1), follows) <= DTYPES[dtype]
 
         if right.dim() == 3:  # padding on the left, where the first state that a class is read from is padding
-            left = {key: value.roll(LENGTH - 23, 1) for key, value in inputs.items()}
-            numbers = (left["attention_mask"].cumsum(1) - 1).clamp(min=0)
-            shifted, _ = logits(model, **left, **({"position_ids": numbers} if pad is None else {}))
-            mask = left["attention_mask"].bool()
-            assert gap(ours.net(left["input_ids"], mask)[mask], shifted[mask]) <= DTYPES[dtype]
+            padded = {key: value.roll(LENGTH - 23, 1) for key, value in inputs.items()}
+            numbers = (padded["attention_mask"].cumsum(1) - 1).clamp(min=0)
+            shifted, _ = logits(model, **padded, **({"position_ids": numbers} if pad is None else {}))
+            mask = padded["attention_mask"].bool()
+            assert gap(ours.net(padded["input_ids"], mask)[mask], shifted[mask]) <= DTYPES[dtype]
 
         if ours.net.segments > 1:
             kinds = (torch.arange(LENGTH) > 11).long().expand(2, -1)

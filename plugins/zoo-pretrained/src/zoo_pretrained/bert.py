@@ -99,7 +99,9 @@ def offset(config: Config) -> int:
     if config["model_type"] == "bert":
         return 0
     if config["pad_token_id"] is None:
-        raise unsupported_value(config, "pad_token_id", config["model_type"], "the number behind which its positions begin")
+        raise unsupported_value(
+            config, "pad_token_id", config["model_type"], "the number behind which its positions begin"
+        )
     return config["pad_token_id"] + 1
 
 

@@ -29,7 +29,8 @@ ALIASES = {
 CLASS_OF_FAMILY = {
     "bart": "RobertaTokenizer", "bert": "BertTokenizer", "deberta-v2": "DebertaV2Tokenizer", "gpt2": "GPT2Tokenizer",
     "mt5": "T5Tokenizer", "qwen2": "Qwen2Tokenizer", "qwen3": "Qwen2Tokenizer", "roberta": "RobertaTokenizer",
-    "t5": "T5Tokenizer",
+    "t5": "T5Tokenizer", "camembert": "CamembertTokenizer", "distilbert": "BertTokenizer", "electra": "BertTokenizer",
+    "xlm-roberta": "XLMRobertaTokenizer",
 }  # fmt: skip
 QWEN_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -61,15 +62,14 @@ def _roles(**tokens: str) -> dict[str, str]:
 
 BPE_FILES = ("vocab.json", "merges.txt")
 END = "<|endoftext|>"
+ROBERTA = _roles(bos="<s>", eos="</s>", sep="</s>", cls="<s>", unk="<unk>", pad="<pad>", mask="<mask>")
 CLASSES = {
     "LlamaTokenizer": TokenizerClass("BPE", _roles(unk="<unk>", bos="<s>", eos="</s>")),
     "GPT2Tokenizer": TokenizerClass("BPE", _roles(unk=END, bos=END, eos=END), BPE_FILES),
     "Qwen2Tokenizer": TokenizerClass("BPE", _roles(unk=END, eos=END, pad=END), BPE_FILES),
-    "RobertaTokenizer": TokenizerClass(
-        "BPE",
-        _roles(bos="<s>", eos="</s>", sep="</s>", cls="<s>", unk="<unk>", pad="<pad>", mask="<mask>"),
-        BPE_FILES,
-    ),
+    "RobertaTokenizer": TokenizerClass("BPE", ROBERTA, BPE_FILES),
+    "XLMRobertaTokenizer": TokenizerClass("Unigram", ROBERTA),
+    "CamembertTokenizer": TokenizerClass("Unigram", ROBERTA),
     "BertTokenizer": TokenizerClass(
         "WordPiece", _roles(unk="[UNK]", sep="[SEP]", pad="[PAD]", cls="[CLS]", mask="[MASK]"), ("vocab.txt",)
     ),
@@ -125,7 +125,8 @@ class _Builder:
             steps = {
                 "LlamaTokenizer": self._llama, "GPT2Tokenizer": self._gpt2, "RobertaTokenizer": self._gpt2,
                 "Qwen2Tokenizer": self._qwen2, "BertTokenizer": self._bert, "T5Tokenizer": self._t5,
-                "DebertaV2Tokenizer": self._deberta,
+                "DebertaV2Tokenizer": self._deberta, "XLMRobertaTokenizer": self._xlm_roberta,
+                "CamembertTokenizer": self._camembert,
             }  # fmt: skip
             inner = steps[name]()
             if self.content is not None:
@@ -133,6 +134,8 @@ class _Builder:
         if isinstance(inner.model, models.BPE):
             inner.model.dropout = None  # which would draw other tokens each time
         roles = {role: token for role in ROLES if (token := self._token(f"{role}_token")) is not None}
+        if name == "CamembertTokenizer" and isinstance(mask := roles.get("mask"), str):
+            roles["mask"] = AddedToken(mask, lstrip=True, special=True)
         self._add_tokens(inner, name, roles)
         self._add_template(inner, name, roles)
         self._clean_up(inner)
@@ -226,6 +229,8 @@ class _Builder:
         if name == "T5Tokenizer" and not extra:
             count = self.settings.get("extra_ids")
             extra = [f"<extra_id_{number}>" for number in range(100 if count is None else count)]
+        if name == "CamembertTokenizer" and not extra:
+            extra = ["<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"]
         vocabulary = {token.content for token in inner.get_added_tokens_decoder().values()}
         waiting: list[str | AddedToken] = [token for _, token in sorted(self.tokens.items())]
         vocabulary |= {_text(token) for token in waiting}
@@ -255,6 +260,13 @@ class _Builder:
             inner.post_processor = processors.RobertaProcessing(
                 (text["sep"], number["sep"]), (text["cls"], number["cls"]),
                 self.settings.get("trim_offsets") is not False, bool(self.settings.get("add_prefix_space")),
+            )  # fmt: skip
+        elif name in ("XLMRobertaTokenizer", "CamembertTokenizer"):
+            if not {"bos", "eos"} <= roles.keys():
+                raise UsageError(f"{self.source / CONFIG}: {name} needs a bos_token and an eos_token, and not null.")
+            inner.post_processor = processors.TemplateProcessing(
+                single=[text["bos"], "$A", text["eos"]], pair=None,
+                special_tokens=[(text[role], number[role]) for role in ("bos", "eos")],
             )  # fmt: skip
         elif name == "T5Tokenizer":
             marks = [("</s>", number["eos"])]
@@ -329,18 +341,32 @@ class _Builder:
         vocabulary = [(piece, float(score)) for piece, score in self.content["model"]["vocab"]]
         return Tokenizer(models.Unigram(vocabulary, unk_id=unknown, byte_fallback=False))
 
-    def _t5(self) -> Tokenizer:
+    def _pieces(self, unknown: int, scheme: str = "always") -> Tokenizer:
+        """A unigram vocabulary of words that begin with ▁, with the file's table of equal characters."""
         assert self.content is not None
-        inner = self._unigram(2)
+        inner = self._unigram(unknown)
         steps = self.content.get("normalizer") or {}
         for step in steps.get("normalizers", [steps]):
             if step.get("type") == "Precompiled" and step.get("precompiled_charsmap"):
                 inner.normalizer = normalizers.Precompiled(base64.b64decode(step["precompiled_charsmap"]))
                 break
-        space = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always", split=True)
+        space = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme=scheme, split=True)
         inner.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), space])
-        inner.decoder = decoders.Metaspace(replacement="▁", prepend_scheme="always", split=True)
+        inner.decoder = decoders.Metaspace(replacement="▁", prepend_scheme=scheme, split=True)
         return inner
+
+    def _t5(self) -> Tokenizer:
+        return self._pieces(2)
+
+    def _xlm_roberta(self) -> Tokenizer:
+        return self._pieces(3, "never" if self.settings.get("add_prefix_space") is False else "always")
+
+    def _camembert(self) -> Tokenizer:
+        assert self.content is not None
+        words = [piece for piece, _ in self.content["model"]["vocab"]]
+        unknown = _text(self.settings["unk_token"])
+        scheme = "never" if self.settings.get("add_prefix_space") is False else "always"
+        return self._pieces(words.index(unknown) if unknown in words else 0, scheme)
 
     def _deberta(self) -> Tokenizer:
         assert self.content is not None
