@@ -44,12 +44,13 @@ NAMES = (
     *("deit", "t5", "t5-1.1", "mt5", "bart", "marian", "bert", "bert-pairs", "bert-texts", "bert-tokens", "roberta"),
     *("roberta-texts", "roberta-tokens", "deberta-3", "deberta-own-matrices", "deberta-texts", "deberta-tokens"),
     *("xlm-roberta", "xlm-roberta-texts", "camembert", "camembert-tokens", "distilbert", "distilbert-texts"),
-    *("distilbert-tokens",),
+    *("distilbert-tokens", "modernbert", "modernbert-biases", "modernbert-texts", "modernbert-tokens"),
+    *("eurobert", "eurobert-biases", "eurobert-texts", "eurobert-tokens"),
 )
 # the others are further heads and options of these families, with whose keys of bookkeeping nothing new happens
 FIRST = {
     *("gpt2", "llama", "mistral", "qwen2", "qwen3", "mixtral", "vit", "deit", "t5", "mt5", "bart", "marian", "bert"),
-    *("roberta", "deberta-3", "xlm-roberta", "camembert", "distilbert"),
+    *("roberta", "deberta-3", "xlm-roberta", "camembert", "distilbert", "modernbert", "eurobert"),
 }
 BEHIND_PADDING = ("roberta", "xlm-roberta", "camembert")  # whose positions begin behind the number of their padding
 TIMM = {

@@ -241,6 +241,10 @@ def encoder_tokenizers() -> dict[str, Callable[[Path], None]]:
         "camembert": files(bare(unigram(CAMEMBERT, 3)), kind("CamembertTokenizer")),
         "camembert-unused-words": files(unigram((*XLM, "<x>"), 3), kind("CamembertTokenizer", unk_token="<x>")),
         "distilbert": vocabulary(wordpiece(), kind("DistilBertTokenizer", do_lower_case=False)),
+        "modernbert-of-another-class": files(
+            template(byte_bpe(tuple(BERT.values())), "[CLS] $A [SEP]"), kind("BertTokenizer", **BERT)
+        ),
+        "eurobert": files(template(byte_bpe(tuple(BERT.values())), "[CLS] $A [SEP]"), kind(GENERIC, **BERT)),
         "distilbert-json": files(wordpiece(lower=False), {}),
     }  # fmt: skip
 

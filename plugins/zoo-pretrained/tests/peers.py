@@ -118,6 +118,13 @@ PUBLISHED_ROBERTA = {"max_position_embeddings": 514, "type_vocab_size": 1, "laye
 DISTILBERT = {
     "vocab_size": WORDS, "dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 44, "max_position_embeddings": 39,
 }  # fmt: skip
+MODERNBERT = {
+    **BERT, "local_attention": 9, "pad_token_id": 2, "bos_token_id": 0, "eos_token_id": 1, "cls_token_id": 0,
+    "sep_token_id": 1,
+}  # fmt: skip
+EUROBERT = {
+    **BERT, "num_key_value_heads": 2, "pad_token_id": 2, "bos_token_id": 0, "eos_token_id": 1, "mask_token_id": 3,
+}  # fmt: skip
 DEBERTA = {
     **BERT, "relative_attention": True, "pos_att_type": "p2c|c2p", "position_buckets": 6, "max_relative_positions": 16,
     "norm_rel_ebd": "layer_norm", "share_att_key": True, "position_biased_input": False,
@@ -147,6 +154,51 @@ ENCODERS = {
     "distilbert-sines": ("DistilBertForMaskedLM", "DistilBertConfig", {**DISTILBERT, "sinusoidal_pos_embds": True}),
     "distilbert-texts": ("DistilBertForSequenceClassification", "DistilBertConfig", {**DISTILBERT, **LABELS}),
     "distilbert-tokens": ("DistilBertForTokenClassification", "DistilBertConfig", {**DISTILBERT, **LABELS}),
+    "modernbert": ("ModernBertForMaskedLM", "ModernBertConfig", MODERNBERT),
+    "modernbert-biases": (
+        "ModernBertForMaskedLM",
+        "ModernBertConfig",
+        {
+            **MODERNBERT,
+            "norm_bias": True,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "classifier_bias": True,
+            "decoder_bias": False,
+            "tie_word_embeddings": False,
+            "hidden_activation": "silu",
+            "classifier_activation": "relu",
+            "layer_types": ["sliding_attention"] * 3,
+        },
+    ),
+    "modernbert-texts": (
+        "ModernBertForSequenceClassification",
+        "ModernBertConfig",
+        {**MODERNBERT, **LABELS, "classifier_pooling": "mean"},
+    ),
+    "modernbert-first": ("ModernBertForSequenceClassification", "ModernBertConfig", {**MODERNBERT, **LABELS}),
+    "modernbert-tokens": ("ModernBertForTokenClassification", "ModernBertConfig", {**MODERNBERT, **LABELS}),
+    "eurobert": ("EuroBertForMaskedLM", "EuroBertConfig", EUROBERT),
+    "eurobert-biases": (
+        "EuroBertForMaskedLM",
+        "EuroBertConfig",
+        {
+            **EUROBERT,
+            "tie_word_embeddings": True,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "hidden_act": "gelu",
+            "head_dim": 12,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 250.0},
+        },
+    ),
+    "eurobert-texts": ("EuroBertForSequenceClassification", "EuroBertConfig", {**EUROBERT, **LABELS}),
+    "eurobert-mean": (
+        "EuroBertForSequenceClassification",
+        "EuroBertConfig",
+        {**EUROBERT, **LABELS, "classifier_pooling": "mean"},
+    ),
+    "eurobert-tokens": ("EuroBertForTokenClassification", "EuroBertConfig", {**EUROBERT, **LABELS}),
     "deberta-3": ("DebertaV2ForMaskedLM", "DebertaV2Config", DEBERTA),
     "deberta-new-head": ("DebertaV2ForMaskedLM", "DebertaV2Config", {**DEBERTA, "legacy": False}),
     "deberta-own-matrices": (

@@ -101,7 +101,7 @@ def families():
 @pytest.mark.parametrize(("name", "family", "config"), families(), ids=[name for name, _, _ in families()])
 def test_a_missing_key_has_the_default_of_the_peers_class(name, family, config):
     fields = {field.name: field.default for field in dataclasses.fields(config)}
-    rope = {"rope_theta": config().rope_parameters["rope_theta"]} if "rope_parameters" in fields else {}
+    rope = dict(config().rope_parameters) if "rope_parameters" in fields else {}
     for key, spec in family.keys.read.items():
         if key in fields or key in rope:
             assert {**fields, **rope}[key] == spec.default, key

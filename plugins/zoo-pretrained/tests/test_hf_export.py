@@ -151,6 +151,8 @@ SIZES = {
     "xlm-roberta-base": ("XLMRobertaForMaskedLM", {"vocab_size": 250002, **peers.PUBLISHED_ROBERTA}),
     "camembert-base": ("CamembertForMaskedLM", {"vocab_size": 32005, **peers.PUBLISHED_ROBERTA}),
     "distilbert-base": ("DistilBertForMaskedLM", {}),
+    "modernbert-base": ("ModernBertForMaskedLM", {}),
+    "eurobert-210m": ("EuroBertForMaskedLM", {}),
 }  # fmt: skip
 
 

@@ -150,7 +150,7 @@ class _Builder:
         if kind == "qwen2":  # many of whose checkpoints name another
             return CLASS_OF_FAMILY[kind]
         steps = json.dumps([self.content.get("pre_tokenizer"), self.content.get("decoder")]) if self.content else ""
-        if kind in ("mistral", "mixtral") or (class_name == "LlamaTokenizer" and '"ByteLevel"' in steps):
+        if kind in ("mistral", "mixtral", "modernbert") or (class_name == "LlamaTokenizer" and '"ByteLevel"' in steps):
             return GENERIC
         return class_name or CLASS_OF_FAMILY.get(kind, GENERIC)
 
