@@ -45,12 +45,13 @@ NAMES = (
     *("roberta-texts", "roberta-tokens", "deberta-3", "deberta-own-matrices", "deberta-texts", "deberta-tokens"),
     *("xlm-roberta", "xlm-roberta-texts", "camembert", "camembert-tokens", "distilbert", "distilbert-texts"),
     *("distilbert-tokens", "modernbert", "modernbert-biases", "modernbert-texts", "modernbert-tokens"),
-    *("eurobert", "eurobert-biases", "eurobert-texts", "eurobert-tokens"),
+    *("eurobert", "eurobert-biases", "eurobert-texts", "eurobert-tokens", "dinov2", "dinov2-gated"),
 )
 # the others are further heads and options of these families, with whose keys of bookkeeping nothing new happens
 FIRST = {
     *("gpt2", "llama", "mistral", "qwen2", "qwen3", "mixtral", "vit", "deit", "t5", "mt5", "bart", "marian", "bert"),
     *("roberta", "deberta-3", "xlm-roberta", "camembert", "distilbert", "modernbert", "eurobert"),
+    "dinov2",
 }
 BEHIND_PADDING = ("roberta", "xlm-roberta", "camembert")  # whose positions begin behind the number of their padding
 TIMM = {
@@ -261,7 +262,9 @@ def inputs(model: Any, name: str, size: int) -> dict[str, Any]:
     """What both compute: tokens with padding where the family knows any, or images."""
     torch.manual_seed(1)
     if name in peers.IMAGES or name == "timm":
-        embeddings = model.patch_embed if name == "timm" else getattr(model, name).embeddings.patch_embeddings
+        embeddings = (
+            model.patch_embed if name == "timm" else getattr(model, name.partition("-")[0]).embeddings.patch_embeddings
+        )
         pair = embeddings.img_size if name == "timm" else embeddings.image_size
         channels = embeddings.proj.in_channels if name == "timm" else embeddings.num_channels
         return {"pixel_values": torch.randn(2, channels, *pair)}

@@ -66,10 +66,17 @@ VISION = {
     "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48, "image_size": 16,
     "patch_size": 4, "num_labels": 5,
 }  # fmt: skip
+DINOV2 = {key: value for key, value in VISION.items() if key != "intermediate_size"} | {"use_mask_token": False}
 IMAGES = {
     "vit": ("ViTForImageClassification", "ViTConfig", VISION),
     "vit-no-bias": ("ViTForImageClassification", "ViTConfig", {**VISION, "qkv_bias": False, "num_channels": 1}),
     "deit": ("DeiTForImageClassification", "DeiTConfig", VISION),
+    "dinov2": ("Dinov2ForImageClassification", "Dinov2Config", {**DINOV2, "hidden_act": "relu"}),
+    "dinov2-gated": (
+        "Dinov2ForImageClassification",
+        "Dinov2Config",
+        {**DINOV2, "use_swiglu_ffn": True, "qkv_bias": False, "num_channels": 1, "mlp_ratio": 2},
+    ),
 }
 
 

@@ -80,7 +80,7 @@ def test_an_export_is_loaded_by_the_auto_classes_with_its_tokenizer(case, tmp_pa
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", ["vit", "vit-no-bias", "deit"])
+@pytest.mark.parametrize("name", ["vit", "vit-no-bias", "deit", "dinov2-gated"])
 def test_an_image_classifier_is_loaded_with_its_preparation_of_images(name, tmp_path):
     model = peers.build_peer(peers.IMAGES[name])
     model.save_pretrained(tmp_path / "theirs")
@@ -153,6 +153,7 @@ SIZES = {
     "distilbert-base": ("DistilBertForMaskedLM", {}),
     "modernbert-base": ("ModernBertForMaskedLM", {}),
     "eurobert-210m": ("EuroBertForMaskedLM", {}),
+    "dinov2-base": ("Dinov2ForImageClassification", {"image_size": 518, "num_labels": 1000, "use_mask_token": False}),
 }  # fmt: skip
 
 
