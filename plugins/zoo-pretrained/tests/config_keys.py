@@ -46,12 +46,13 @@ NAMES = (
     *("xlm-roberta", "xlm-roberta-texts", "camembert", "camembert-tokens", "distilbert", "distilbert-texts"),
     *("distilbert-tokens", "modernbert", "modernbert-biases", "modernbert-texts", "modernbert-tokens"),
     *("eurobert", "eurobert-biases", "eurobert-texts", "eurobert-tokens", "dinov2", "dinov2-gated"),
+    *("mbart", "m2m100"),
 )
 # the others are further heads and options of these families, with whose keys of bookkeeping nothing new happens
 FIRST = {
     *("gpt2", "llama", "mistral", "qwen2", "qwen3", "mixtral", "vit", "deit", "t5", "mt5", "bart", "marian", "bert"),
     *("roberta", "deberta-3", "xlm-roberta", "camembert", "distilbert", "modernbert", "eurobert"),
-    "dinov2",
+    *("dinov2", "mbart", "m2m100"),
 }
 BEHIND_PADDING = ("roberta", "xlm-roberta", "camembert")  # whose positions begin behind the number of their padding
 TIMM = {
@@ -272,7 +273,10 @@ def inputs(model: Any, name: str, size: int) -> dict[str, Any]:
     vocab = model.config.vocab_size
     tokens = torch.randint(min(3, vocab - 1), vocab, (2, length))
     if name in peers.PAIRS:
-        return {"input_ids": tokens, "decoder_input_ids": torch.randint(vocab, (2, length))}
+        targets, pad = torch.randint(vocab, (2, length)), model.config.pad_token_id
+        if name == "m2m100":  # whose positions leave out padding: no text has any inside
+            tokens, targets = (x.masked_fill(x == pad, 0 if pad else min(1, vocab - 1)) for x in (tokens, targets))
+        return {"input_ids": tokens, "decoder_input_ids": targets}
     if name in peers.LANGUAGE:
         return {"input_ids": tokens}
     valid = torch.ones(2, length, dtype=torch.bool)

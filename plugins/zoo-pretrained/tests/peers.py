@@ -109,6 +109,12 @@ PAIRS = {
         "BartConfig",
         {**BART, "scale_embedding": True, "activation_function": "relu"},
     ),
+    "mbart": ("MBartForConditionalGeneration", "MBartConfig", {**BART, "scale_embedding": True}),
+    "m2m100": (
+        "M2M100ForConditionalGeneration",
+        "M2M100Config",
+        {**BART, "pad_token_id": 0, "decoder_layers": 2, "encoder_layers": 3, "max_position_embeddings": 70},
+    ),
     "marian": (
         "MarianMTModel",
         "MarianConfig",
