@@ -259,6 +259,25 @@ def without_template(inner: Tokenizer) -> Tokenizer:
     return Tokenizer.from_str(json.dumps({**content, "post_processor": None}))
 
 
+def by_class(name: str, **settings: Any) -> Callable[[Path], None]:
+    """What a class of transformers saves, which adds the languages that it knows."""
+
+    def save(folder: Path) -> None:
+        import transformers
+
+        if name == "NllbTokenizer":
+            model = json.loads(piece_bpe().to_str())["model"]
+            words = [*ROBERTA, *(word for word in model["vocab"] if word not in ROBERTA and "<0x" not in word)]
+            vocabulary = {"vocab": {word: number for number, word in enumerate(words)}}
+            vocabulary["merges"] = [tuple(merge) for merge in model["merges"]]
+        else:
+            pieces = json.loads(unigram(ROBERTA, 3).to_str())["model"]["vocab"]
+            vocabulary = {"vocab": [*map(tuple, pieces), ("en_XX", 0.0), ("ro_RO", 0.0)]}
+        getattr(transformers, name)(**vocabulary, **settings).save_pretrained(folder)
+
+    return save
+
+
 def pair_tokenizers() -> dict[str, Callable[[Path], None]]:
     """Of encoder-decoders: their templates end a text with eos."""
     names = {f"{role}_token": text for role, text in zip(("bos", "pad", "eos", "unk", "mask"), ROBERTA, strict=True)}
@@ -279,6 +298,10 @@ def pair_tokenizers() -> dict[str, Callable[[Path], None]]:
             kind(GENERIC, additional_special_tokens=list(SENTINELS), **t5),
         ),
         "unigram-bytes": files(template(unigram(pieces, 2, True), "$A </s>"), kind(GENERIC, **t5)),
+        "mbart": by_class("MBartTokenizer", src_lang="de_DE"),
+        "mbart-50": by_class("MBart50Tokenizer"),
+        "nllb": by_class("NllbTokenizer", src_lang="fra_Latn"),
+        "nllb-legacy": by_class("NllbTokenizer", legacy_behaviour=True),
         "words": files(template(wordpiece(), "$A [SEP]"), kind(GENERIC, eos_token="[SEP]", pad_token="[PAD]")),
         "words-cleaned": files(
             template(wordpiece(), "[CLS] $A [SEP]"),

@@ -153,6 +153,7 @@ SIZES = {
     "distilbert-base": ("DistilBertForMaskedLM", {}),
     "modernbert-base": ("ModernBertForMaskedLM", {}),
     "eurobert-210m": ("EuroBertForMaskedLM", {}),
+    "nllb-600m": ("M2M100ForConditionalGeneration", {"vocab_size": 256206}),
     "dinov2-base": ("Dinov2ForImageClassification", {"image_size": 518, "num_labels": 1000, "use_mask_token": False}),
 }  # fmt: skip
 

@@ -78,11 +78,8 @@ class BART(Family):
     task = "zoo.tasks.translation.Translation"
     keys = make_keys({"static_position_embeddings": [False], "normalize_embedding": [True]})
     prefix = "model."
-    block, output_bias, learned = (
-        "block.PostNorm",
-        True,
-        True,
-    )  # learned positions stand in a table, whose sums are normed
+    block, output_bias = "block.PostNorm", True
+    learned = True  # positions stand in a table, and their sums with words are normalised
     example: ClassVar = {
         "vocab_size": 41, "max_position_embeddings": 16, "d_model": 16, "encoder_layers": 2, "encoder_ffn_dim": 24,
         "encoder_attention_heads": 2, "decoder_layers": 1, "decoder_ffn_dim": 24, "decoder_attention_heads": 2,
@@ -196,6 +193,9 @@ class M2M100(BART):
         if config["pad_token_id"] is None:
             right = "the number behind which its positions begin"
             raise unsupported_value(config, "pad_token_id", self.name, right)
+        if config.get("decoder_start_token_id", 2) == config["pad_token_id"]:
+            right = f"another token than pad_token_id={config['pad_token_id']}, which has no position,"
+            raise unsupported_value(config, "decoder_start_token_id", self.name, right)
         if config["d_model"] % 2 or config["d_model"] < 4:
             raise unsupported_value(config, "d_model", self.name, "an even number of at least 4")
         return part("position.Sinusoidal", layout="halves", endpoint=True, offset=config["pad_token_id"] + 1)
