@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any, ClassVar
 
+from zoo.errors import UsageError
 from zoo_pretrained.config_keys import Key, Keys, flag, real, size
 from zoo_pretrained.family import Config, Options, inner, name_of, part
 from zoo_pretrained.tensor_mapping import MappedTensors, Stacked, TensorRule
@@ -35,6 +37,8 @@ class DINOv2(ViT):
 
     def options(self, config: Config) -> Options:
         """Options of zoo's task for a published configuration. Raises UsageError for unsupported values."""
+        if find_spec("zoo_frontier") is None:
+            raise UsageError(f"{NAME} has blocks of the package zoo-frontier: pip install -e plugins/zoo-frontier")
         options = super().options({**config, "intermediate_size": config["hidden_size"] * config["mlp_ratio"]})
         gated = {"ffn": part("ffn.SwiGLU", bias=True, multiple_of=8)} if config["use_swiglu_ffn"] else {}
         block = {"class_path": BLOCK, "init_args": {"scale": config["layerscale_value"]}}
