@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from typing import Any, ClassVar
 
 from zoo.errors import UsageError
-from zoo_pretrained.config_keys import Key, Keys, flag, real, size
+from zoo_pretrained.config_keys import BOOKKEEPING, Key, Keys, flag, real, size
 from zoo_pretrained.family import Config, Options, inner, name_of, part
 from zoo_pretrained.tensor_mapping import MappedTensors, Stacked, TensorRule
 from zoo_pretrained.vit import KEYS, ViT, embeddings
@@ -29,7 +29,7 @@ class DINOv2(ViT):
     name = NAME
     types = (NAME,)
     architectures = ("Dinov2ForImageClassification",)
-    keys = Keys(READ, KEYS.fixed, (KEYS.ignored - {"encoder_stride", "pooler_act", "pooler_output_size"}) | IGNORED)
+    keys = Keys(READ, KEYS.fixed, BOOKKEEPING | IGNORED)
     example: ClassVar = {
         "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "mlp_ratio": 2, "image_size": 8,
         "patch_size": 4, "num_labels": 5,
@@ -47,8 +47,8 @@ class DINOv2(ViT):
     def config(self, options: Options) -> dict[str, Any]:
         """The published configuration for the options of zoo's task."""
         gated = name_of(options["ffn"]) == "SwiGLU"
-        plain = {**options, "ffn": part("ffn.MLP", activation="gelu")} if gated else options
-        config = super().config(plain)
+        ungated = {**options, "ffn": part("ffn.MLP", activation="gelu")} if gated else options
+        config = super().config(ungated)
         return {
             **{key: value for key, value in config.items() if key != "intermediate_size"},
             "mlp_ratio": config["intermediate_size"] // options["dim"],

@@ -286,10 +286,11 @@ class _Builder:
         elif name in LANGUAGES:
             language, before = self.settings.get("src_lang") or LANGUAGES[name][0], LANGUAGES[name][1]
             before = before and not (name == "NllbTokenizer" and self.settings.get("legacy_behaviour"))
-            if inner.token_to_id(language) is None or "eos" not in roles:
+            place = inner.token_to_id(language)
+            if place is None or "eos" not in roles:
                 word = f"a token {language} for src_lang" if "eos" in roles else "an eos_token"
                 raise UsageError(f"{self.source / CONFIG}: {name} needs {word}, which its files do not have.")
-            marks = [(text["eos"], number["eos"]), (language, inner.token_to_id(language))]
+            marks = [(text["eos"], number["eos"]), (language, place)]
             single = [language, "$A", text["eos"]] if before else ["$A", text["eos"], language]
             inner.post_processor = processors.TemplateProcessing(single=single, pair=None, special_tokens=marks)
         elif name == "T5Tokenizer":
