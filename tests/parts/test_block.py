@@ -255,3 +255,17 @@ def test_autocast_trains_float32_weights(parts):
         loss = F.cross_entropy(model(x[:, :-1]).flatten(0, 1), x[:, 1:].flatten())
     loss.backward()
     assert all(p.grad.dtype == torch.float32 and p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_a_first_layer_can_do_without_the_norm_in_front_of_attention():
+    block = stack(Extent((9,)), block=partial(PreNorm, attention_norm=False)).blocks[0]
+    assert (type(block.attend.norm), type(block.ffn.norm)) == (nn.Identity, LayerNorm)
+
+
+def test_a_vit_can_classify_by_its_class_token_and_its_patches_together():
+    net = vit(pool="both")
+    images, states = torch.randn(2, net.channels, net.image_size, net.image_size), []
+    net.stack.register_forward_hook(lambda module, inputs, output: states.append(output))
+    logits = net(images)
+    read = torch.cat([states[0][:, 0], states[0][:, net.special :].mean(1)], -1)
+    assert_close(logits, F.linear(read, net.head.weight, net.head.bias))

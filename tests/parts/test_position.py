@@ -41,6 +41,13 @@ def test_the_first_sinusoids_are_those_of_the_notes():
     assert_close(table, torch.tensor(expected), atol=5e-5, rtol=0)
 
 
+def test_sinusoids_with_an_endpoint_reach_the_longest_wave_and_begin_at_an_offset():
+    scheme = Sinusoidal(6, 1, Extent((3,)), base=100.0, layout="halves", endpoint=True, offset=2)
+    table = scheme.embed(torch.zeros(1, 3, 6), torch.arange(3))[0]
+    turns = torch.arange(2.0, 5.0)[:, None] * torch.tensor([1.0, 0.1, 0.01])
+    assert_close(table, torch.cat([turns.sin(), turns.cos()], -1))
+
+
 def test_the_second_pair_of_sinusoids_is_slower_than_the_first():
     table = Sinusoidal(512, 8, Extent((2,))).embed(torch.zeros(1, 2, 512), torch.arange(2))[0]
     assert_close(table[1, 2:4], torch.tensor([0.8219, 0.5697]), atol=5e-5, rtol=0)  # not sin 1 = .841, cos 1 = .540
@@ -180,6 +187,7 @@ def test_axes_are_the_coordinates_of_a_flat_index(sizes):
 
 
 @pytest.mark.parametrize(("build", "words"), [
+    (lambda: Sinusoidal(2, 1, Extent(TEXT), endpoint=True), "endpoint needs dim of at least 4"),
     (lambda: Sinusoidal(7, 1, Extent(TEXT)), "position Sinusoidal needs dim divisible by 2 for 1 axes, got 7"),
     (lambda: Sinusoidal(6, 1, Extent(GRID)), "position Sinusoidal needs dim divisible by 4 for 2 axes, got 6"),
     (lambda: RoPE(6, 1, Extent(GRID)).check(6), "position RoPE needs a head width divisible by 4 for 2 axes, got 6"),

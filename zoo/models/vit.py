@@ -22,7 +22,7 @@ class ViT(nn.Module):
         image_size: int = 224,
         channels: int = 3,
         patch_size: int = 16,
-        pool: Literal["mean", "cls"] = "mean",
+        pool: Literal["mean", "cls", "both"] = "mean",
         registers: int = 0,
         seed: int = 0,
         **stack,
@@ -33,7 +33,7 @@ class ViT(nn.Module):
             image_size: height and width of an image in pixels.
             channels: 1 for grey, 3 for colour.
             patch_size: height and width of a patch in pixels.
-            pool: what the classifier reads, the mean of all patches or an extra class token.
+            pool: what the classifier reads, the mean of all patches, an extra class token, or both side by side.
             registers: learned tokens in front of the patches, after the class token, that no output reads
                 (Darcet et al., 2024), or the token that DeiT learned from a teacher.
             seed: of the initial weights.
@@ -49,15 +49,16 @@ class ViT(nn.Module):
         with preserve_rng():
             side = image_size // patch_size
             self.image_size, self.channels, self.patch_size = image_size, channels, patch_size
-            special = registers + (pool == "cls")
+            special = registers + (pool != "mean")
             self.special = special
             extent = Extent(self.grid(side), special, registers=registers)
             self.stack = Stack(extent, cross=False, padded=False, **stack)
             self.dim: int = self.stack.dim
             self.embedding = nn.Linear(channels * patch_size * patch_size, self.dim)
-            self.cls = LearnedTokens(1, self.dim) if pool == "cls" else None
+            self.cls = LearnedTokens(1, self.dim) if pool != "mean" else None
+            self.pool = pool
             self.registers = LearnedTokens(registers, self.dim) if registers else None
-            self.head = nn.Linear(self.dim, num_classes)
+            self.head = nn.Linear(self.dim * (2 if pool == "both" else 1), num_classes)
             initialize(self, seed)
 
     def grid(self, side: int) -> tuple[int, ...]:
@@ -75,7 +76,9 @@ class ViT(nn.Module):
         x = self.embedding(self.patches(images))
         x = torch.cat([*(extra(x.size(0)) for extra in (self.cls, self.registers) if extra is not None), x], 1)
         x = self.stack(x)
-        return self.head(x[:, self.special :].mean(1) if self.cls is None else x[:, 0])
+        states = [x[:, 0]] if self.pool != "mean" else []
+        states += [x[:, self.special :].mean(1)] if self.pool != "cls" else []
+        return self.head(torch.cat(states, -1))
 
 
 class LearnedTokens(nn.Module):

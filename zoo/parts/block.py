@@ -176,6 +176,29 @@ class PreNorm(Block):
         super().__init__(attend, cross, ffn, norm, dropout)
         self.scale = scale
 
+    def __init__(
+        self,
+        attend: Attention | None,
+        cross: Attention | None,
+        ffn: nn.Module | None,
+        norm: Callable[[], Norm],
+        dropout: float,
+        attention_norm: bool = True,
+    ):
+        """
+        Args:
+            attend: self-attention.
+            cross: attention to a memory.
+            ffn: feed-forward.
+            norm: makes a norm.
+            dropout: rate on what each part adds.
+            attention_norm: normalise in front of self-attention; ModernBERT's first layer, whose input is normalised
+                already, does not.
+        """
+        super().__init__(attend, cross, ffn, norm, dropout)
+        if self.attend is not None and not attention_norm:
+            self.attend.norm = nn.Identity()
+
     def join(self, x, branch, call, context):
         """x (B, T, dim) + scale * part(norm(x)), shaped like x."""
         out = branch.dropout(call(context, branch.part, branch.norm(x)))

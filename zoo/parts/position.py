@@ -101,13 +101,14 @@ class NoPosition(Position):
     relative = True
 
 
-def angles(pos: Tensor, width: int, base: float, dtype: torch.dtype) -> Tensor:
-    """Position times a geometric series of frequencies, (..., width / 2), in at least float32.
+def angles(pos: Tensor, width: int, base: float, dtype: torch.dtype, endpoint: bool = False) -> Tensor:
+    """Position times a geometric series of frequencies from 1 to 1 / base, the last one excluded unless ``endpoint``:
+    (..., width / 2), in at least float32.
 
     bfloat16 angles are wrong by more than a radian from position 4097 on.
     """
     dtype = torch.promote_types(dtype, torch.float32)
-    exponent = torch.arange(0, width, 2, device=pos.device, dtype=dtype) / width
+    exponent = torch.arange(0, width, 2, device=pos.device, dtype=dtype) / (width - 2 if endpoint else width)
     return pos[..., None].to(dtype) * base**-exponent
 
 
@@ -116,6 +117,8 @@ class Sinusoidal(Position):
 
     PE(p, 2i) = sin(p / base^(2i/dim)) and PE(p, 2i+1) = cos(p / base^(2i/dim)); on a grid each axis has half of dim.
     ``layout`` halves puts all sines in front of all cosines instead (Marian, fairseq): the same features, permuted.
+    With ``endpoint`` the exponents are 2i/(dim - 2), so that the slowest wave has exactly the length 2 pi * base, and
+    p counts from ``offset`` on (tensor2tensor, fairseq, M2M100).
 
     Paper: Attention Is All You Need, Vaswani et al., 2017.
     """
@@ -127,6 +130,8 @@ class Sinusoidal(Position):
         extent: Extent,
         base: float = 10000.0,
         layout: Literal["interleaved", "halves"] = "interleaved",
+        endpoint: bool = False,
+        offset: int = 0,
     ):
         """
         Args:
@@ -135,16 +140,21 @@ class Sinusoidal(Position):
             extent: where tokens can stand.
             base: wavelengths are 2 pi * base^(2i/dim).
             layout: sines and cosines interleaved, or all sines in front of all cosines (halves).
+            endpoint: spread the exponents so that the last one is 1; needs 4 features or more of each axis.
+            offset: number of the first position, 2 in M2M100.
         """
         super().__init__(dim, heads, extent)
-        self.base = base
+        if endpoint and dim < 4 * len(extent.sizes):
+            raise UsageError(f"position Sinusoidal with endpoint needs dim of at least {4 * len(extent.sizes)}.")
+        self.base, self.endpoint, self.offset = base, endpoint, offset
         self.place = -1 if layout == "interleaved" else -2
         self._split(dim, "dim")
 
     def embed(self, x: Tensor, pos: Tensor) -> Tensor:
         """x (B, T, dim) plus its sines and cosines at pos, (T,) or (B, T); shaped like x."""
         axes = self.extent.axes(pos)
-        waves = [angles(axis, self.dim // len(axes), self.base, x.dtype) for axis in axes]
+        width = self.dim // len(axes)
+        waves = [angles(axis + self.offset, width, self.base, x.dtype, self.endpoint) for axis in axes]
         table = torch.cat([torch.stack([wave.sin(), wave.cos()], self.place).flatten(-2) for wave in waves], -1)
         return x + table.to(x.dtype)
 

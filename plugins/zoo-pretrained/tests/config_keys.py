@@ -44,14 +44,19 @@ NAMES = (
     *("deit", "t5", "t5-1.1", "mt5", "bart", "marian", "bert", "bert-pairs", "bert-texts", "bert-tokens", "roberta"),
     *("qwen3-moe", "smollm3", "granite", "phi3-long", "gemma2", "gemma3", "olmo2", "olmo3", "starcoder2", "gpt-neox"),
     *("gptj", "gpt-oss", "roberta-texts", "roberta-tokens", "deberta-3", "deberta-own-matrices", "deberta-texts"),
-    "deberta-tokens",
+    *("deberta-tokens", "xlm-roberta", "xlm-roberta-texts", "camembert", "camembert-tokens", "distilbert"),
+    *("distilbert-texts", "distilbert-tokens", "modernbert", "modernbert-biases", "modernbert-texts"),
+    *("modernbert-tokens", "eurobert", "eurobert-biases", "eurobert-texts", "eurobert-tokens", "dinov2"),
+    *("dinov2-gated", "mbart", "m2m100"),
 )
 # the others are further heads and options of these families, with whose keys of bookkeeping nothing new happens
 FIRST = {
     *("gpt2", "llama", "mistral", "qwen2", "qwen3", "mixtral", "vit", "deit", "t5", "mt5", "bart", "marian", "bert"),
     *("roberta", "deberta-3", "qwen3-moe", "smollm3", "granite", "phi3-long", "gemma2", "gemma3", "olmo2", "olmo3"),
-    *("starcoder2", "gpt-neox", "gptj", "gpt-oss"),
+    *("starcoder2", "gpt-neox", "gptj", "gpt-oss", "xlm-roberta", "camembert", "distilbert", "modernbert", "eurobert"),
+    *("dinov2", "mbart", "m2m100"),
 }
+BEHIND_PADDING = ("roberta", "xlm-roberta", "camembert")  # whose positions begin behind the number of their padding
 TIMM = {
     "architecture": "vit_tiny_patch16_224", "num_classes": 5,
     "pretrained_cfg": {"input_size": [3, 16, 16], "fixed_input_size": True, "num_classes": 5},
@@ -260,7 +265,9 @@ def inputs(model: Any, name: str, size: int) -> dict[str, Any]:
     """What both compute: tokens with padding where the family knows any, or images."""
     torch.manual_seed(1)
     if name in peers.IMAGES or name == "timm":
-        embeddings = model.patch_embed if name == "timm" else getattr(model, name).embeddings.patch_embeddings
+        embeddings = (
+            model.patch_embed if name == "timm" else getattr(model, name.partition("-")[0]).embeddings.patch_embeddings
+        )
         pair = embeddings.img_size if name == "timm" else embeddings.image_size
         channels = embeddings.proj.in_channels if name == "timm" else embeddings.num_channels
         return {"pixel_values": torch.randn(2, channels, *pair)}
@@ -268,7 +275,10 @@ def inputs(model: Any, name: str, size: int) -> dict[str, Any]:
     vocab = model.config.vocab_size
     tokens = torch.randint(min(3, vocab - 1), vocab, (2, length))
     if name in peers.PAIRS:
-        return {"input_ids": tokens, "decoder_input_ids": torch.randint(vocab, (2, length))}
+        targets, pad = torch.randint(vocab, (2, length)), model.config.pad_token_id
+        if name == "m2m100":  # whose positions leave out padding: no text has any inside
+            tokens, targets = (x.masked_fill(x == pad, 0 if pad else min(1, vocab - 1)) for x in (tokens, targets))
+        return {"input_ids": tokens, "decoder_input_ids": targets}
     if name in peers.LANGUAGE:
         return {"input_ids": tokens}
     valid = torch.ones(2, length, dtype=torch.bool)
@@ -346,7 +356,8 @@ def outcome(change: Change, folder: Path) -> tuple[str, str]:
             warnings.simplefilter("ignore")
             model = peer(change.family, change.config, folder)
             longest = getattr(getattr(model, "config", None), "max_position_embeddings", None) or 20
-            longest -= 1 + (model.config.pad_token_id or 0) if change.family.startswith("roberta") else 0
+            behind = change.family.startswith(BEHIND_PADDING)
+            longest -= 1 + (model.config.pad_token_id or 0) if behind else 0
             model_inputs = inputs(model, change.family, longest)
             right = peer_logits(model, change.family, model_inputs)
             right = right if bool(right.isfinite().all()) else None

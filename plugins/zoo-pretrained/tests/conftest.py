@@ -8,7 +8,7 @@ import importlib.metadata
 
 import pytest
 import torch
-from package_metadata import FRONTIER_PROJECT, PROJECT, TEXT_PROJECT, read_again, write_metadata
+from package_metadata import NEEDED_PROJECTS, PROJECT, read_again, write_metadata
 
 from zoo import registry
 
@@ -17,11 +17,11 @@ torch.set_num_threads(1)
 
 @pytest.fixture(scope="module", autouse=True)
 def _registered(tmp_path_factory):
-    """The parts of this package and of zoo-text are there, also where the tests of zoo leave plugins out."""
+    """The parts of this package and of those that it needs are there, also where the tests of zoo leave plugins out."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(registry.DISABLE_VARIABLE, raising=False)
         folder = tmp_path_factory.mktemp("site")
-        for project in (PROJECT, TEXT_PROJECT, FRONTIER_PROJECT):
+        for project in (PROJECT, *NEEDED_PROJECTS):
             try:
                 importlib.metadata.version(project["name"])
             except importlib.metadata.PackageNotFoundError:

@@ -22,7 +22,8 @@ TEXTS = [
 ]  # fmt: skip
 LLAMA = ("<unk>", "<s>", "</s>")
 CHAT = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-ROBERTA = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+ROBERTA = XLM = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+CAMEMBERT = ("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED", "<s>", "</s>", "<mask>")
 
 
 def write(folder: Path, name: str, content: Any) -> None:
@@ -231,12 +232,50 @@ def encoder_tokenizers() -> dict[str, Callable[[Path], None]]:
             unigram(("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"), 3),
             kind("DebertaV2TokenizerFast", do_lower_case=True, split_by_punct=True, vocab_type="spm"),
         ),
+        "xlm-roberta": files(
+            unigram(XLM, 3), kind("XLMRobertaTokenizer"), {"mask_token": token("<mask>", lstrip=True, special=True)}
+        ),
+        "xlm-roberta-no-prefix": files(
+            unigram((*XLM, "<tag>"), 3), kind("XLMRobertaTokenizerFast", add_prefix_space=False)
+        ),
+        "camembert": files(bare(unigram(CAMEMBERT, 3)), kind("CamembertTokenizer")),
+        "camembert-unused-words": files(unigram((*XLM, "<x>"), 3), kind("CamembertTokenizer", unk_token="<x>")),
+        "distilbert": vocabulary(wordpiece(), kind("DistilBertTokenizer", do_lower_case=False)),
+        "modernbert-of-another-class": files(
+            template(byte_bpe(tuple(BERT.values())), "[CLS] $A [SEP]"), kind("BertTokenizer", **BERT)
+        ),
+        "eurobert": files(template(byte_bpe(tuple(BERT.values())), "[CLS] $A [SEP]"), kind(GENERIC, **BERT)),
+        "distilbert-json": files(wordpiece(lower=False), {}),
     }  # fmt: skip
+
+
+def bare(inner: Tokenizer) -> Tokenizer:
+    """The same where no token of the vocabulary is an added one."""
+    return Tokenizer.from_str(json.dumps({**json.loads(inner.to_str()), "added_tokens": []}))
 
 
 def without_template(inner: Tokenizer) -> Tokenizer:
     content = json.loads(inner.to_str())
     return Tokenizer.from_str(json.dumps({**content, "post_processor": None}))
+
+
+def by_class(name: str, **settings: Any) -> Callable[[Path], None]:
+    """What a class of transformers saves, which adds the languages that it knows."""
+
+    def save(folder: Path) -> None:
+        import transformers
+
+        if name == "NllbTokenizer":
+            model = json.loads(piece_bpe().to_str())["model"]
+            words = [*ROBERTA, *(word for word in model["vocab"] if word not in ROBERTA and "<0x" not in word)]
+            vocabulary = {"vocab": {word: number for number, word in enumerate(words)}}
+            vocabulary["merges"] = [tuple(merge) for merge in model["merges"]]
+        else:
+            pieces = json.loads(unigram(ROBERTA, 3).to_str())["model"]["vocab"]
+            vocabulary = {"vocab": [*map(tuple, pieces), ("en_XX", 0.0), ("ro_RO", 0.0)]}
+        getattr(transformers, name)(**vocabulary, **settings).save_pretrained(folder)
+
+    return save
 
 
 def pair_tokenizers() -> dict[str, Callable[[Path], None]]:
@@ -259,6 +298,10 @@ def pair_tokenizers() -> dict[str, Callable[[Path], None]]:
             kind(GENERIC, additional_special_tokens=list(SENTINELS), **t5),
         ),
         "unigram-bytes": files(template(unigram(pieces, 2, True), "$A </s>"), kind(GENERIC, **t5)),
+        "mbart": by_class("MBartTokenizer", src_lang="de_DE"),
+        "mbart-50": by_class("MBart50Tokenizer"),
+        "nllb": by_class("NllbTokenizer", src_lang="fra_Latn"),
+        "nllb-legacy": by_class("NllbTokenizer", legacy_behaviour=True),
         "words": files(template(wordpiece(), "$A [SEP]"), kind(GENERIC, eos_token="[SEP]", pad_token="[PAD]")),
         "words-cleaned": files(
             template(wordpiece(), "[CLS] $A [SEP]"),

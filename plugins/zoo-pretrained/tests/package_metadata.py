@@ -16,8 +16,8 @@ def read_project(folder: Path) -> dict[str, Any]:
 
 
 PROJECT = read_project(Path(__file__).parents[1])
-TEXT_PROJECT = read_project(Path(__file__).parents[2] / "zoo-text")  # which has the tasks of some families
-FRONTIER_PROJECT = read_project(Path(__file__).parents[2] / "zoo-frontier")  # which has parts of some
+# which have the tasks and parts of some families
+NEEDED_PROJECTS = [read_project(Path(__file__).parents[2] / name) for name in ("zoo-text", "zoo-frontier")]
 
 
 def write_metadata(folder: Path, name: str, points: dict[str, dict[str, str]]) -> None:

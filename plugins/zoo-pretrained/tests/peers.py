@@ -292,10 +292,17 @@ VISION = {
     "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48, "image_size": 16,
     "patch_size": 4, "num_labels": 5,
 }  # fmt: skip
+DINOV2 = {key: value for key, value in VISION.items() if key != "intermediate_size"} | {"use_mask_token": False}
 IMAGES = {
     "vit": ("ViTForImageClassification", "ViTConfig", VISION),
     "vit-no-bias": ("ViTForImageClassification", "ViTConfig", {**VISION, "qkv_bias": False, "num_channels": 1}),
     "deit": ("DeiTForImageClassification", "DeiTConfig", VISION),
+    "dinov2": ("Dinov2ForImageClassification", "Dinov2Config", {**DINOV2, "hidden_act": "relu"}),
+    "dinov2-gated": (
+        "Dinov2ForImageClassification",
+        "Dinov2Config",
+        {**DINOV2, "use_swiglu_ffn": True, "qkv_bias": False, "num_channels": 1, "mlp_ratio": 2},
+    ),
 }
 
 
@@ -328,6 +335,12 @@ PAIRS = {
         "BartConfig",
         {**BART, "scale_embedding": True, "activation_function": "relu"},
     ),
+    "mbart": ("MBartForConditionalGeneration", "MBartConfig", {**BART, "scale_embedding": True}),
+    "m2m100": (
+        "M2M100ForConditionalGeneration",
+        "M2M100Config",
+        {**BART, "pad_token_id": 0, "decoder_layers": 2, "encoder_layers": 3, "max_position_embeddings": 70},
+    ),
     "marian": (
         "MarianMTModel",
         "MarianConfig",
@@ -339,7 +352,18 @@ BERT = {
     "vocab_size": WORDS, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 44,
     "max_position_embeddings": 48,
 }  # fmt: skip
-ROBERTA = {**BERT, "max_position_embeddings": 50, "type_vocab_size": 1, "pad_token_id": 1}
+ROBERTA = {**BERT, "max_position_embeddings": 52, "type_vocab_size": 1, "pad_token_id": 1}
+PUBLISHED_ROBERTA = {"max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
+DISTILBERT = {
+    "vocab_size": WORDS, "dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 44, "max_position_embeddings": 39,
+}  # fmt: skip
+MODERNBERT = {
+    **BERT, "local_attention": 9, "pad_token_id": 2, "bos_token_id": 0, "eos_token_id": 1, "cls_token_id": 0,
+    "sep_token_id": 1,
+}  # fmt: skip
+EUROBERT = {
+    **BERT, "num_key_value_heads": 2, "pad_token_id": 2, "bos_token_id": 0, "eos_token_id": 1, "mask_token_id": 3,
+}  # fmt: skip
 DEBERTA = {
     **BERT, "relative_attention": True, "pos_att_type": "p2c|c2p", "position_buckets": 6, "max_relative_positions": 16,
     "norm_rel_ebd": "layer_norm", "share_att_key": True, "position_biased_input": False,
@@ -359,6 +383,61 @@ ENCODERS = {
     "roberta-relu": ("RobertaForMaskedLM", "RobertaConfig", {**ROBERTA, "hidden_act": "relu"}),
     "roberta-texts": ("RobertaForSequenceClassification", "RobertaConfig", {**ROBERTA, **LABELS}),
     "roberta-tokens": ("RobertaForTokenClassification", "RobertaConfig", {**ROBERTA, **LABELS}),
+    "xlm-roberta": ("XLMRobertaForMaskedLM", "XLMRobertaConfig", {**ROBERTA, "pad_token_id": 3}),
+    "xlm-roberta-texts": ("XLMRobertaForSequenceClassification", "XLMRobertaConfig", {**ROBERTA, **LABELS}),
+    "xlm-roberta-tokens": ("XLMRobertaForTokenClassification", "XLMRobertaConfig", {**ROBERTA, **LABELS}),
+    "camembert": ("CamembertForMaskedLM", "CamembertConfig", {**ROBERTA, "hidden_act": "relu", "type_vocab_size": 3}),
+    "camembert-texts": ("CamembertForSequenceClassification", "CamembertConfig", {**ROBERTA, **LABELS}),
+    "camembert-tokens": ("CamembertForTokenClassification", "CamembertConfig", {**ROBERTA, **LABELS}),
+    "distilbert": ("DistilBertForMaskedLM", "DistilBertConfig", {**DISTILBERT, "activation": "relu"}),
+    "distilbert-sines": ("DistilBertForMaskedLM", "DistilBertConfig", {**DISTILBERT, "sinusoidal_pos_embds": True}),
+    "distilbert-texts": ("DistilBertForSequenceClassification", "DistilBertConfig", {**DISTILBERT, **LABELS}),
+    "distilbert-tokens": ("DistilBertForTokenClassification", "DistilBertConfig", {**DISTILBERT, **LABELS}),
+    "modernbert": ("ModernBertForMaskedLM", "ModernBertConfig", MODERNBERT),
+    "modernbert-biases": (
+        "ModernBertForMaskedLM",
+        "ModernBertConfig",
+        {
+            **MODERNBERT,
+            "norm_bias": True,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "classifier_bias": True,
+            "decoder_bias": False,
+            "tie_word_embeddings": False,
+            "hidden_activation": "silu",
+            "classifier_activation": "relu",
+            "layer_types": ["sliding_attention"] * 3,
+        },
+    ),
+    "modernbert-texts": (
+        "ModernBertForSequenceClassification",
+        "ModernBertConfig",
+        {**MODERNBERT, **LABELS, "classifier_pooling": "mean"},
+    ),
+    "modernbert-first": ("ModernBertForSequenceClassification", "ModernBertConfig", {**MODERNBERT, **LABELS}),
+    "modernbert-tokens": ("ModernBertForTokenClassification", "ModernBertConfig", {**MODERNBERT, **LABELS}),
+    "eurobert": ("EuroBertForMaskedLM", "EuroBertConfig", EUROBERT),
+    "eurobert-biases": (
+        "EuroBertForMaskedLM",
+        "EuroBertConfig",
+        {
+            **EUROBERT,
+            "tie_word_embeddings": True,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "hidden_act": "gelu",
+            "head_dim": 12,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 250.0},
+        },
+    ),
+    "eurobert-texts": ("EuroBertForSequenceClassification", "EuroBertConfig", {**EUROBERT, **LABELS}),
+    "eurobert-mean": (
+        "EuroBertForSequenceClassification",
+        "EuroBertConfig",
+        {**EUROBERT, **LABELS, "classifier_pooling": "mean"},
+    ),
+    "eurobert-tokens": ("EuroBertForTokenClassification", "EuroBertConfig", {**EUROBERT, **LABELS}),
     "deberta-3": ("DebertaV2ForMaskedLM", "DebertaV2Config", DEBERTA),
     "deberta-new-head": ("DebertaV2ForMaskedLM", "DebertaV2Config", {**DEBERTA, "legacy": False}),
     "deberta-own-matrices": (
@@ -404,6 +483,7 @@ SECOND_LOOKS = {
     "llama", "qwen2", "qwen3", "mt5", "bart-scaled", "bert", "bert-relu", "bert-tokens", "roberta-relu",
     "roberta-tokens", "deberta-c2p", "deberta-tokens", "qwen3-moe-window", "smollm3-untied", "granite-tied", "phi3",
     "gemma2-uncapped", "gemma3-capped", "olmo2-tied", "starcoder2-no-bias", "gpt-neox-in-turn", "gpt-oss-even",
+    "xlm-roberta-texts", "xlm-roberta-tokens", "camembert-texts", "camembert-tokens",
 }  # fmt: skip
 
 

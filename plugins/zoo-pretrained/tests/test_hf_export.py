@@ -6,12 +6,14 @@ import peers
 import pytest
 import torch
 from import_steps import gap, imported, loaded
-from zoo_pretrained.hf_export import export_pretrained
+from zoo_pretrained.hf_export import _family, export_pretrained
 
 import zoo
 from zoo.cli import main
+from zoo.config import fit_options, run_config
 from zoo.data.conversation import Conversation, Turn
 from zoo.data.tokenizer import BOS, CLS, EOS, MASK, PAD, Tokenizer
+from zoo.inference.rebuild_task import complete_options, rebuild_task
 
 TEXT = "the quick <eos> brown fox, 12 × naïve"
 SPECIALS = (PAD, BOS, EOS, CLS, MASK)
@@ -78,7 +80,7 @@ def test_an_export_is_loaded_by_the_auto_classes_with_its_tokenizer(case, tmp_pa
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", ["vit", "vit-no-bias", "deit"])
+@pytest.mark.parametrize("name", ["vit", "vit-no-bias", "deit", "dinov2-gated"])
 def test_an_image_classifier_is_loaded_with_its_preparation_of_images(name, tmp_path):
     model = peers.build_peer(peers.IMAGES[name])
     model.save_pretrained(tmp_path / "theirs")
@@ -140,6 +142,33 @@ def test_timm_loads_an_export_by_its_folder_and_by_its_file(sizes, tmp_path):
     way = {"library": "timm", "resize": [side, side], "interpolation": "bilinear", "crop": [side, side]}
     assert json.loads((tmp_path / "back" / "images.json").read_text()) == {**content, "prepare": way}
     assert net.model["init_args"]["ffn"] == ours.place.config["model"]["init_args"]["ffn"]
+
+
+# the sizes of published checkpoints, where they are not the defaults of the peer's class
+SIZES = {
+    "bert-large": ("BertForPreTraining", {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16,
+                                          "intermediate_size": 4096}),
+    "xlm-roberta-base": ("XLMRobertaForMaskedLM", {"vocab_size": 250002, **peers.PUBLISHED_ROBERTA}),
+    "camembert-base": ("CamembertForMaskedLM", {"vocab_size": 32005, **peers.PUBLISHED_ROBERTA}),
+    "distilbert-base": ("DistilBertForMaskedLM", {}),
+    "modernbert-base": ("ModernBertForMaskedLM", {}),
+    "eurobert-210m": ("EuroBertForMaskedLM", {}),
+    "nllb-600m": ("M2M100ForConditionalGeneration", {"vocab_size": 256206}),
+    "dinov2-base": ("Dinov2ForImageClassification", {"image_size": 518, "num_labels": 1000, "use_mask_token": False}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_recipe_of_a_family_has_the_parameters_of_the_published_model(name):
+    parsed = fit_options.parse("fit", [name])
+    model = complete_options(run_config.make_plan(parsed, run_config.read_draft(parsed)).config["model"])
+    _, config = _family(model, SIZES[name][0])
+    cls, options = getattr(peers.transformers, SIZES[name][0]), SIZES[name][1]
+    with torch.device("meta"):
+        ours = rebuild_task({"model": model}, name).net
+        theirs, exported = (cls(cls.config_class(**one)) for one in (options, config))
+    counts = [sum(one.numel() for one in module.parameters()) for module in (ours, theirs, exported)]
+    assert counts == [counts[0]] * 3
 
 
 TASK = """\

@@ -70,7 +70,7 @@ def tokenizer(target, template, **names):
     inner = Tokenizer(models.WordLevel({word: n for n, word in enumerate(words)}, unk_token="<unk>"))
     inner.pre_tokenizer = pre_tokenizers.Whitespace()
     inner.add_special_tokens(words[:4])
-    inner.post_processor = processors.TemplateProcessing(template, None, [("<s>", 0), ("</s>", 2)])
+    inner.post_processor = processors.TemplateProcessing(template, None, [("<s>", 0), ("</s>", 2), ("w4", 8)])
     inner.save(str(target / "tokenizer.json"))
     (target / "special_tokens_map.json").write_text(json.dumps(names))
     return inner
@@ -83,6 +83,12 @@ TEXTS = {
         "<s> $A </s>",
         {**NAMES, "bos_token": "<s>"},
         {"bos_token_id": 0, "eos_token_id": 2, "forced_bos_token_id": 0},
+    ),
+    "mbart-forced": ("$A </s> w4", NAMES, {"eos_token_id": 2, "forced_bos_token_id": 3}),
+    "m2m100-forced": (
+        "w4 $A </s>",
+        NAMES,
+        {"eos_token_id": 2, "pad_token_id": 1, "forced_bos_token_id": 0, "scale_embedding": False},
     ),
     "marian": ("$A </s>", NAMES, {"eos_token_id": 2, "decoder_start_token_id": 1}),
     "t5": ("$A </s>", NAMES, {"eos_token_id": 2, "pad_token_id": 1, "decoder_start_token_id": 1, "num_layers": 3}),
@@ -101,7 +107,7 @@ def test_texts_are_translated_as_transformers_generates_them(name, tmp_path):
     inner = tokenizer(theirs, template, **names)
     assert main(["import", str(theirs), str(ours)]) == 0
     forced = "forced_bos_token_id" in options  # what is forced is a token more
-    trained, expected = zoo.load(ours), []
+    trained, expected, searched = zoo.load(ours), [], []
     texts = ["w3 w9 w1", "w5 w30 w2 w2 w8 w17", "w11"]
     for text in texts:
         source = torch.tensor([inner.encode(text).ids])
@@ -110,6 +116,13 @@ def test_texts_are_translated_as_transformers_generates_them(name, tmp_path):
             max_new_tokens=2 * source.size(1) + 10 + forced,
         )  # fmt: skip
         expected.append(inner.decode(answer[0, 1:].tolist()))
+        answer = model.generate(
+            source, attention_mask=torch.ones_like(source), do_sample=False, num_beams=3, length_penalty=0.0,
+            eos_token_id=2, max_new_tokens=9,
+        )  # fmt: skip
+        searched.append(inner.decode(answer[0, 1:].tolist()))
+    by_beams = trained.translate(texts, beams=3, length_penalty=0.0, max_length=9)
+    assert [one.text for one in by_beams] == searched
     got = [one.text for one in trained.translate(texts)]
     assert got == expected
     assert any(len(text.split()) > 9 for text in expected)

@@ -12,14 +12,19 @@ from zoo.tasks.task import Task
 from zoo.training.memory_estimate import estimate, full_batch
 
 RECIPES = (
-    "bart-style-tiny", "bert-base", "bert-large", "deberta-base", "deberta-v3-base", "dialogue-tiny", "dpo-tiny",
-    "fim-tiny", "long-topics-tiny", "mlm-tiny", "questions-tiny", "roberta-base", "roles-tiny", "summary-tiny",
-    "t5-style-tiny", "topics-tiny",
+    "bart-style-tiny", "bert-base", "bert-large", "camembert-base", "deberta-base", "deberta-v3-base", "dialogue-tiny",
+    "distilbert-base", "dpo-tiny", "eurobert-210m", "fim-tiny", "long-topics-tiny", "mlm-tiny", "modernbert-base",
+    "questions-tiny", "roberta-base", "roles-tiny", "summary-tiny", "t5-style-tiny", "topics-tiny", "xlm-roberta-base",
 )  # fmt: skip
 COUNTS = {
     "bert-base": 110_106_428,  # with the heads of hidden tokens and of pairs
     "bert-large": 336_226_108,
     "roberta-base": 124_697_433,
+    "camembert-base": 110_655_493,
+    "distilbert-base": 66_985_530,
+    "modernbert-base": 149_655_232,
+    "eurobert-210m": 310_266_624,
+    "xlm-roberta-base": 278_295_186,
     "deberta-base": 139_244_121,
     "deberta-v3-base": 184_551_780,
 }

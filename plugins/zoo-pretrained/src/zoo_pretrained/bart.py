@@ -1,4 +1,4 @@
-"""BART (Lewis et al., 2020) and the translators of Marian (Junczys-Dowmunt et al., 2018)."""
+"""BART (Lewis et al., 2020), mBART, M2M100 with NLLB, and the translators of Marian (Junczys-Dowmunt et al., 2018)."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ FIXED: dict[str, list[Any]] = {
     "tie_word_embeddings": [True], "is_decoder": [False], "is_encoder_decoder": [True],
     "extra_pos_embeddings": [2],
 }  # fmt: skip
+PRE_NORM: dict[str, list[Any]] = {"normalize_before": [True], "add_final_layer_norm": [True]}
 IGNORED = BOOKKEEPING | {
     "activation_dropout", "classif_dropout", "classifier_dropout", "decoder_layerdrop", "encoder_layerdrop",
     "force_bos_token_to_be_generated", "init_std",
@@ -52,7 +53,7 @@ def both(config: Config, name: str) -> Any:
     return one
 
 
-def stack(dim: int, side: str) -> list[TensorRule]:
+def layers(dim: int, side: str) -> list[TensorRule]:
     """The rules for the layers of one side, encoder or decoder, of width ``dim``."""
     theirs, ours, rules = f"model.{side}.layers.{{n}}.", f"{side}.blocks.{{n}}.", []
     looks = [("self_attn", "attend")] + ([("encoder_attn", "cross")] if side == "decoder" else [])
@@ -77,6 +78,8 @@ class BART(Family):
     task = "zoo.tasks.translation.Translation"
     keys = make_keys({"static_position_embeddings": [False], "normalize_embedding": [True]})
     prefix = "model."
+    block, output_bias = "block.PostNorm", True
+    learned = True  # positions stand in a table, and their sums with words are normalised
     example: ClassVar = {
         "vocab_size": 41, "max_position_embeddings": 16, "d_model": 16, "encoder_layers": 2, "encoder_ffn_dim": 24,
         "encoder_attention_heads": 2, "decoder_layers": 1, "decoder_ffn_dim": 24, "decoder_attention_heads": 2,
@@ -84,34 +87,31 @@ class BART(Family):
 
     def options(self, config: Config) -> Options:
         """Options of zoo's task for a published configuration. Raises UsageError for unsupported values."""
-        bart = config["model_type"] == "bart"
-        if not bart and config["decoder_vocab_size"] not in (None, config["vocab_size"]):
-            raise unsupported_value(config, "decoder_vocab_size", "marian", f"the vocab_size, {config['vocab_size']}")
-        if not bart and config["d_model"] % 2:
-            raise unsupported_value(config, "d_model", "marian", "an even number")
         return {
             "source_vocab_size": config["vocab_size"],
             "target_vocab_size": config["vocab_size"],
             "max_length": config["max_position_embeddings"],
             "tie": "all",
             "scale_embedding": config["scale_embedding"],
-            "output_bias": True,
-            "embedding_norm": bart,
+            "output_bias": self.output_bias,
+            "embedding_norm": self.learned,
             "dim": config["d_model"],
             "depth": config["encoder_layers"],
             "decoder_depth": config["decoder_layers"],
             "heads": both(config, "attention_heads"),
             "hidden": both(config, "ffn_dim"),
-            "position": part("position.Learned", offset=OFFSET)
-            if bart
-            else part("position.Sinusoidal", layout="halves"),
+            "position": self.position(config),
             "attention": part("attention.MultiHead"),
             "norm": part("norm.LayerNorm"),
-            "block": part("block.PostNorm"),
+            "block": part(self.block),
             "ffn": part("ffn.MLP", activation=activation(config, "activation_function")),
             "dropout": config["dropout"],
             "attention_dropout": config["attention_dropout"],
         }
+
+    def position(self, config: Config) -> Options:
+        """How positions enter."""
+        return part("position.Learned", offset=OFFSET)
 
     def config(self, options: Options) -> dict[str, Any]:
         """The published configuration for the options of zoo's task."""
@@ -134,7 +134,7 @@ class BART(Family):
 
     def map_tensors(self, config: Config) -> MappedTensors:
         """The rules that convert the family's tensors to zoo's, for a configuration."""
-        bart, size = config["model_type"] == "bart", config["vocab_size"]
+        size = config["vocab_size"]
         rules = [
             TensorRule("model.shared.weight", "target_embedding.weight"),
             TensorRule("final_logits_bias", "bias.weight", Shaped((1, size), (size,))),
@@ -142,23 +142,67 @@ class BART(Family):
         constants = []
         for side in ("encoder", "decoder"):
             places = f"model.{side}.embed_positions.weight"
-            if bart:
+            if self.learned:
                 rules.append(TensorRule(places, f"{side}.position.table.weight"))
                 rules += [
                     TensorRule(f"model.{side}.layernorm_embedding.{end}", f"{side}.entry.{end}")
                     for end in ("weight", "bias")
                 ]
             else:
-                constants.append(places)
-            rules += stack(config["d_model"], side)
+                constants += [places, f"{places}s"]
+            if self.block == "block.PreNorm":
+                last = (f"model.{side}.layer_norm", f"{side}.norm")
+                rules += [TensorRule(f"{last[0]}.{end}", f"{last[1]}.{end}") for end in ("weight", "bias")]
+            rules += layers(config["d_model"], side)
         copies = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight")
         return MappedTensors(rules, constants, dict.fromkeys(copies, "model.shared.weight"))
 
     def supplied(self, config: Config, tensors: Tensors) -> Tensors:
         """The bias of the logits, which starts at zero, where a BART was saved without its head."""
-        if "final_logits_bias" in tensors or "BartModel" not in (config.get("architectures") or ()):
+        headless = "BartModel" in (config.get("architectures") or ())
+        if "final_logits_bias" in tensors or not (headless or config["model_type"] == "mbart"):
             return {}
         return {"final_logits_bias": torch.zeros(1, config["vocab_size"])}
+
+
+class MBART(BART):
+    """mBART (Liu et al., 2020), a BART of many languages, normalised in front of each part."""
+
+    name = "mbart"
+    types = ("mbart",)
+    architectures = ("MBartForConditionalGeneration",)
+    keys = make_keys({"static_position_embeddings": [False], "normalize_embedding": [True], **PRE_NORM})
+    prefix, block = "", "block.PreNorm"
+
+
+class M2M100(BART):
+    """M2M100 (Fan et al., 2021) and NLLB (NLLB Team, 2022), with waves as positions and no bias of the logits."""
+
+    name = "m2m_100"
+    types = ("m2m_100",)
+    architectures = ("M2M100ForConditionalGeneration",)
+    keys = make_keys(
+        {"static_position_embeddings": [True], "normalize_embedding": [False], **PRE_NORM},
+        vocab_size=size(128112), activation_function=word("relu"), attention_dropout=real(0.1),
+        scale_embedding=flag(True), pad_token_id=size(1, 0, optional=True),
+    )  # fmt: skip
+    prefix, block, output_bias, learned = "", "block.PreNorm", False, False
+
+    def position(self, config: Config) -> Options:
+        """Waves, whose positions begin behind the number of padding. Raises UsageError without that number."""
+        if config["pad_token_id"] is None:
+            right = "the number behind which its positions begin"
+            raise unsupported_value(config, "pad_token_id", self.name, right)
+        if config.get("decoder_start_token_id", 2) == config["pad_token_id"]:
+            right = f"another token than pad_token_id={config['pad_token_id']}, which has no position,"
+            raise unsupported_value(config, "decoder_start_token_id", self.name, right)
+        if config["d_model"] % 2 or config["d_model"] < 4:
+            raise unsupported_value(config, "d_model", self.name, "an even number of at least 4")
+        return part("position.Sinusoidal", layout="halves", endpoint=True, offset=config["pad_token_id"] + 1)
+
+    def config(self, options: Options) -> dict[str, Any]:
+        """The published configuration for the options of zoo's task."""
+        return {**super().config(options), "pad_token_id": inner(options["position"])["offset"] - 1}
 
 
 class Marian(BART):
@@ -174,7 +218,19 @@ class Marian(BART):
         },
         vocab_size=size(58101), decoder_vocab_size=size(None),
     )  # fmt: skip
-    prefix = ""
+    prefix, learned = "", False
+
+    def position(self, config: Config) -> Options:
+        """Sines in front of cosines."""
+        return part("position.Sinusoidal", layout="halves")
+
+    def options(self, config: Config) -> Options:
+        """Options of zoo's task for a published configuration. Raises UsageError for unsupported values."""
+        if config["decoder_vocab_size"] not in (None, config["vocab_size"]):
+            raise unsupported_value(config, "decoder_vocab_size", "marian", f"the vocab_size, {config['vocab_size']}")
+        if config["d_model"] % 2:
+            raise unsupported_value(config, "d_model", "marian", "an even number")
+        return super().options(config)
 
     def config(self, options: Options) -> dict[str, Any]:
         """The published configuration for the options of zoo's task."""

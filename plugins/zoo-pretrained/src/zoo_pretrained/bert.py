@@ -35,8 +35,9 @@ POOLER = {
 def make_keys(kind: str, task: str) -> Keys:
     """The keys of a model with a head: one that names classes has no tied matrix, one that fills in no classes."""
     read = {**READ, "type_vocab_size": size(2)}
-    if kind == "roberta":
-        read |= {"vocab_size": size(50265), "pad_token_id": size(1, 0, optional=True)}
+    if kind != "bert":
+        vocabulary = size(50265 if kind == "roberta" else 30522)
+        read |= {"vocab_size": vocabulary, "pad_token_id": size(1, 0, optional=True)}
     if task == MASKED:
         return Keys(read, {**FIXED, "tie_word_embeddings": [True]}, BOOKKEEPING | POOLER | {"classifier_dropout"})
     read |= {**CLASSES.read, "classifier_dropout": real(None)}
@@ -98,7 +99,9 @@ def offset(config: Config) -> int:
     if config["model_type"] == "bert":
         return 0
     if config["pad_token_id"] is None:
-        raise unsupported_value(config, "pad_token_id", "roberta", "the number behind which its positions begin")
+        raise unsupported_value(
+            config, "pad_token_id", config["model_type"], "the number behind which its positions begin"
+        )
     return config["pad_token_id"] + 1
 
 
@@ -184,6 +187,7 @@ class BERT(Family):
     architectures: ClassVar[tuple[str, ...]] = ("BertForMaskedLM", PAIRS)
     task = MASKED
     keys = make_keys("bert", MASKED)
+    module = "bert"  # the first word of its tensors
     example: ClassVar = {
         "vocab_size": 41, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24,
         "max_position_embeddings": 16,
@@ -203,7 +207,7 @@ class BERT(Family):
 
     def map_tensors(self, config: Config) -> MappedTensors:
         """The rules that convert the family's tensors to zoo's, for a configuration."""
-        kind = config["model_type"]
+        kind = self.module
         first = f"{kind}.embeddings."
         rules = layers(kind, config["hidden_size"], ("query", "key", "value"))
         rules.append(TensorRule(f"{first}position_embeddings.weight", "stack.position.table.weight"))
@@ -281,6 +285,7 @@ class RoBERTa(BERT):
     name = "roberta"
     types = ("roberta",)
     architectures = ("RobertaForMaskedLM",)
+    module = "roberta"
     keys = make_keys("roberta", MASKED)
 
 
@@ -290,6 +295,7 @@ class RoBERTaClassifier(BERTClassifier):
     name = "roberta-classifier"
     types = ("roberta",)
     architectures = ("RobertaForSequenceClassification",)
+    module = "roberta"
     keys = make_keys("roberta", TEXTS)
 
 
@@ -299,4 +305,5 @@ class RoBERTaTagger(BERTTagger):
     name = "roberta-tagger"
     types = ("roberta",)
     architectures = ("RobertaForTokenClassification",)
+    module = "roberta"
     keys = make_keys("roberta", TOKENS)

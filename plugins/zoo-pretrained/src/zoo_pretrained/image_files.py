@@ -90,7 +90,7 @@ def _transformers_way(
     path = source / IMAGES
     file = read_side_file(path, KEYS)
     stated = {key: value for key, value in file.items() if value is not None}
-    kind = "DeiT" if theirs.get("model_type") == "deit" else "ViT"
+    kind = {"deit": "DeiT", "dinov2": "Bit"}.get(theirs.get("model_type", ""), "ViT")
     name = stated.get("image_processor_type", stated.get("feature_extractor_type", f"{kind}ImageProcessor"))
     if (match := NAME.fullmatch(name)) is None:
         raise _unsupported(path, {"image_processor_type": name}, "image_processor_type",

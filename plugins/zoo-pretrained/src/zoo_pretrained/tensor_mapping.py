@@ -231,7 +231,7 @@ def write_published(ours: Tensors, mapping: MappedTensors) -> LazyTensors:
             if not matches:
                 continue
             keys = [one.format(**matches[0].groupdict()) for one in rule.keys]
-            if keys[0] in tensors:  # written with the first of several
+            if len(rule.names) > 1 and keys[0] in tensors:  # written with the first of them
                 break
             names = [name] if len(rule.names) == 1 else [one.format(**matches[0].groupdict()) for one in rule.names]
             tensors |= dict(zip(keys, rule.how.write(joined(names, ours.forms)), strict=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +30,8 @@ ALIASES = {
 CLASS_OF_FAMILY = {
     "bart": "RobertaTokenizer", "bert": "BertTokenizer", "deberta-v2": "DebertaV2Tokenizer", "gpt2": "GPT2Tokenizer",
     "mt5": "T5Tokenizer", "qwen2": "Qwen2Tokenizer", "qwen3": "Qwen2Tokenizer", "roberta": "RobertaTokenizer",
-    "t5": "T5Tokenizer",
+    "t5": "T5Tokenizer", "camembert": "CamembertTokenizer", "distilbert": "BertTokenizer", "electra": "BertTokenizer",
+    "xlm-roberta": "XLMRobertaTokenizer", "mbart": "MBartTokenizer",
 }  # fmt: skip
 QWEN_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -59,17 +61,29 @@ def _roles(**tokens: str) -> dict[str, str]:
     return {f"{role}_token": token for role, token in tokens.items()}
 
 
+# classes whose token of the mask takes the space in front of it, where no file says how it is found
+MASKS: dict[str, dict[str, bool]] = {
+    "CamembertTokenizer": {}, "MBartTokenizer": {}, "MBart50Tokenizer": {}, "NllbTokenizer": {"normalized": True},
+}  # fmt: skip
+# the language of a source where tokenizer_config.json names none, and its place in the text
+LANGUAGES = {
+    "MBartTokenizer": ("en_XX", False),
+    "MBart50Tokenizer": ("en_XX", True),
+    "NllbTokenizer": ("eng_Latn", True),
+}
 BPE_FILES = ("vocab.json", "merges.txt")
 END = "<|endoftext|>"
+ROBERTA = _roles(bos="<s>", eos="</s>", sep="</s>", cls="<s>", unk="<unk>", pad="<pad>", mask="<mask>")
 CLASSES = {
     "LlamaTokenizer": TokenizerClass("BPE", _roles(unk="<unk>", bos="<s>", eos="</s>")),
     "GPT2Tokenizer": TokenizerClass("BPE", _roles(unk=END, bos=END, eos=END), BPE_FILES),
     "Qwen2Tokenizer": TokenizerClass("BPE", _roles(unk=END, eos=END, pad=END), BPE_FILES),
-    "RobertaTokenizer": TokenizerClass(
-        "BPE",
-        _roles(bos="<s>", eos="</s>", sep="</s>", cls="<s>", unk="<unk>", pad="<pad>", mask="<mask>"),
-        BPE_FILES,
-    ),
+    "RobertaTokenizer": TokenizerClass("BPE", ROBERTA, BPE_FILES),
+    "XLMRobertaTokenizer": TokenizerClass("Unigram", ROBERTA),
+    "CamembertTokenizer": TokenizerClass("Unigram", ROBERTA),
+    "MBartTokenizer": TokenizerClass("Unigram", ROBERTA),
+    "MBart50Tokenizer": TokenizerClass("Unigram", {key: token for key, token in ROBERTA.items() if key != "bos_token"}),
+    "NllbTokenizer": TokenizerClass("BPE", ROBERTA),
     "BertTokenizer": TokenizerClass(
         "WordPiece", _roles(unk="[UNK]", sep="[SEP]", pad="[PAD]", cls="[CLS]", mask="[MASK]"), ("vocab.txt",)
     ),
@@ -125,7 +139,9 @@ class _Builder:
             steps = {
                 "LlamaTokenizer": self._llama, "GPT2Tokenizer": self._gpt2, "RobertaTokenizer": self._gpt2,
                 "Qwen2Tokenizer": self._qwen2, "BertTokenizer": self._bert, "T5Tokenizer": self._t5,
-                "DebertaV2Tokenizer": self._deberta,
+                "DebertaV2Tokenizer": self._deberta, "XLMRobertaTokenizer": self._xlm_roberta,
+                "CamembertTokenizer": self._camembert, "MBartTokenizer": self._mbart,
+                "MBart50Tokenizer": self._mbart50, "NllbTokenizer": self._nllb,
             }  # fmt: skip
             inner = steps[name]()
             if self.content is not None:
@@ -133,6 +149,8 @@ class _Builder:
         if isinstance(inner.model, models.BPE):
             inner.model.dropout = None  # which would draw other tokens each time
         roles = {role: token for role in ROLES if (token := self._token(f"{role}_token")) is not None}
+        if name in MASKS and isinstance(mask := roles.get("mask"), str):
+            roles["mask"] = AddedToken(mask, **MASKS[name], lstrip=True, special=True)
         self._add_tokens(inner, name, roles)
         self._add_template(inner, name, roles)
         self._clean_up(inner)
@@ -147,7 +165,7 @@ class _Builder:
         if kind == "qwen2":  # many of whose checkpoints name another
             return CLASS_OF_FAMILY[kind]
         steps = json.dumps([self.content.get("pre_tokenizer"), self.content.get("decoder")]) if self.content else ""
-        if kind in ("mistral", "mixtral") or (class_name == "LlamaTokenizer" and '"ByteLevel"' in steps):
+        if kind in ("mistral", "mixtral", "modernbert") or (class_name == "LlamaTokenizer" and '"ByteLevel"' in steps):
             return GENERIC
         return class_name or CLASS_OF_FAMILY.get(kind, GENERIC)
 
@@ -226,6 +244,8 @@ class _Builder:
         if name == "T5Tokenizer" and not extra:
             count = self.settings.get("extra_ids")
             extra = [f"<extra_id_{number}>" for number in range(100 if count is None else count)]
+        if name == "CamembertTokenizer" and not extra:
+            extra = ["<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"]
         vocabulary = {token.content for token in inner.get_added_tokens_decoder().values()}
         waiting: list[str | AddedToken] = [token for _, token in sorted(self.tokens.items())]
         vocabulary |= {_text(token) for token in waiting}
@@ -256,6 +276,23 @@ class _Builder:
                 (text["sep"], number["sep"]), (text["cls"], number["cls"]),
                 self.settings.get("trim_offsets") is not False, bool(self.settings.get("add_prefix_space")),
             )  # fmt: skip
+        elif name in ("XLMRobertaTokenizer", "CamembertTokenizer"):
+            if not {"bos", "eos"} <= roles.keys():
+                raise UsageError(f"{self.source / CONFIG}: {name} needs a bos_token and an eos_token, and not null.")
+            inner.post_processor = processors.TemplateProcessing(
+                single=[text["bos"], "$A", text["eos"]], pair=None,
+                special_tokens=[(text[role], number[role]) for role in ("bos", "eos")],
+            )  # fmt: skip
+        elif name in LANGUAGES:
+            language, before = self.settings.get("src_lang") or LANGUAGES[name][0], LANGUAGES[name][1]
+            before = before and not (name == "NllbTokenizer" and self.settings.get("legacy_behaviour"))
+            place = inner.token_to_id(language)
+            if place is None or "eos" not in roles:
+                word = f"a token {language} for src_lang" if "eos" in roles else "an eos_token"
+                raise UsageError(f"{self.source / CONFIG}: {name} needs {word}, which its files do not have.")
+            marks = [(text["eos"], number["eos"]), (language, place)]
+            single = [language, "$A", text["eos"]] if before else ["$A", text["eos"], language]
+            inner.post_processor = processors.TemplateProcessing(single=single, pair=None, special_tokens=marks)
         elif name == "T5Tokenizer":
             marks = [("</s>", number["eos"])]
             inner.post_processor = processors.TemplateProcessing(single="$A </s>", pair=None, special_tokens=marks)
@@ -329,18 +366,60 @@ class _Builder:
         vocabulary = [(piece, float(score)) for piece, score in self.content["model"]["vocab"]]
         return Tokenizer(models.Unigram(vocabulary, unk_id=unknown, byte_fallback=False))
 
-    def _t5(self) -> Tokenizer:
-        assert self.content is not None
-        inner = self._unigram(2)
-        steps = self.content.get("normalizer") or {}
+    def _characters(self) -> normalizers.Normalizer | None:
+        """The file's table of equal characters, which is the first step of that kind."""
+        steps = (self.content or {}).get("normalizer") or {}
         for step in steps.get("normalizers", [steps]):
             if step.get("type") == "Precompiled" and step.get("precompiled_charsmap"):
-                inner.normalizer = normalizers.Precompiled(base64.b64decode(step["precompiled_charsmap"]))
-                break
-        space = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always", split=True)
+                return normalizers.Precompiled(base64.b64decode(step["precompiled_charsmap"]))
+        return None
+
+    def _pieces(self, unknown: int, scheme: str = "always") -> Tokenizer:
+        """A unigram vocabulary of words that begin with ▁, with the file's table of equal characters."""
+        inner = self._unigram(unknown)
+        if (characters := self._characters()) is not None:
+            inner.normalizer = characters
+        space = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme=scheme, split=True)
         inner.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), space])
+        inner.decoder = decoders.Metaspace(replacement="▁", prepend_scheme=scheme, split=True)
+        return inner
+
+    def _mbart(self) -> Tokenizer:
+        inner = self._pieces(3)
+        inner.normalizer = None
+        return inner
+
+    def _spaced(self, inner: Tokenizer, normal: bool) -> Tokenizer:
+        """Words that begin with ▁, whose spaces count once; ``normal`` without a table of equal characters too."""
+        characters = self._characters()
+        if normal or characters is not None:
+            once = normalizers.Replace(Regex(r" {2,}"), " ")
+            inner.normalizer = normalizers.Sequence([*([characters] if characters is not None else []), once])
+        inner.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always", split=True)
         inner.decoder = decoders.Metaspace(replacement="▁", prepend_scheme="always", split=True)
         return inner
+
+    def _mbart50(self) -> Tokenizer:
+        assert self.content is not None
+        if not any(re.fullmatch(r"[a-z]{2}_[A-Z]{2}", piece) for piece, _ in self.content["model"]["vocab"]):
+            raise UsageError(f"{self.source / FILE} has no languages such as en_XX in its vocabulary.")
+        return self._spaced(self._unigram(3), True)
+
+    def _nllb(self) -> Tokenizer:
+        return self._spaced(self._bpe(unk_token=_text(self.settings["unk_token"]), fuse_unk=True), False)
+
+    def _t5(self) -> Tokenizer:
+        return self._pieces(2)
+
+    def _xlm_roberta(self) -> Tokenizer:
+        return self._pieces(3, "never" if self.settings.get("add_prefix_space") is False else "always")
+
+    def _camembert(self) -> Tokenizer:
+        assert self.content is not None
+        words = [piece for piece, _ in self.content["model"]["vocab"]]
+        unknown = _text(self.settings["unk_token"])
+        scheme = "never" if self.settings.get("add_prefix_space") is False else "always"
+        return self._pieces(words.index(unknown) if unknown in words else 0, scheme)
 
     def _deberta(self) -> Tokenizer:
         assert self.content is not None

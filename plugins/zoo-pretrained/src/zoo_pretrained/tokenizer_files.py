@@ -19,7 +19,15 @@ from zoo_pretrained.config_keys import shorten
 from zoo_pretrained.image_files import IMAGES, import_images
 from zoo_pretrained.side_files import GENERATION_CONFIG, SEARCH_SETTINGS, read_side_file
 
-VOCABULARIES = ("tokenizer.model", "spiece.model", "spm.model", "source.spm", "vocab.txt", "vocab.json")
+VOCABULARIES = (
+    "tokenizer.model",
+    "sentencepiece.bpe.model",
+    "spiece.model",
+    "spm.model",
+    "source.spm",
+    "vocab.txt",
+    "vocab.json",
+)
 GENERATING = ("CausalLM", "Translation")
 KEPT_FILES = "family.json"  # what an export needs of their configuration and ours has no word for
 FACTS = (
@@ -32,6 +40,7 @@ TOKENIZER, GENERATION = "tokenizer_config.json", "generation_config.json"
 COPIED_FILES = (
     *(NAMES, TOKENIZER, "added_tokens.json", GENERATION, IMAGES, "chat_template.jinja", "chat_template.json"),
     *("vocab.json", "merges.txt", "vocab.txt", "tokenizer.model", "spiece.model", "source.spm", "target.spm"),
+    "sentencepiece.bpe.model",
 )
 
 

@@ -13,7 +13,7 @@ from zoo.parts.ffn import ACTIVATIONS, Activation
 from zoo.parts.position import Extent
 from zoo.value_checks import a_rate, at_least
 
-Pool = Literal["first", "mean", "last"]
+Pool = Literal["first", "mean", "last", "late"]
 Pooler = Literal["tanh", "relu", "gelu", "gelu_tanh", "swish"]
 POOLERS = {**ACTIVATIONS, "tanh": torch.tanh}
 
@@ -78,6 +78,9 @@ class MaskedLanguageModel(TextEncoder):
         tie: bool = True,
         next_sentence: float = 0.0,
         activation: Activation = "gelu",
+        transform: bool = True,
+        transform_bias: bool = True,
+        output_bias: bool = True,
         **encoder,
     ):
         """
@@ -87,21 +90,25 @@ class MaskedLanguageModel(TextEncoder):
             tie: use the embedding matrix for the output as well (Press and Wolf, 2017).
             next_sentence: above 0, predict from the first token whether the second text follows the first.
             activation: of the head.
+            transform: let a layer with activation and norm stand between states and output.
+            transform_bias: give that layer a bias.
+            output_bias: add a learned number per token to the logits.
         """
         super().__init__(vocab_size, max_length, **encoder)
         with preserve_rng():
             self.activation = ACTIVATIONS[activation]
-            self.transform = nn.Linear(self.dim, self.dim)
-            self.transform_norm = self.stack.another_norm()
-            self.head = Output(self.dim, vocab_size, tie)
+            self.transform = nn.Linear(self.dim, self.dim, bias=transform_bias) if transform else None
+            self.transform_norm = self.stack.another_norm() if transform else None
+            self.head = Output(self.dim, vocab_size, tie, output_bias)
             self.pooler = nn.Linear(self.dim, self.dim) if next_sentence > 0 else None
             self.follows = nn.Linear(self.dim, 2) if next_sentence > 0 else None
             initialize(self, self.seed)
 
     def fill(self, states: Tensor) -> Tensor:
         """States (..., dim) to logits (..., vocab_size) of the tokens that stood there."""
-        x = self.transform_norm(self.activation(self.transform(states)))
-        return self.head(x, self.embedding.weight)
+        if self.transform is not None and self.transform_norm is not None:
+            states = self.transform_norm(self.activation(self.transform(states)))
+        return self.head(states, self.embedding.weight)
 
     def follow(self, states: Tensor) -> Tensor:
         """States (B, T, dim) to logits (B, 2): another text, or the one that follows."""
@@ -115,32 +122,34 @@ class MaskedLanguageModel(TextEncoder):
 
 
 class Output(nn.Module):
-    """x W^T + b, where W is a matrix of its own or the embedding's."""
+    """x W^T + b, where W is a matrix of its own or the embedding's, and b may be left out."""
 
-    def __init__(self, dim: int, vocab_size: int, tie: bool):
+    def __init__(self, dim: int, vocab_size: int, tie: bool, bias: bool = True):
         super().__init__()
         self.own = None if tie else nn.Linear(dim, vocab_size, bias=False)
-        self.bias = nn.Parameter(torch.empty(vocab_size))
+        self.bias = nn.Parameter(torch.empty(vocab_size)) if bias else None
 
     def reset_parameters(self) -> None:
         """A bias of zero."""
-        nn.init.zeros_(self.bias)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
         """x (..., dim) and the embedding (V, dim) to (..., V)."""
         return F.linear(x, embedding if self.own is None else self.own.weight, self.bias)
 
 
-class TextClassifier(TextEncoder):
-    """Logits of a text's class, from one state of the encoder or their mean."""
+class Classifier(TextEncoder):
+    """What classifiers of texts and of tokens share: a layer that may stand in front of the classes, and those."""
 
     def __init__(
         self,
         vocab_size: int,
         num_classes: int,
         max_length: int = 512,
-        pool: Pool = "mean",
         pooler: Pooler | None = None,
+        pooler_bias: bool = True,
+        pooler_norm: bool = False,
         head_dropout: float = 0.0,
         **encoder,
     ):
@@ -149,53 +158,57 @@ class TextClassifier(TextEncoder):
             vocab_size: number of tokens.
             num_classes: number of classes.
             max_length: longest sequence the model is made for.
-            pool: what the classifier reads, the first state, the mean of all, or the last one (of a causal model).
             pooler: activation of a layer in front of the classifier, as BERT (tanh) and DeBERTa (gelu) have.
+            pooler_bias: give that layer a bias.
+            pooler_norm: normalise what that layer gives with the encoder's norm, as ModernBERT does.
             head_dropout: rate on what the classifier reads.
         """
         at_least(1, num_classes=num_classes)
         a_rate(head_dropout=head_dropout)
         super().__init__(vocab_size, max_length, **encoder)
-        if self.stack.causal and pool == "first":
-            raise UsageError("pool=first reads a token that sees nothing else in a causal model. Use last or mean.")
         with preserve_rng():
-            self.pool = pool
-            self.pooler = nn.Linear(self.dim, self.dim) if pooler else None
+            self.pooler = nn.Linear(self.dim, self.dim, bias=pooler_bias) if pooler else None
+            self.pooler_norm = self.stack.another_norm() if pooler and pooler_norm else nn.Identity()
             self.activation = POOLERS[pooler or "tanh"]
             self.dropout = nn.Dropout(head_dropout)
             self.head = nn.Linear(self.dim, num_classes)
             initialize(self, self.seed)
 
-    def forward(self, tokens: Tensor, valid: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
-        """Tokens (B, T) to logits (B, num_classes)."""
-        x = pooled(self.states(tokens, valid, segments), valid, self.pool)
-        if self.pooler is not None:
-            x = self.activation(self.pooler(x))
-        return self.head(self.dropout(x))
+    def prepare(self, x: Tensor) -> Tensor:
+        """What the classifier reads of states (..., dim), after the layer in front of it; the same shape."""
+        return x if self.pooler is None else self.pooler_norm(self.activation(self.pooler(x)))
 
 
-class TokenClassifier(TextEncoder):
-    """Logits of each token's class."""
+class TextClassifier(Classifier):
+    """Logits of a text's class, from one state of the encoder or their mean."""
 
-    def __init__(self, vocab_size: int, num_classes: int, max_length: int = 512, head_dropout: float = 0.0, **encoder):
+    def __init__(self, vocab_size: int, num_classes: int, max_length: int = 512, pool: Pool = "mean", **classifier):
         """
         Args:
             vocab_size: number of tokens.
             num_classes: number of classes.
             max_length: longest sequence the model is made for.
-            head_dropout: rate on what the classifier reads.
+            pool: what the classifier reads, the first state, the mean of all, the last one (of a causal model), or the
+                mean of what the layer in front of it makes of each (late).
         """
-        at_least(1, num_classes=num_classes)
-        a_rate(head_dropout=head_dropout)
-        super().__init__(vocab_size, max_length, **encoder)
-        with preserve_rng():
-            self.dropout = nn.Dropout(head_dropout)
-            self.head = nn.Linear(self.dim, num_classes)
-            initialize(self, self.seed)
+        super().__init__(vocab_size, num_classes, max_length, **classifier)
+        if self.stack.causal and pool == "first":
+            raise UsageError("pool=first reads a token that sees nothing else in a causal model. Use last or mean.")
+        self.pool = pool
+
+    def forward(self, tokens: Tensor, valid: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
+        """Tokens (B, T) to logits (B, num_classes)."""
+        x = self.states(tokens, valid, segments)
+        x = pooled(self.prepare(x), valid, "mean") if self.pool == "late" else self.prepare(pooled(x, valid, self.pool))
+        return self.head(self.dropout(x))
+
+
+class TokenClassifier(Classifier):
+    """Logits of each token's class."""
 
     def forward(self, tokens: Tensor, valid: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
         """Tokens (B, T) to logits (B, T, num_classes)."""
-        return self.head(self.dropout(self.states(tokens, valid, segments)))
+        return self.head(self.dropout(self.prepare(self.states(tokens, valid, segments))))
 
 
 def pooled(states: Tensor, valid: Tensor | None, pool: Pool) -> Tensor:
