@@ -53,13 +53,13 @@ def checkpoint(folder: Path) -> Checkpoint:
     """Read a folder. Raises UsageError or CheckpointError that names the file and the key that is wrong."""
     config: Mapping[str, Any] = hf_files.config(folder)
     source = str(folder / hf_files.CONFIG)
-    family = lookup.family_of(config, source)
+    family = lookup.family_of(config, source, folder)
     theirs = hf_files.tensors(folder)
-    config = family.complete(family.noticed(config, theirs), source)
+    config = family.complete({**family.noticed(config, theirs), **family.read_beside(folder)}, source)
     model = complete_options({"class_path": family.task, "init_args": family.options(config)})
     if family.prefix and not any(key.startswith(family.prefix) for key in theirs):
         theirs = {family.prefix + key: tensor for key, tensor in theirs.items()}
-    theirs = family.supplied(config, theirs)
+    theirs = {**family.supplied(config, theirs), **family.tensors_beside(folder, config)}
     try:
         tensors, origins, constants = family.read_tensors(config, theirs, str(folder))
     except CheckpointError as error:
@@ -151,6 +151,7 @@ def save(
     try:
         with atomic_files.replace_files(folder, EXPORT) as draft:
             weight_files.write_tensors(weights, draft / WEIGHTS)
+            source.family.import_beside(draft, source.theirs)
             extra, notes = tokenizer_files.import_tokenizers(source.folder, draft, source.theirs, model)
             about = {
                 "format": FORMAT,

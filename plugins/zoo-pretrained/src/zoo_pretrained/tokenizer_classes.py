@@ -29,7 +29,7 @@ ALIASES = {
 CLASS_OF_FAMILY = {
     "bart": "RobertaTokenizer", "bert": "BertTokenizer", "deberta-v2": "DebertaV2Tokenizer", "gpt2": "GPT2Tokenizer",
     "mt5": "T5Tokenizer", "qwen2": "Qwen2Tokenizer", "qwen3": "Qwen2Tokenizer", "roberta": "RobertaTokenizer",
-    "t5": "T5Tokenizer",
+    "t5": "T5Tokenizer", "mpnet": "MPNetTokenizer",
 }  # fmt: skip
 QWEN_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -72,6 +72,11 @@ CLASSES = {
     ),
     "BertTokenizer": TokenizerClass(
         "WordPiece", _roles(unk="[UNK]", sep="[SEP]", pad="[PAD]", cls="[CLS]", mask="[MASK]"), ("vocab.txt",)
+    ),
+    "MPNetTokenizer": TokenizerClass(
+        "WordPiece",
+        _roles(bos="<s>", eos="</s>", sep="</s>", cls="<s>", unk="[UNK]", pad="<pad>", mask="<mask>"),
+        ("vocab.txt",),
     ),
     "T5Tokenizer": TokenizerClass("Unigram", _roles(eos="</s>", unk="<unk>", pad="<pad>")),
     "DebertaV2Tokenizer": TokenizerClass(
@@ -125,7 +130,7 @@ class _Builder:
             steps = {
                 "LlamaTokenizer": self._llama, "GPT2Tokenizer": self._gpt2, "RobertaTokenizer": self._gpt2,
                 "Qwen2Tokenizer": self._qwen2, "BertTokenizer": self._bert, "T5Tokenizer": self._t5,
-                "DebertaV2Tokenizer": self._deberta,
+                "DebertaV2Tokenizer": self._deberta, "MPNetTokenizer": self._bert,
             }  # fmt: skip
             inner = steps[name]()
             if self.content is not None:
@@ -133,6 +138,8 @@ class _Builder:
         if isinstance(inner.model, models.BPE):
             inner.model.dropout = None  # which would draw other tokens each time
         roles = {role: token for role in ROLES if (token := self._token(f"{role}_token")) is not None}
+        if name == "MPNetTokenizer" and isinstance(mask := roles.get("mask"), str):
+            roles["mask"] = AddedToken(mask, lstrip=True, special=True)
         self._add_tokens(inner, name, roles)
         self._add_template(inner, name, roles)
         self._clean_up(inner)
@@ -244,14 +251,15 @@ class _Builder:
         """The special tokens around a text, where the class sets them and not the file."""
         number = {role: inner.token_to_id(_text(token)) or 0 for role, token in roles.items()}
         text = {role: _text(token) for role, token in roles.items()}
-        if name in ("BertTokenizer", "DebertaV2Tokenizer", "RobertaTokenizer") and not {"cls", "sep"} <= roles.keys():
+        framed = ("BertTokenizer", "DebertaV2Tokenizer", "RobertaTokenizer", "MPNetTokenizer")
+        if name in framed and not {"cls", "sep"} <= roles.keys():
             raise UsageError(f"{self.source / CONFIG}: {name} needs a cls_token and a sep_token, and not null.")
         if name in ("BertTokenizer", "DebertaV2Tokenizer"):
             marks = [(text[role], number[role]) for role in ("cls", "sep")]
             inner.post_processor = processors.TemplateProcessing(
                 single=f"{text['cls']} $A {text['sep']}", pair=None, special_tokens=marks
             )
-        elif name == "RobertaTokenizer":
+        elif name in ("RobertaTokenizer", "MPNetTokenizer"):
             inner.post_processor = processors.RobertaProcessing(
                 (text["sep"], number["sep"]), (text["cls"], number["cls"]),
                 self.settings.get("trim_offsets") is not False, bool(self.settings.get("add_prefix_space")),
