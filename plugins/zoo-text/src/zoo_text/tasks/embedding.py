@@ -149,7 +149,9 @@ class TextEmbedding(Task):
         losses = []
         for size in (None, *self.matryoshka):
             rows, columns = (self.net.shortened(side.vectors, size) for side in (texts, candidates))
-            scores = self.net.sharpen((rows @ columns.T).float()).masked_fill(excluded, -torch.inf)
+            scores = rows @ columns.T
+            scores = self.net.sharpen(scores.to(torch.promote_types(scores.dtype, torch.float32)))
+            scores = scores.masked_fill(excluded, -torch.inf)
             losses.append(F.cross_entropy(scores, own, reduction="sum"))
         return torch.stack(losses).mean()
 
@@ -241,13 +243,14 @@ class Retrieval(Metric):
 
     def update(self, queries: Texts, passages: Texts, negatives: Texts | None) -> None:
         """Add pairs, and passages that belong to no query."""
-        self.queries.append(queries.vectors.float())
+        self.queries.append(queries.vectors.detach().float())
         self.query_ids.append(queries.ids)
         self.paired_ids.append(queries.partners)
         for texts in (passages,) if negatives is None else (passages, negatives):
-            self.passages.append(texts.vectors.float())
+            self.passages.append(texts.vectors.detach().float())
             self.passage_ids.append(texts.ids)
 
+    @torch.no_grad()
     def compute(self) -> dict[str, float]:
         """The figures by name; nan without a query."""
         queries, passages = dim_zero_cat(self.queries), dim_zero_cat(self.passages)
