@@ -62,11 +62,11 @@ def write_tokenizer(folder, family):
 
 def saved(folder, family="bert", form="mean", prompts=None):
     """A model of sentence-transformers with random weights, saved by it; the encoder alone lies in ``plain``."""
-    plain = folder.with_name(f"{folder.name}-plain")
-    peers.build_peer(FAMILIES[family]).save_pretrained(plain)
-    write_tokenizer(plain, family)
+    encoder = folder.with_name(f"{folder.name}-plain")
+    peers.build_peer(FAMILIES[family]).save_pretrained(encoder)
+    write_tokenizer(encoder, family)
     modules, longest = FORMS[form]
-    model = library.SentenceTransformer(modules=[Transformer(str(plain)), *modules(32)], prompts=prompts)
+    model = library.SentenceTransformer(modules=[Transformer(str(encoder)), *modules(32)], prompts=prompts)
     if longest is not None:
         model.max_seq_length = longest
     model.save(str(folder))
@@ -102,9 +102,9 @@ def test_vectors_are_those_of_sentence_transformers_and_come_back(family, form, 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_an_encoder_alone_has_mean_vectors_as_sentence_transformers_makes_them(family, tmp_path):
     saved(tmp_path / "theirs", family)
-    plain = tmp_path / "theirs-plain"
-    assert main(["import", str(plain), str(tmp_path / "ours")]) == 0
-    right = library.SentenceTransformer(str(plain)).encode(TEXTS)
+    encoder = tmp_path / "theirs-plain"
+    assert main(["import", str(encoder), str(tmp_path / "ours")]) == 0
+    right = library.SentenceTransformer(str(encoder)).encode(TEXTS)
     np.testing.assert_allclose(zoo.load(tmp_path / "ours").embed(TEXTS), right, atol=1e-6)
 
 

@@ -61,21 +61,21 @@ def test_the_loss_is_its_formula_without_false_negatives(seed, negatives):
 def test_recall_and_rank_are_those_of_a_search_by_hand(seed):
     draw = torch.Generator().manual_seed(seed)
     net = TextEmbedder(**SMALL, temperature=0.5)
-    known = torch.nn.functional.normalize(torch.randn(14, 16, generator=draw), dim=-1)
+    vectors = torch.nn.functional.normalize(torch.randn(14, 16, generator=draw), dim=-1)
     queries, passages = torch.randint(6, (20,), generator=draw), torch.randint(4, 14, (20,), generator=draw)
     others = torch.randint(14, (5,), generator=draw)
     metric = Retrieval(net, [4])
     for rows in torch.arange(20).split(7):
-        negatives = Texts(known[others], others, torch.full_like(others, -1)) if rows[0] == 7 else None
-        pairs = Texts(known[queries[rows]], queries[rows], passages[rows])
-        metric.update(pairs, Texts(known[passages[rows]], passages[rows], queries[rows]), negatives)
+        negatives = Texts(vectors[others], others, torch.full_like(others, -1)) if rows[0] == 7 else None
+        pairs = Texts(vectors[queries[rows]], queries[rows], passages[rows])
+        metric.update(pairs, Texts(vectors[passages[rows]], passages[rows], queries[rows]), negatives)
     figures = metric.compute()
     belongs = {(q, p) for q, p in zip(queries.tolist(), passages.tolist(), strict=True)}
     corpus = {*passages.tolist(), *others.tolist()}
     ranks, losses = [], []
     for query, own in zip(queries.tolist(), passages.tolist(), strict=True):
         rivals = [p for p in corpus if p not in (own, query) and (query, p) not in belongs]
-        score = {p: float(known[query] @ known[p]) for p in [own, *rivals]}
+        score = {p: float(vectors[query] @ vectors[p]) for p in [own, *rivals]}
         ranks.append(1 + sum(score[p] >= score[own] for p in rivals))
         losses.append(math.log(sum(math.exp(value / 0.5) for value in score.values())) - score[own] / 0.5)
     assert figures["loss"] == pytest.approx(sum(losses) / 20, abs=1e-5)
@@ -107,14 +107,14 @@ def test_processes_share_their_negatives_and_the_gradient_is_that_of_one_process
 
 
 @pytest.mark.parametrize("pool", ["first", "mean", "max", "last"])
-@pytest.mark.parametrize("left", [False, True])
-def test_padding_is_in_no_vector(pool, left):
+@pytest.mark.parametrize("on_the_left", [False, True])
+def test_padding_is_in_no_vector(pool, on_the_left):
     states = torch.randn(3, 7, 5)
     lengths = [7, 1, 4]
     width = 9
     padded, valid = 100 * torch.randn(3, width, 5), torch.zeros(3, width, dtype=torch.bool)
     for row, length in enumerate(lengths):
-        place = slice(width - length, width) if left else slice(0, length)
+        place = slice(width - length, width) if on_the_left else slice(0, length)
         padded[row, place], valid[row, place] = states[row, :length], True
     for row, length in enumerate(lengths):
         assert_close(pooled(padded, valid, pool)[row], pooled(states[row : row + 1, :length], None, pool)[0])

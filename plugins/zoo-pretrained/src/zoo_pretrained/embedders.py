@@ -56,7 +56,7 @@ class Embedder(Family):
 
     def import_beside(self, folder: Path, config: Config) -> None:
         """Write the prompts into an import."""
-        sentence_files.write_prompts(folder, config[SENTENCES] or sentence_files.PLAIN)
+        sentence_files.write_prompts(folder, config[SENTENCES] or sentence_files.DEFAULTS)
 
     def export_beside(
         self, folder: Path, run: Path, options: Options, config: dict[str, Any], tensors: Tensors
@@ -64,14 +64,14 @@ class Embedder(Family):
         """Write the files of sentence-transformers; the configuration and the tensors without what stands in them."""
         dense = {name: tensor for name, tensor in tensors.items() if name.startswith(DENSE)}
         sentence_files.write(folder, options, run, dense)
-        kept = {name: tensor for name, tensor in tensors.items() if name not in dense}
-        return {key: value for key, value in config.items() if key != SENTENCES}, kept
+        rest = {name: tensor for name, tensor in tensors.items() if name not in dense}
+        return {key: value for key, value in config.items() if key != SENTENCES}, rest
 
     def options(self, config: Config) -> Options:
         """Options of a task of embeddings. Raises UsageError for unsupported values."""
         options = self.body.options({**config, "architectures": [self.body.architecture]})
         encoder = {name: value for name, value in options.items() if name not in HEAD}
-        settings = config[SENTENCES] or sentence_files.PLAIN
+        settings = config[SENTENCES] or sentence_files.DEFAULTS
         pooled = {name: settings[name] for name in POOLED}
         most = pooled["max_tokens"] or encoder["max_length"]
         return {**encoder, **pooled, "max_tokens": min(most, encoder["max_length"])}
@@ -79,17 +79,17 @@ class Embedder(Family):
     def config(self, options: Options) -> dict[str, Any]:
         """The published configuration for the options of zoo's task, with what its other files say."""
         head = {"tie": True, "activation": "gelu", "next_sentence": 0.0}
-        settings = {**sentence_files.PLAIN, **{name: options[name] for name in POOLED}}
+        settings = {**sentence_files.DEFAULTS, **{name: options[name] for name in POOLED}}
         settings["max_tokens"] = options["max_tokens"] or options["max_length"]
         return {**self.body.config({**options, **head}), SENTENCES: settings}
 
     def map_tensors(self, config: Config) -> MappedTensors:
         """The rules of the encoder and of the dense layer; tensors of a head are not read."""
-        mapped = self.body.map_tensors({**config, "architectures": [self.body.architecture]})
-        own = [rule for rule in mapped.rules if rule.ours.startswith(ENCODER)]
-        heads = [key for rule in mapped.rules if rule not in own for key in rule.keys]
+        mapping = self.body.map_tensors({**config, "architectures": [self.body.architecture]})
+        own = [rule for rule in mapping.rules if rule.ours.startswith(ENCODER)]
+        heads = [key for rule in mapping.rules if rule not in own for key in rule.keys]
         dense = [TensorRule(f"{DENSE}{end}", f"{DENSE}{end}") for end in ("weight", "bias")]
-        return MappedTensors([*own, *dense], [*mapped.constants, *heads, *mapped.copies], {})
+        return MappedTensors([*own, *dense], [*mapping.constants, *heads, *mapping.copies], {})
 
     def encoder_name(self, config: Config) -> str:
         """What stands in front of the encoder's tensors where they were saved with a head, such as "bert."."""
@@ -97,9 +97,9 @@ class Embedder(Family):
 
     def read_tensors(self, config: Config, tensors: Tensors, source: str) -> ReadTensors:
         """As the base, of tensors with or without the encoder's name in front."""
-        name, mapped = self.encoder_name(config), self.map_tensors(config)
+        name, mapping = self.encoder_name(config), self.map_tensors(config)
         if not any(key.startswith(name) for key in tensors):
-            heads = {key.partition(".")[0] + "." for key in mapped.constants if not key.startswith(name)} | {DENSE}
+            heads = {key.partition(".")[0] + "." for key in mapping.constants if not key.startswith(name)} | {DENSE}
             tensors = {key if key.startswith(tuple(heads)) else name + key: tensor for key, tensor in tensors.items()}
         return super().read_tensors(config, tensors, source)
 

@@ -73,7 +73,7 @@ MODEL = Keys(
     {"model_type": ["SentenceTransformer"], "truncate_dim": [None]},
     {"__version__", "requirements"},  # who wrote it
 )  # fmt: skip
-PLAIN: dict[str, Any] = {
+DEFAULTS: dict[str, Any] = {
     "pool": "mean", "features": None, "dense_activation": None, "dense_bias": True, "normalize": False,
     "max_tokens": None, "prompts": {}, "default_prompt": None, "similarity": "cosine",
 }  # fmt: skip
@@ -89,13 +89,13 @@ def modules(folder: Path) -> dict[str, Path] | None:
         return None
     try:
         content: Any = limits.read_json(path)
-        found = [(str(module["type"]), str(module["path"])) for module in content]
+        entries = [(str(module["type"]), str(module["path"])) for module in content]
         unknown = {key for module in content for key in module} - {"idx", "name", "path", "type"}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{path} is no list of modules, each with a type and a path: {error}") from error
     if unknown:
         raise UsageError(f"{path}: {sorted(unknown)[0]} is no key of a module that zoo reads.")
-    names = [kind.rpartition(".")[2] if kind.startswith("sentence_transformers.") else kind for kind, _ in found]
+    names = [kind.rpartition(".")[2] if kind.startswith("sentence_transformers.") else kind for kind, _ in entries]
     if names == ["Transformer"]:  # its own head, as newer versions save classifiers of pairs
         return None
     if names != [name for name in ORDER if name in names] or names[:2] != list(ORDER[:2]):
@@ -103,12 +103,12 @@ def modules(folder: Path) -> dict[str, Path] | None:
             f"{path}: the modules {', '.join(names) or 'none'} are not read; Transformer, Pooling, and perhaps Dense "
             "and Normalize, in this order, are."
         )
-    if found[0][1]:
-        raise UsageError(f"{path}: the encoder is in the folder {found[0][1]!r}. Move its files beside {MODULES}.")
-    for _, place in found:
+    if entries[0][1]:
+        raise UsageError(f"{path}: the encoder is in the folder {entries[0][1]!r}. Move its files beside {MODULES}.")
+    for _, place in entries:
         if Path(place).is_absolute() or ".." in Path(place).parts:
             raise UsageError(f"{path}: {place!r} is no folder beside it.")
-    return {name: folder / place for name, (_, place) in zip(names, found, strict=True)}
+    return {name: folder / place for name, (_, place) in zip(names, entries, strict=True)}
 
 
 def read(folder: Path) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def read(folder: Path) -> dict[str, Any]:
     places = modules(folder) or {}
     tokenizer = hf_files.optional(folder / TOKENIZER)
     longest = tokenizer.get("model_max_length", tokenizer.get("max_len"))
-    result = {**PLAIN, "max_tokens": longest if isinstance(longest, int) and 0 < longest < UNLIMITED else None}
+    result = {**DEFAULTS, "max_tokens": longest if isinstance(longest, int) and 0 < longest < UNLIMITED else None}
     if not places:
         return result
     settings = next((folder / name for name in SETTINGS if (folder / name).is_file()), folder / SETTINGS[0])

@@ -16,7 +16,7 @@ from zoo.data.data import require_fraction
 from zoo.data.stdlib import StdlibDocs, library_files, to_ascii
 from zoo_text.data.textpairs import TextPair, TextPairs, connected
 
-LEAST, MOST, SHOWN = 20, 300, 400  # characters of a query, and of the source that follows a signature
+LEAST, MOST, CODE = 20, 300, 400  # characters of a query, and of the source that follows a signature
 
 
 class FunctionDocs(TextPairs):
@@ -84,10 +84,10 @@ def documented_functions() -> list[tuple[str, str, str, str]]:
 
 def unique_documentation(functions: Iterator[tuple[str, str, str, str]]) -> Iterator[tuple[str, str, str, str]]:
     """The first function of each documentation, whatever its capital letters."""
-    seen: set[str] = set()
+    texts: set[str] = set()
     for one in functions:
-        if len(one[1]) >= LEAST and one[1].lower() not in seen:
-            seen.add(one[1].lower())
+        if len(one[1]) >= LEAST and one[1].lower() not in texts:
+            texts.add(one[1].lower())
             yield one
 
 
@@ -111,7 +111,7 @@ def _functions(node: ast.AST, path: list[str]) -> Iterator[tuple[str, str, str, 
             if doc:
                 signature = f"{'.'.join([*path, inner.name])}({ast.unparse(inner.args)})"
                 code = "\n".join(ast.unparse(statement) for statement in inner.body[1:])
-                yield inner.name, describe(doc, inner.name), to_ascii(signature), to_ascii(code[:SHOWN])
+                yield inner.name, describe(doc, inner.name), to_ascii(signature), to_ascii(code[:CODE])
         if isinstance(inner, ast.ClassDef):
             yield from _functions(inner, [*path, inner.name])
         elif not isinstance(inner, ast.expr):

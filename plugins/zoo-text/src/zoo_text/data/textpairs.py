@@ -112,13 +112,13 @@ class TextPairs(MarkedTexts):
         negatives = [one.negative for one in pairs if one.negative is not None]
         if negatives:
             columns["negatives"] = negatives
-        known: dict[str, int] = {}
+        number: dict[str, int] = {}
         rows, numbers = {}, {}
         for (name, texts), column in zip(columns.items(), ("query_ids", "passage_ids", "negative_ids"), strict=False):
             prompt = self.prompts["query" if name == "queries" else "document"]
             ids = self.encode_texts([prompt + text for text in texts], f"{split} {name}")
             rows[name] = [self.tokenizer.marked(row) for row in ids]
-            numbers[column] = np.array([known.setdefault(text, len(known)) for text in texts])
+            numbers[column] = np.array([number.setdefault(text, len(number)) for text in texts])
         return PairRows(rows, numbers, self.tokenizer.pad or 0, self.max_length)
 
     def sizes(self) -> dict[str, int]:
@@ -199,7 +199,7 @@ class TextPairFiles(TextPairs):
         groups = connected([(pair.query, pair.passage) for pair in splits["train"]])
         validates = split_by_content(groups, self.val_fraction, [SPLIT])
         pairs = list(zip(splits["train"], validates, strict=True))
-        train, val = ([one for one, held_out in pairs if held_out == wanted] for wanted in (False, True))
+        train, val = ([one for one, held_out in pairs if held_out == side] for side in (False, True))
         return splits | {"train": train, "val": val}
 
     def _file(self, split: str) -> Path | None:
