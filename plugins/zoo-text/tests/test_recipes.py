@@ -13,8 +13,8 @@ from zoo.training.memory_estimate import estimate, full_batch
 
 RECIPES = (
     "bart-style-tiny", "bert-base", "bert-large", "deberta-base", "deberta-v3-base", "dialogue-tiny", "dpo-tiny",
-    "fim-tiny", "long-topics-tiny", "mlm-tiny", "questions-tiny", "roberta-base", "roles-tiny", "summary-tiny",
-    "t5-style-tiny", "topics-tiny",
+    "embedding-tiny", "fim-tiny", "long-topics-tiny", "mlm-tiny", "questions-tiny", "roberta-base", "roles-tiny",
+    "summary-tiny", "t5-style-tiny", "topics-tiny",
 )  # fmt: skip
 COUNTS = {
     "bert-base": 110_106_428,  # with the heads of hidden tokens and of pairs
