@@ -64,8 +64,8 @@ class Embedder(Family):
         """Write the files of sentence-transformers; the configuration and the tensors without what stands in them."""
         dense = {name: tensor for name, tensor in tensors.items() if name.startswith(DENSE)}
         sentence_files.write(folder, options, run, dense)
-        rest = {name: tensor for name, tensor in tensors.items() if name not in dense}
-        return {key: value for key, value in config.items() if key != SENTENCES}, rest
+        encoder = {name: tensor for name, tensor in tensors.items() if name not in dense}
+        return {key: value for key, value in config.items() if key != SENTENCES}, encoder
 
     def options(self, config: Config) -> Options:
         """Options of a task of embeddings. Raises UsageError for unsupported values."""
