@@ -323,3 +323,14 @@ def test_a_pipe_or_a_device_is_refused_and_stays(tmp_path, link):
 def test_a_folder_without_a_name_is_refused_as_a_folder(name):
     with pytest.raises(IsADirectoryError):
         atomic_files.write_bytes(Path(name), b"x")
+
+
+def test_files_in_folders_are_replaced_with_the_others(tmp_path):
+    for content in ("old", "new"):
+        with atomic_files.replace_files(tmp_path / "target", "last.json") as draft:
+            (draft / "1_Inner" / "deep").mkdir(parents=True)
+            for name in ("last.json", "1_Inner/config.json", "1_Inner/deep/weights"):
+                (draft / name).write_text(content)
+    there = {str(path.relative_to(tmp_path / "target")) for path in (tmp_path / "target").rglob("*") if path.is_file()}
+    assert there == {"last.json", "1_Inner/config.json", "1_Inner/deep/weights"}
+    assert {(tmp_path / "target" / name).read_text() for name in there} == {"new"}

@@ -216,7 +216,8 @@ def replace_folder(folder: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def replace_files(folder: Path, last: str, replaced: str = "") -> Iterator[Path]:
-    """Add files to a folder, or replace them there, all or none: the block writes them to the path yielded.
+    """Add files to a folder, or replace them there, all or none: the block writes them to the path yielded, perhaps in
+    folders of it.
 
     The folder is worth nothing without ``last``, which is removed first and written last: what is killed in between
     leaves no mixture of old files and new. Files that match the pattern ``replaced`` are removed, too.
@@ -228,15 +229,17 @@ def replace_files(folder: Path, last: str, replaced: str = "") -> Iterator[Path]
         draft.mkdir()
         try:
             yield draft
-            files = sorted((file for file in draft.iterdir() if file.is_file()), key=lambda file: file.name == last)
-            for file in files:
-                sync_to_disk(file)
+            names = [file.relative_to(draft) for file in draft.rglob("*") if file.is_file()]
+            for name in names:
+                sync_to_disk(draft / name)
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / last).unlink(missing_ok=True)
             for old in folder.glob(replaced) if replaced else ():
                 old.unlink()
-            for file in files:
-                os.replace(file, folder / file.name)
-            sync_to_disk(folder)
+            for name in sorted(names, key=lambda name: str(name) == last):
+                os.replace(draft / name, folder / name)
+            for place in {folder / name.parent for name in names} | {folder}:
+                sync_to_disk(place)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
     except BaseException as error:

@@ -168,34 +168,16 @@ class PreNorm(Block):
         norm: Callable[[], Norm],
         dropout: float,
         scale: float = 1.0,
-    ):
-        """
-        Args:
-            scale: factor on what each part gives (Granite).
-        """
-        super().__init__(attend, cross, ffn, norm, dropout)
-        self.scale = scale
-
-    def __init__(
-        self,
-        attend: Attention | None,
-        cross: Attention | None,
-        ffn: nn.Module | None,
-        norm: Callable[[], Norm],
-        dropout: float,
         attention_norm: bool = True,
     ):
         """
         Args:
-            attend: self-attention.
-            cross: attention to a memory.
-            ffn: feed-forward.
-            norm: makes a norm.
-            dropout: rate on what each part adds.
+            scale: factor on what each part gives (Granite).
             attention_norm: normalise in front of self-attention; ModernBERT's first layer, whose input is normalised
                 already, does not.
         """
         super().__init__(attend, cross, ffn, norm, dropout)
+        self.scale = scale
         if self.attend is not None and not attention_norm:
             self.attend.norm = nn.Identity()
 

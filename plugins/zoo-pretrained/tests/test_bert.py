@@ -96,8 +96,8 @@ def edited(target, change):
         ("bert", {"type_vocab_size": 0}, "type_vocab_size=0 is not supported"),
         (
             "bert",
-            {"architectures": ["BertModel"]},
-            "BertModel is not read; of bert there is BertForMaskedLM",
+            {"architectures": ["BertForNextSentencePrediction"]},
+            "BertForNextSentencePrediction is not read; of bert there is BertForMaskedLM",
         ),
         ("bert-texts", {"problem_type": "regression"}, "problem_type='regression' is not supported"),
         ("roberta", {"pad_token_id": None}, "pad_token_id=None is not supported in roberta"),

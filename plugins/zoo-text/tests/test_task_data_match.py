@@ -16,7 +16,7 @@ SMALL = {"dim": 8, "depth": 1, "heads": 2}
 TASKS = {
     "CausalLM": SMALL, "Translation": SMALL, "Classification": {**SMALL, "patch_size": 2},
     "MaskedLM": SMALL, "SequenceClassification": SMALL, "TokenClassification": SMALL, "FIM": SMALL, "DPO": SMALL,
-    "HierarchicalClassification": {**SMALL, "block_length": 8},
+    "HierarchicalClassification": {**SMALL, "block_length": 8}, "TextEmbedding": SMALL,
 }  # fmt: skip
 TEXT = {"vocab_size": 300, "max_length": 16}
 PAIRS = {"vocab_size": 300, "max_tokens": 512}
@@ -31,6 +31,7 @@ DATA = {
     "Denoising": ({"text": lambda: StdlibDocs(**TEXT)}, {"Translation"}),
     "DocSummaries": (PAIRS, {"Translation"}),
     "SignatureQuestions": (PAIRS, {"Translation"}),
+    "FunctionDocs": (TEXT, {"TextEmbedding"}),
     "DocTopics": (TEXT, TOPICS),
     "SourceTopics": ({**TEXT, "pieces": 8}, TOPICS),
     "LibraryDialogues": ({"size": 60, "vocab_size": 300, "max_tokens": 128}, {"CausalLM"}),
@@ -57,7 +58,7 @@ def matched(name: str, kind: str) -> None:
 def test_every_task_and_all_data_without_files_are_tried():
     points = PROJECT["entry-points"]
     assert {*points["zoo.task"]} <= {*TASKS}
-    files = {"PreferenceFiles", "DialogueFiles", "LabelledFiles"}
+    files = {"PreferenceFiles", "DialogueFiles", "LabelledFiles", "TextPairFiles"}
     assert {*points["zoo.data"]} - files == {*DATA} - {"StdlibDocs"}
 
 
@@ -75,7 +76,7 @@ def test_data_and_tasks(name, kind):
     assert f"{name} gives " in message
     assert f"{kind} learns from " in message
     assert "Choose such data: --data " in message
-    assert name not in message.partition("--data ")[2] or name in ("DocTopics",)
+    assert name not in message.partition("--data ")[2] or name in ("DocTopics", "FunctionDocs")
     assert len(message.splitlines()) <= 4
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -11,17 +10,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import AdamW
 from torchmetrics import MeanMetric
+from zoo_text.models.embedding import Scale
 from zoo_text.models.encoder import TextClassifier
 
-from zoo.errors import UsageError
 from zoo.models.initialization import initialize, preserve_rng
 from zoo.models.vit import ViT
 from zoo.tasks.schedule import Cosine
 from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_sizes
 from zoo_multimodal.captions import PAD
 from zoo_multimodal.trained import Picture, TrainedOnCaptions
-
-SHARPEST = 100.0  # the most that cosines are multiplied by, as in the paper
 
 
 class Towers(nn.Module):
@@ -69,26 +66,6 @@ class Towers(nn.Module):
     def forward(self, images: Tensor, captions: Tensor, valid: Tensor | None = None) -> Tensor:
         """Images (A, C, H, W) and captions (B, T) to logits (A, B): cosines, sharpened."""
         return self.scale(self.images(images) @ self.texts(captions, valid).T)
-
-
-class Scale(nn.Module):
-    """exp(s) cosines, s learned: 1 / temperature at first, at most 100."""
-
-    def __init__(self, temperature: float) -> None:
-        super().__init__()
-        if not temperature >= 1 / SHARPEST:
-            raise UsageError(f"temperature must be at least {1 / SHARPEST}, got {temperature}.")
-        self.temperature = temperature
-        self.weight = nn.Parameter(torch.empty(()))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """The inverse of the initial temperature."""
-        nn.init.constant_(self.weight, -math.log(self.temperature))
-
-    def forward(self, cosines: Tensor) -> Tensor:
-        """Cosines (B, N) to logits of the same shape."""
-        return self.weight.exp().clamp(max=SHARPEST) * cosines
 
 
 def info_nce(logits: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
 from zoo.errors import UsageError
@@ -12,6 +13,7 @@ from zoo_pretrained.tensor_mapping import MappedTensors, ReadTensors, Tensors, r
 
 Config = Mapping[str, Any]
 Options = dict[str, Any]
+SENTENCES = "sentence_transformers"  # the key of a configuration for what the files of that library say
 # their names of activations, ours, and the name that we write
 ACTIVATIONS = {
     "gelu": "gelu", "relu": "relu", "silu": "swish", "swish": "swish",
@@ -52,6 +54,27 @@ class Family:
     def claims(self, config: Config) -> bool:
         """Whether a published configuration belongs to this family, or to another head of its models."""
         return config.get("model_type") in self.types
+
+    def claims_folder(self, folder: Path) -> bool:
+        """Whether other files of a checkpoint name this kind of model, whichever head its configuration names."""
+        return False
+
+    def read_beside(self, folder: Path) -> dict[str, Any]:
+        """Keys of a configuration that other files of a checkpoint stand for."""
+        return {}
+
+    def tensors_beside(self, folder: Path, config: Config) -> Tensors:
+        """Tensors in other files of a checkpoint, for a complete configuration."""
+        return {}
+
+    def import_beside(self, folder: Path, config: Config) -> None:
+        """Write into an import what no option of the task says."""
+
+    def export_beside(
+        self, folder: Path, run: Path, options: Options, config: dict[str, Any], tensors: LazyTensors
+    ) -> tuple[dict[str, Any], LazyTensors]:
+        """Write the other files of a checkpoint, from a run; the configuration and the tensors that remain."""
+        return config, tensors
 
     def complete(self, config: Config, source: str) -> dict[str, Any]:
         """A configuration with the peer's default of each key that it lacks.

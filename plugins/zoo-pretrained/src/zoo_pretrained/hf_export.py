@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 IGNORED_KEYS = {
     "lr", "optimizer", "schedule", "init", "dropout", "attention_dropout", "label_smoothing", "mix", "bleu_tokenize",
     "backend", "aux_loss_weight", "head_dropout", "mask_token",
+    "temperature", "learn_temperature", "symmetric", "matryoshka",
 }  # fmt: skip
 
 
@@ -44,6 +45,7 @@ def export_pretrained(trained: Trained, folder: Path, force: bool = False) -> Fa
                 image_files.write_preprocessor(trained, draft)
             else:
                 about = image_files.timm_config(trained, about)
+            about, tensors = family.export_beside(draft, trained.place.folder, model["init_args"], about, tensors)
             hf_files.save(draft, about, tensors)
     except OSError as error:
         raise UsageError(f"cannot write into {folder}: {atomic_files.reason(error)}") from error

@@ -112,6 +112,8 @@ def _data(kind: str, options: Mapping[str, Any], folder: str) -> dict[str, Any]:
     if kind == "Translation":
         pairs = {"path": "corpus", "max_length": shared["max_length"], "options": {"tokenizer": folder}}
         return {"class_path": "ParallelFiles", "init_args": pairs}
+    if kind == "TextEmbedding":
+        return {"class_path": "TextPairFiles", "init_args": {"path": "pairs", **shared}}
     if kind == "SequenceClassification":
         return {"class_path": "LabelledFiles", "init_args": {"path": "texts", **shared}}
     return {"class_path": "PythonRoles", "init_args": shared} if kind == "TokenClassification" else text

@@ -55,16 +55,16 @@ def checkpoint(folder: Path) -> Checkpoint:
     """Read a folder. Raises UsageError or CheckpointError that names the file and the key that is wrong."""
     config: Mapping[str, Any] = hf_files.config(folder)
     source = str(folder / hf_files.CONFIG)
-    family = lookup.family_of(config, source)
+    family = lookup.family_of(config, source, folder)
     theirs = hf_files.tensors(folder)
     for prefix in WRAPPERS:
         if theirs and all(key.startswith(prefix) for key in theirs):
             theirs = theirs.renamed({key.removeprefix(prefix): key for key in theirs})
-    config = family.complete(family.noticed(config, theirs), source)
+    config = family.complete({**family.noticed(config, theirs), **family.read_beside(folder)}, source)
     model = complete_options({"class_path": family.task, "init_args": family.options(config)})
     if family.prefix and not any(key.startswith(family.prefix) for key in theirs):
         theirs = theirs.renamed({family.prefix + key: key for key in theirs})
-    theirs = theirs.joined(family.supplied(config, theirs))
+    theirs = theirs.joined(family.supplied(config, theirs)).joined(family.tensors_beside(folder, config))
     try:
         tensors, origins, constants = family.read_tensors(config, theirs, str(folder))
     except CheckpointError as error:
@@ -161,6 +161,7 @@ def save(
         with atomic_files.replace_files(folder, EXPORT) as draft:
             about_tied = {weight_files.TIED_KEY: json.dumps(tied)}
             weight_files.stream_tensors(weights.joined(counts), draft / WEIGHTS, about_tied)
+            source.family.import_beside(draft, source.theirs)
             extra, notes = tokenizer_files.import_tokenizers(source.folder, draft, source.theirs, model)
             about = {
                 "format": FORMAT,

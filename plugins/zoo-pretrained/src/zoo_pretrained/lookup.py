@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from zoo import registry
 from zoo.errors import PluginError, UsageError
 from zoo_pretrained.config_keys import shorten
@@ -24,8 +26,11 @@ def families() -> list[Family]:
     return sorted(members, key=lambda family: len(type(family).__mro__))
 
 
-def family_of(config: Config, source: str) -> Family:
-    """The family of a configuration. Raises UsageError for an unknown one, or for a head that is not read."""
+def family_of(config: Config, source: str, folder: Path | None = None) -> Family:
+    """The family of a configuration, and of the other files of its folder.
+
+    Raises UsageError for an unknown one, or for a head that is not read.
+    """
     kind = config.get("model_type")
     mine = [family for family in families() if family.claims(config)]
     if mine:
@@ -34,7 +39,8 @@ def family_of(config: Config, source: str) -> Family:
         heads = config.get("architectures") or [mine[0].architecture]
         if not isinstance(heads, list) or not all(isinstance(head, str) for head in heads):
             raise UsageError(f"{source}: architectures={shorten(heads)} is not supported; a list of names would be.")
-        readers = [family for family in mine if set(heads) & set(family.architectures)]
+        readers = [family for family in mine if folder is not None and family.claims_folder(folder)]
+        readers = readers or [family for family in mine if set(heads) & set(family.architectures)]
         if len(readers) > 1:
             names = " and ".join(family.name for family in readers)
             raise UsageError(

@@ -31,7 +31,7 @@ CLASS_OF_FAMILY = {
     "bart": "RobertaTokenizer", "bert": "BertTokenizer", "deberta-v2": "DebertaV2Tokenizer", "gpt2": "GPT2Tokenizer",
     "mt5": "T5Tokenizer", "qwen2": "Qwen2Tokenizer", "qwen3": "Qwen2Tokenizer", "roberta": "RobertaTokenizer",
     "t5": "T5Tokenizer", "camembert": "CamembertTokenizer", "distilbert": "BertTokenizer", "electra": "BertTokenizer",
-    "xlm-roberta": "XLMRobertaTokenizer", "mbart": "MBartTokenizer",
+    "xlm-roberta": "XLMRobertaTokenizer", "mbart": "MBartTokenizer", "mpnet": "MPNetTokenizer",
 }  # fmt: skip
 QWEN_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -64,6 +64,7 @@ def _roles(**tokens: str) -> dict[str, str]:
 # classes whose token of the mask takes the space in front of it, where no file says how it is found
 MASKS: dict[str, dict[str, bool]] = {
     "CamembertTokenizer": {}, "MBartTokenizer": {}, "MBart50Tokenizer": {}, "NllbTokenizer": {"normalized": True},
+    "MPNetTokenizer": {},
 }  # fmt: skip
 # the language of a source where tokenizer_config.json names none, and its place in the text
 LANGUAGES = {
@@ -86,6 +87,11 @@ CLASSES = {
     "NllbTokenizer": TokenizerClass("BPE", ROBERTA),
     "BertTokenizer": TokenizerClass(
         "WordPiece", _roles(unk="[UNK]", sep="[SEP]", pad="[PAD]", cls="[CLS]", mask="[MASK]"), ("vocab.txt",)
+    ),
+    "MPNetTokenizer": TokenizerClass(
+        "WordPiece",
+        _roles(bos="<s>", eos="</s>", sep="</s>", cls="<s>", unk="[UNK]", pad="<pad>", mask="<mask>"),
+        ("vocab.txt",),
     ),
     "T5Tokenizer": TokenizerClass("Unigram", _roles(eos="</s>", unk="<unk>", pad="<pad>")),
     "DebertaV2Tokenizer": TokenizerClass(
@@ -141,7 +147,7 @@ class _Builder:
                 "Qwen2Tokenizer": self._qwen2, "BertTokenizer": self._bert, "T5Tokenizer": self._t5,
                 "DebertaV2Tokenizer": self._deberta, "XLMRobertaTokenizer": self._xlm_roberta,
                 "CamembertTokenizer": self._camembert, "MBartTokenizer": self._mbart,
-                "MBart50Tokenizer": self._mbart50, "NllbTokenizer": self._nllb,
+                "MBart50Tokenizer": self._mbart50, "NllbTokenizer": self._nllb, "MPNetTokenizer": self._bert,
             }  # fmt: skip
             inner = steps[name]()
             if self.content is not None:
@@ -264,14 +270,15 @@ class _Builder:
         """The special tokens around a text, where the class sets them and not the file."""
         number = {role: inner.token_to_id(_text(token)) or 0 for role, token in roles.items()}
         text = {role: _text(token) for role, token in roles.items()}
-        if name in ("BertTokenizer", "DebertaV2Tokenizer", "RobertaTokenizer") and not {"cls", "sep"} <= roles.keys():
+        framed = ("BertTokenizer", "DebertaV2Tokenizer", "RobertaTokenizer", "MPNetTokenizer")
+        if name in framed and not {"cls", "sep"} <= roles.keys():
             raise UsageError(f"{self.source / CONFIG}: {name} needs a cls_token and a sep_token, and not null.")
         if name in ("BertTokenizer", "DebertaV2Tokenizer"):
             marks = [(text[role], number[role]) for role in ("cls", "sep")]
             inner.post_processor = processors.TemplateProcessing(
                 single=f"{text['cls']} $A {text['sep']}", pair=None, special_tokens=marks
             )
-        elif name == "RobertaTokenizer":
+        elif name in ("RobertaTokenizer", "MPNetTokenizer"):
             inner.post_processor = processors.RobertaProcessing(
                 (text["sep"], number["sep"]), (text["cls"], number["cls"]),
                 self.settings.get("trim_offsets") is not False, bool(self.settings.get("add_prefix_space")),

@@ -65,6 +65,7 @@ def export_transformers(trained: Trained, folder: Path, force: bool = False) -> 
             model = cls(config).to(next(trained.net.parameters()).dtype).eval()
             model.net.load_state_dict(trained.net.state_dict())
             model.save_pretrained(draft)
+            model.write_beside(draft, task["init_args"], trained.place.folder)
     except OSError as error:
         raise UsageError(f"cannot write into {folder}: {atomic_files.reason(error)}") from error
     return Export("transformers", cls.__name__)

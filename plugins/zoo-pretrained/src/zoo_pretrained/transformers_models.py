@@ -7,7 +7,7 @@ Weights have zoo's names below ``net.``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers import (
     AutoConfig,
+    AutoModel,
     AutoModelForCausalLM,
     AutoModelForImageClassification,
     AutoModelForMaskedLM,
@@ -41,6 +42,7 @@ from transformers.modeling_outputs import (
 )
 from transformers.utils import can_return_tuple
 from transformers.utils.deprecation import deprecate_kwarg
+from zoo_text.models.embedding import TextEmbedder
 from zoo_text.models.encoder import MaskedLanguageModel, TextClassifier, TokenClassifier
 
 from zoo.inference.rebuild_task import rebuild_network, rebuild_task
@@ -56,6 +58,7 @@ from zoo.parts.block import Memory
 from zoo.parts.cache import Caches
 from zoo.parts.few_row_linear import linear
 from zoo.parts.ffn import aux_losses
+from zoo_pretrained import sentence_files
 from zoo_pretrained.transformers_caches import LayerKeys, count_tokens, holds_keys, layer_caches
 
 IGNORED = -100  # labels of transformers that count for nothing
@@ -133,6 +136,12 @@ class ZooTokenClassificationConfig(ZooConfig):
     """The configuration of a classifier of tokens."""
 
     model_type = "zoo_token_classification"
+
+
+class ZooTextEmbeddingConfig(ZooConfig):
+    """The configuration of an encoder that embeds texts."""
+
+    model_type = "zoo_text_embedding"
 
 
 class ZooImageClassificationConfig(ZooConfig):
@@ -223,6 +232,9 @@ class ZooModel(PreTrainedModel):
             names = {"config": type(self.config).__name__, "model": type(self).__name__}
             text = STUB.format(**names, packages=", ".join(self.config.packages or []))
             atomic_files.write_text(Path(save_directory) / CODE, text)
+
+    def write_beside(self, folder: Path, options: Mapping[str, Any], run: Path) -> None:
+        """Write further files of an export, for a task's options, from a run."""
 
     def stacks(self) -> list[Stack]:
         """The stacks of the network."""
@@ -688,6 +700,31 @@ class ZooForTokenClassification(ZooEncoderModel):
     reads, auto, output = TokenClassifier, AutoModelForTokenClassification, TokenClassifierOutput
 
 
+class ZooTextEncoder(ZooEncoderModel):
+    """An encoder of texts of zoo without what makes vectors of its states, which sentence-transformers does."""
+
+    config_class = ZooTextEmbeddingConfig
+    reads, auto, output = TextEmbedder, AutoModel, BaseModelOutput
+
+    def answer(self, arguments: tuple, labels: Tensor | None, options: dict[str, Any]) -> BaseModelOutput:
+        """States (B, T, dim) of tokens (B, T). Raises ValueError for labels, which it has no head for."""
+        if labels is not None:
+            raise ValueError("an encoder of texts has no head that labels could be compared with.")
+        hidden, attentions = self.pop_outputs(options)
+        with recorded(self.net.stack, hidden, attentions) as (states, weights, _):
+            last = self.net.states(*arguments)
+        return BaseModelOutput(
+            last_hidden_state=last,
+            hidden_states=(*states[:-1], last) if hidden else None,
+            attentions=tuple(weights) if attentions else None,
+        )
+
+    def write_beside(self, folder: Path, options: Mapping[str, Any], run: Path) -> None:
+        """Write the files by which sentence-transformers makes vectors."""
+        dense = {name: tensor for name, tensor in self.net.state_dict().items() if name.startswith("dense.")}
+        sentence_files.write(folder, options, run, dense)
+
+
 class ZooForImageClassification(ZooEncoderModel):
     """A classifier of images of zoo."""
 
@@ -715,6 +752,7 @@ MODELS: tuple[type[ZooModel], ...] = (
     ZooForMaskedLM,
     ZooForSequenceClassification,
     ZooForTokenClassification,
+    ZooTextEncoder,
     ZooForImageClassification,
 )
 for _model in MODELS:

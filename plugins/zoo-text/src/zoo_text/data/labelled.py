@@ -41,18 +41,12 @@ class LabelledRows(BatchDataset):
 
     def batch(self, indices: np.ndarray, epoch: int) -> dict[str, Any]:
         """``tokens`` (B, T), ``valid`` (B, T): False at padding, ``labels`` (B,), or (B, T) with -100 where none is."""
-        rows = [self.rows[index] for index in indices]
-        width = int(round_up(max(map(len, rows)) + 1, self.most))
-        tokens = np.full((len(rows), width), self.pad, np.int64)
-        valid = np.zeros(tokens.shape, bool)
-        for row, ids in enumerate(rows):
-            tokens[row, : len(ids) + 1] = [self.cls, *ids]
-            valid[row, : len(ids) + 1] = True
-        labels = self._labels([self.labels[index] for index in indices], tokens.shape)
-        return {"tokens": torch.from_numpy(tokens), "valid": torch.from_numpy(valid), "labels": labels}
+        tokens, valid = pad_rows([[self.cls, *self.rows[index]] for index in indices], self.pad, self.most)
+        labels = self._labels([self.labels[index] for index in indices], tuple(tokens.shape))
+        return {"tokens": tokens, "valid": valid, "labels": labels}
 
     @staticmethod
-    def _labels(values: list[Any], shape: tuple[int, int]) -> torch.Tensor:
+    def _labels(values: list[Any], shape: tuple[int, ...]) -> torch.Tensor:
         if not isinstance(values[0], list):
             return torch.tensor(values)
         labels = torch.full(shape, IGNORE)
@@ -61,12 +55,75 @@ class LabelledRows(BatchDataset):
         return labels
 
 
-class LabelledData(Data):
-    """Texts, cut to ``max_length`` tokens, with classes: what one label for a text and one for each token share.
+def pad_rows(rows: list[list[int]], pad: int, most: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows of tokens as one tensor (B, T), and which of them are real, (B, T): T is at most ``most``."""
+    width = int(round_up(max(map(len, rows)), most))
+    tokens = np.full((len(rows), width), pad, np.int64)
+    for row, ids in enumerate(rows):
+        tokens[row, : len(ids)] = ids
+    valid = np.arange(width) < np.array([len(ids) for ids in rows])[:, None]
+    return torch.from_numpy(tokens), torch.from_numpy(valid)
+
+
+class MarkedTexts(Data):
+    """Texts that are read whole, between special tokens, and cut to ``max_length`` tokens.
 
     The tokenizer is byte-level BPE learned from the training texts, or that of ``tokenizer``: a run's folder, so that
-    the numbers mean what they meant in that run, or a tokenizer.json. Of the training texts ``labels`` may be
-    chosen: the rest is left out.
+    the numbers mean what they meant in that run, or a tokenizer.json.
+    """
+
+    tokenizer: Tokenizer
+    _fingerprint: str
+
+    def __init__(
+        self, tokenizer: str | None, vocab_size: int, max_length: int, batch_size: int, seed: int | None
+    ) -> None:
+        """
+        Args:
+            tokenizer: a run's folder or a tokenizer.json whose tokenizer is used, instead of one that
+                is learned here.
+            vocab_size: size of the byte-level BPE vocabulary that is learned from the training texts.
+            max_length: tokens of a text that are read; the rest is cut off.
+            batch_size: samples per batch and process.
+            seed: of the order; the run's unless given.
+        """
+        super().__init__(batch_size, 0, seed)
+        at_least(2, max_length=max_length)
+        self.tokenizer_path, self.vocab_size, self.max_length = tokenizer, vocab_size, max_length
+
+    def _tokenizer(self, texts: list[str]) -> Tokenizer:
+        if self.tokenizer_path is None:
+            return Tokenizer.bpe(texts, self.vocab_size).extended(ADDED)
+        return Tokenizer.of_run(self.tokenizer_path).extended(ADDED)
+
+    @property
+    def room(self) -> int:
+        """How many tokens of a text a row holds."""
+        return self.max_length - len(self.tokenizer.marked([]))
+
+    def encode_texts(self, texts: list[str], split: str) -> list[list[int]]:
+        """The tokens of texts without special ones, cut to ``room``, of which a message tells."""
+        ids, room = self.tokenizer.encode_batch(texts), self.room
+        long = sum(len(row) > room for row in ids)
+        if long:
+            log_once(f"{long} of {len(ids)} {split} texts are cut to their first {room} tokens")
+        return [row[:room] for row in ids]
+
+    def fingerprint(self) -> str:
+        """SHA-256 of texts and options."""
+        self.ready()
+        return self._fingerprint
+
+    def save(self, folder: Path) -> None:
+        """Write the tokenizer into a folder."""
+        self.ready()
+        self.tokenizer.save(folder / "tokenizer.json")
+
+
+class LabelledData(MarkedTexts):
+    """Texts with classes: what one label for a text and one for each token share.
+
+    Of the training texts ``labels`` may be chosen: the rest is left out.
     """
 
     gives = "texts with classes"
@@ -90,25 +147,11 @@ class LabelledData(Data):
             labels: number of training texts that are used; all unless given.
             seed: of the order; the run's unless given.
         """
-        super().__init__(batch_size, 0, seed)
-        at_least(2, max_length=max_length)
+        super().__init__(tokenizer, vocab_size, max_length, batch_size, seed)
         if labels is not None:
             at_least(1, labels=labels)
         self.names: list[str] = []
-        self.tokenizer_path, self.vocab_size, self.max_length, self.limit = tokenizer, vocab_size, max_length, labels
-
-    tokenizer: Tokenizer
-    _fingerprint: str
-
-    def _tokenizer(self, texts: list[str]) -> Tokenizer:
-        if self.tokenizer_path is None:
-            return Tokenizer.bpe(texts, self.vocab_size).extended(ADDED)
-        return Tokenizer.of_run(self.tokenizer_path).extended(ADDED)
-
-    @property
-    def room(self) -> int:
-        """How many tokens of a text a row holds."""
-        return self.max_length - len(self.tokenizer.marked([]))
+        self.limit = labels
 
     def truncate(self, ids: list[int]) -> list[int]:
         """The tokens after <cls>: those of a text, and <sep> if a published tokenizer ends texts with it."""
@@ -127,15 +170,9 @@ class LabelledData(Data):
         self.ready()
         return {"vocab_size": self.tokenizer.vocab_size, "num_classes": len(self.names)}
 
-    def fingerprint(self) -> str:
-        """SHA-256 of texts, labels and options."""
-        self.ready()
-        return self._fingerprint
-
     def save(self, folder: Path) -> None:
         """Write the tokenizer and the names of the classes into a folder."""
-        self.ready()
-        self.tokenizer.save(folder / "tokenizer.json")
+        super().save(folder)
         write_json(folder / "labels.json", {"names": self.names})
 
 
@@ -172,14 +209,9 @@ class TextLabels(LabelledData):
         self.datasets = {"test": rows["val"], **rows}
 
     def _rows(self, split: str, texts: list[LabelledText], place: dict[str, int]) -> LabelledRows:
-        ids = self.tokenizer.encode_batch([one.text for one in texts])
-        room = self.room
-        long = sum(len(row) > room for row in ids)
-        if long:
-            log_once(f"{long} of {len(ids)} {split} texts are cut to their first {room} tokens")
-        return LabelledRows(
-            [self.truncate(row) for row in ids], [place[one.label] for one in texts], *self.marks(), self.max_length
-        )
+        ids = self.encode_texts([one.text for one in texts], split)
+        labels = [place[one.label] for one in texts]
+        return LabelledRows([self.truncate(row) for row in ids], labels, *self.marks(), self.max_length)
 
 
 def check_classes(texts: list[LabelledText]) -> None:

@@ -211,13 +211,19 @@ class TokenClassifier(Classifier):
         return self.head(self.dropout(self.prepare(self.states(tokens, valid, segments))))
 
 
-def pooled(states: Tensor, valid: Tensor | None, pool: Pool) -> Tensor:
-    """States (B, T, dim) to (B, dim): the first real one, the mean of the real ones, or the last real one."""
+def pooled(states: Tensor, valid: Tensor | None, pool: str) -> Tensor:
+    """States (B, T, dim) to (B, dim): the first real one, the mean or maximum of the real ones, or the last real one.
+
+    The sum of a mean is at least in float32.
+    """
     if valid is None:
         valid = torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
     if pool == "mean":
-        weight = valid.to(states.dtype)
-        return (states * weight[..., None]).sum(1) / weight.sum(1, keepdim=True).clamp(min=1)
+        wide = torch.promote_types(states.dtype, torch.float32)
+        total = (states * valid[..., None]).sum(1, dtype=wide)
+        return (total / valid.sum(1, keepdim=True).clamp(min=1)).to(states.dtype)
+    if pool == "max":
+        return states.masked_fill(~valid[..., None], -torch.inf).amax(1)
     place = torch.arange(valid.size(1), device=valid.device)
     far = torch.where(valid, place, -1).amax(1) if pool == "last" else torch.where(valid, place, len(place)).amin(1)
     return states[torch.arange(len(states), device=states.device), far.clamp(0, len(place) - 1)]
