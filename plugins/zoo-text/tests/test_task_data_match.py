@@ -57,7 +57,7 @@ def matched(name: str, kind: str) -> None:
 def test_every_task_and_all_data_without_files_are_tried():
     points = PROJECT["entry-points"]
     assert {*points["zoo.task"]} <= {*TASKS}
-    files = {"PreferenceFiles", "DialogueFiles", "LabelledFiles"}
+    files = {"PreferenceFiles", "DialogueFiles", "LabelledFiles", "TaggedFiles"}
     assert {*points["zoo.data"]} - files == {*DATA} - {"StdlibDocs"}
 
 
