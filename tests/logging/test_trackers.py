@@ -84,25 +84,36 @@ def test_each_tracker_holds_what_tensorboard_holds(place, monkeypatch):
 
 def read_wandb(folder, key):
     """The figures and options in W&B's files of a run that was not sent."""
-    datastore = pytest.importorskip("wandb.sdk.internal.datastore", reason="W&B's own reader of its files")
     from wandb.proto import wandb_internal_pb2
 
     figures, config = [], {}
     for file in sorted(folder.glob(f"*run-*-{key}/run-{key}.wandb")):
-        store = datastore.DataStore()
-        store.open_for_scan(str(file))
-        while (data := store.scan_data()) is not None:
+        for content in log_records(file.read_bytes()):
             record = wandb_internal_pb2.Record()
-            record.ParseFromString(data)
+            record.ParseFromString(content)
             if record.WhichOneof("record_type") == "history":
-                row = {
-                    (item.key or "/".join(item.nested_key)): json.loads(item.value_json) for item in record.history.item
-                }
-                names = [name for name in row if not name.startswith("_") and name != "trainer/global_step"]
-                figures += [(name, row["trainer/global_step"], round(row[name], 4)) for name in names]
+                items = {item.key or "/".join(item.nested_key): item.value_json for item in record.history.item}
+                names = [name for name in items if not name.startswith("_") and name != "trainer/global_step"]
+                step = json.loads(items["trainer/global_step"]) if names else None
+                figures += [(name, step, round(json.loads(items[name]), 4)) for name in names]
             for source in (record.config, record.run.config):
                 config |= {item.key: json.loads(item.value_json) for item in source.update if item.key}
     return figures, config
+
+
+def log_records(data):
+    """The records of a log in LevelDB's format: blocks of 32 KB, in them pieces with checksum, length and kind."""
+    place, pieces = 7, []
+    while place + 7 <= len(data):
+        if 32768 - place % 32768 < 7:
+            place += 32768 - place % 32768
+            continue
+        size, kind = int.from_bytes(data[place + 4 : place + 6], "little"), data[place + 6]
+        pieces.append(data[place + 7 : place + 7 + size])
+        place += 7 + size
+        if kind in (1, 4):  # a whole record, or its end
+            yield b"".join(pieces)
+            pieces = []
 
 
 def test_a_resume_continues_the_same_runs(place):
