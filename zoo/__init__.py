@@ -1,15 +1,21 @@
 """zoo: swap any part of a Transformer by one line of configuration, train it, and measure whether the swap helped."""
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from zoo.cli.train import fit as fit
     from zoo.inference.load import load as load
 
 __version__ = "0.2.0"
 
 
 def __getattr__(name: str) -> Any:
-    """`zoo.load`, imported on first use because it imports torch. Raises AttributeError for other names."""
+    """`zoo.load`, `zoo.fit` and `zoo.compare`, imported on first use. Raises AttributeError for other names."""
+    if name == "fit":
+        return importlib.import_module("zoo.cli.train").fit
+    if name == "compare":
+        return importlib.import_module("zoo.compare")
     if name == "load":
         from zoo.plugins.discovery import tolerate_damaged_metadata
 

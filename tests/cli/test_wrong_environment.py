@@ -32,6 +32,8 @@ def test_a_logger_of_lightning_without_its_package_names_what_to_install(name, t
     caches = [
         one for one in vars(__import__(cls.__module__, fromlist=["x"])).values() if isinstance(one, RequirementCache)
     ]
+    if any(caches) and name not in ("CSVLogger", "TensorBoardLogger"):
+        pytest.skip("its package is installed")
     try:
         cls(**({"save_dir": str(tmp_path)} if name in ("CSVLogger", "TensorBoardLogger") else {}))
     except ImportError as error:

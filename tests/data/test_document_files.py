@@ -8,6 +8,7 @@ import pickle
 import pytest
 
 from zoo.data import document_files as module
+from zoo.data import tables
 from zoo.data.document_files import DocumentFiles, Format
 from zoo.errors import UsageError
 
@@ -128,9 +129,9 @@ def damaged(tmp_path):
     yield write(tmp_path / "list.jsonl", '{"text": "a"}\n["a"]\n'), r"list\.jsonl:2 has no text under 'text'"
     yield write(tmp_path / "field.jsonl", '{"body": "a"}\n'), r"field\.jsonl:1 has no text under 'text'"
     yield write(tmp_path / "half.jsonl", '{"text": "a"}\n\n{"text": '), r"half\.jsonl:3 is not a line of JSON"
-    yield write_table(tmp_path / "other.parquet", body=["a"]), r"no column 'text'; it has body"
-    yield write_table(tmp_path / "number.parquet", text=[1]), r"holds int and not text"
-    yield write_table(tmp_path / "null.parquet", text=[*"abcdefgh", None]), r"null\.parquet, row 9, has no text"
+    yield write_table(tmp_path / "other.parquet", body=["a"]), r"no column 'text'; it has 'body'"
+    yield write_table(tmp_path / "number.parquet", text=[1]), r"row 1: the text is a number and not a text"
+    yield write_table(tmp_path / "null.parquet", text=[*"abcdefgh", None]), r"null\.parquet, row 9: the text is null"
     yield tmp_path / "absent.txt", r"absent\.txt cannot be read: No such file"
 
 
@@ -152,7 +153,7 @@ def test_a_file_that_changes_is_noticed_when_it_is_opened(tmp_path):
 
 
 def test_a_missing_package_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(tables.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"a\.txt\.zst needs the package pyarrow: pip install 'zoo-transformers\["):
         DocumentFiles([write(tmp_path / "a.txt.zst", TEXT)], Format())
 

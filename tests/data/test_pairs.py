@@ -217,5 +217,5 @@ def test_a_line_of_many_megabytes_is_no_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(pairs, "LONGEST_LINE", 50)
     file = tmp_path / "train.de"
     assert pairs._decode_line(file, b"x" * 50, 3) == "x" * 50
-    with pytest.raises(pairs._BadLineError, match=r"train\.de:3 has 51 bytes: no sentence has more than 50"):
+    with pytest.raises(pairs.ValueKindError, match=r"train\.de:3 has 51 bytes: no sentence has more than 50"):
         pairs._decode_line(file, b"x" * 51, 3)

@@ -23,8 +23,8 @@ def ready(source, path):
     ("kind", "message"),
     [
         ("missing", "is not on disk"),
-        ("file", "is a file, and not|not on disk"),
-        ("folder", "holds 1 .csv .*, and not"),
+        ("file", r"has no column '(en|image)'; it has 'a', 'b'"),
+        ("folder", r"holds 1 \.csv .*, and not|data\.csv has no column 'en'"),
         ("empty", "holds nothing"),
     ],
 )

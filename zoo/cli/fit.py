@@ -33,6 +33,7 @@ from zoo.inference.find_run import run_of_checkpoint
 from zoo.io import atomic_files
 from zoo.io.locks import RunLock
 from zoo.logging import progress_bar, run_state
+from zoo.logging.trackers import choose_trackers
 from zoo.registry import suggest
 from zoo.system import garbage_collection, threads
 from zoo.system.stop_signals import exit_code
@@ -326,8 +327,10 @@ def make_logger_and_callbacks(task: Any, data: Any, home: Path, plan: Plan, fact
         plan.command.save_every, plan.command.on_nonfinite, facts, resume.logged_positions(plan),
         plan.command.on_imprecise,
     )  # fmt: skip
+    own_logger = "logger" in plan.config["trainer"] or plan.config["trainer"].get("fast_dev_run")
+    trackers = () if own_logger else choose_trackers(plan.command.trackers, home)
     return setup.make_logger_and_callbacks(
-        task, model_cost, home, plan.config["model"], plan.config["data"], checkpoint_options, identity(plan)
+        task, model_cost, home, plan.config["model"], plan.config["data"], checkpoint_options, identity(plan), trackers
     )
 
 

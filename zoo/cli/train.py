@@ -1,10 +1,14 @@
-"""fit, validate, test, predict: everything that needs no torch is checked before torch is imported."""
+"""fit, validate, test, predict, and `zoo.fit`: everything that needs no torch is checked before torch is imported."""
 
 from __future__ import annotations
 
+import json
+import signal
 import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from zoo.cli import doctor, warning_filters
 from zoo.command_line import ParsedOptions
@@ -12,17 +16,80 @@ from zoo.config import fit_options, run_config, run_folder
 from zoo.config.fit_options import FitOptions
 from zoo.config.passive_settings import is_passive
 from zoo.config.run_config import Draft
+from zoo.errors import UsageError, ZooError
 from zoo.inference.find_run import newest_run
-from zoo.system import garbage_collection, malloc
+from zoo.io import limits
+from zoo.system import garbage_collection, malloc, stop_signals
 
 if TYPE_CHECKING:
     from zoo.config.resolve import Schema
+    from zoo.config.run_config import Plan
     from zoo.config.signatures import Param
+    from zoo.inference.trained_model import Trained
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: its folder, and the figures of its last validation, such as ``val/loss``."""
+
+    folder: Path
+    figures: Mapping[str, float]
+
+    def load(self, device: str = "cpu") -> Trained:
+        """The trained model, as `zoo.load` gives it."""
+        from zoo.inference.load import load
+
+        return load(self.folder, device)
+
+
+def fit(
+    recipe: str,
+    options: Mapping[str, Any] | None = None,
+    *,
+    seed: int = 1,
+    runs: str | Path = "runs",
+    name: str | None = None,
+    existing: Literal["error", "resume", "overwrite"] = "error",
+    trackers: Sequence[str] = (),
+) -> Run:
+    """Train a recipe as `zoo fit` does, and return the run. Call it in the main thread, which handles signals.
+
+    ``options`` are by the dotted names of the command line: ``{"model.position": "alibi", "trainer.max_steps": 200}``;
+    ``existing`` says what happens where the run has begun before, one that is finished is then returned as it is, or
+    trained anew. Raises UsageError for wrong options, KeyboardInterrupt where Ctrl-C has ended the run, and what else
+    ends it.
+    """
+    flags = {"error": [], "resume": ["--requeue"], "overwrite": ["--overwrite"]}
+    if existing not in flags:
+        raise UsageError(f"existing is {existing!r}: it must be one of {', '.join(flags)}")
+    words = [recipe, f"--seed={seed}", f"--runs={runs}", *flags[existing], *option_words(options or {})]
+    words += [f"--name={name}"] * (name is not None) + [f"--trackers={','.join(trackers)}"] * bool(trackers)
+    with stop_signals.handle_signals(False, restore=True):
+        code, planned = execute(fit_options.parse("fit", words))
+    if code == stop_signals.exit_code(signal.SIGINT):
+        raise KeyboardInterrupt
+    folder = planned.run.folder if planned else Path()
+    if code or planned is None:
+        raise ZooError(f"the run {folder} was stopped from outside; it can go on: existing='resume'")
+    content = limits.read_json(folder / run_folder.FINISHED)
+    figures = content if isinstance(content, dict) else {}
+    return Run(folder, {key: float(value) for key, value in figures.items() if key != "step"})
+
+
+def option_words(options: Mapping[str, Any]) -> list[str]:
+    """Options by their dotted names as words of a command line; values as YAML writes them."""
+    if wrong := [key for key in options if not isinstance(key, str)]:
+        raise UsageError(f"an option is called {wrong[0]!r}: names are texts, such as 'model.lr'")
+    return [f"--{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in options.items()]
 
 
 def run(options: ParsedOptions) -> int:
     """Plan the run, then hand it to Lightning; or print its configuration, or every option."""
-    command = fit_options.from_parsed(options)
+    return execute(fit_options.from_parsed(options))[0]
+
+
+def execute(command: FitOptions) -> tuple[int, Plan | None]:
+    """Run a parsed command: its exit code, and the plan of the run if there was one."""
     doctor.warn_of_unknown_plugins()
     lists_options = "help-all" in command.flags
     if command.subcommand != "fit" and not lists_options:
@@ -37,7 +104,7 @@ def run(options: ParsedOptions) -> int:
         schema = run_config.schema()
         if lists_options:
             print_options(command, draft, schema)
-            return 0
+            return 0, None
         config_plan = run_config.make_plan(command, draft, schema)
         from zoo.training import distributed
 
@@ -46,10 +113,10 @@ def run(options: ParsedOptions) -> int:
             print(f"note: {note}", file=sys.stderr)
         if "print_config" in command.flags:
             print(run_config.config_text(config_plan), end="")
-            return 0
-        from zoo.cli import fit
+            return 0, config_plan
+        from zoo.cli.fit import run_plan
 
-        return fit.run_plan(config_plan, schema)
+        return run_plan(config_plan, schema), config_plan
 
 
 def choose_run(command: FitOptions) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zoo import recipe_files
 from zoo.command_line import ParsedOptions
@@ -18,6 +18,9 @@ from zoo.config.fit_options import SECTIONS
 from zoo.config.output_paths import check_output_path
 from zoo.errors import UsageError
 from zoo.registry import suggest
+
+if TYPE_CHECKING:
+    from zoo.compare.verdict import Answer
 
 FILE_KEYS = (
     "recipe", "vary", "seeds", "until", "looks", "baseline", "design", "budget", "match", "tune", "tune_seeds", "scale",
@@ -33,6 +36,43 @@ NOT_OF_TWO_RECIPES = (
 RUN_OPTIONS = (
     "seeds", "until", "looks", "design", "budget", "match", "tune", "tune_seeds", "scale", "jobs", "shard", "probe",
 )  # fmt: skip
+
+
+def compare(
+    recipe: str,
+    vary: Mapping[str, Sequence[Any]],
+    options: Mapping[str, Any] | None = None,
+    *,
+    seeds: int = 3,
+    runs: str | Path = "runs",
+    arguments: Sequence[str] = (),
+) -> Answer:
+    """Compare variants of a recipe as `zoo compare` does, and return the answer; the first value is the baseline's.
+
+    ``vary`` has the values of options by dotted names, ``{"model.position": ["rope", "alibi"]}``, and ``options`` what
+    all runs share; ``arguments`` are further words of the command, such as ``--at=best``. Runs that are finished are
+    not repeated, and those that fail are counted. Raises UsageError for wrong options, and where no run has ended.
+    """
+    from zoo.cli.find_command import find_command, parse
+    from zoo.cli.train import option_words
+    from zoo.compare import error_budget, run_comparison
+    from zoo.system.stop_signals import handle_signals
+
+    varied = [f"{name}={','.join(map(str, values))}" for name, values in vary.items()]
+    words = [recipe, *(word for text in varied for word in ("--vary", text)), f"--seeds={seeds}", f"--runs={runs}"]
+    parsed = parse(find_command("compare"), [*words, *option_words(options or {}), *arguments])
+    comparison = read_comparison(parsed)
+    if comparison is None or comparison.attribute or len(parsed.words) > 1:
+        raise UsageError("zoo.compare compares variants of one recipe: vary must name an option and its values.")
+    with handle_signals(False, restore=True):
+        finished, code = run_comparison.run_comparisons(parsed, [comparison])
+    if not finished:
+        raise UsageError(
+            f"no run has ended: zoo compare would exit with {code}. --dry-run and --shard are for commands."
+        )
+    answer, folder = error_budget.look_and_record(finished[0].record, parsed, finished[0].place)
+    run_comparison.print_answer(answer, parsed, folder)
+    return answer
 
 
 def run(options: ParsedOptions) -> int:

@@ -72,6 +72,7 @@ DECIDED_BY_COMPARISON = {
     "requeue": "nothing: runs go on by themselves", "accept-changes": "nothing: every run has its own folder",
     "save-every": "nothing: runs go on by themselves", "on-nonfinite": "nothing: a run that fails is reported",
     "ckpt_path": "nothing: every run starts from its seed", "print_config": "--dry-run",
+    "trackers": "the variable ZOO_TRACKERS, such as ZOO_TRACKERS=csv,mlflow zoo compare",
     "help-all": "zoo fit --help-all",
 }  # fmt: skip
 REFUSED = tuple(

@@ -60,6 +60,12 @@ def write_summary(home: Path, answer: Answer) -> list[str]:
         }  # fmt: skip
         scalars = {f"comparison/{name}": value for name, value in values.items() if math.isfinite(value)}
         choices = {**row.choices, "verdict": row.verdict.word}
+        words = {"comparison/verdict": row.verdict.word, "comparison/baseline": answer.base.variant}
+        for record in answer.runs[row.variant].values():
+            if (record.path.parent / "trackers").is_dir():
+                from zoo.logging.trackers import write_verdict  # which loads Lightning
+
+                write_verdict(record.path.parent, scalars, words)
         # the row of HParams that the runs of the variant share
         write_row(folder / f"{index}-{slug(row.variant)[:60]}", f"{run.variant} ({run.recipe})", choices, scalars)
     return figures

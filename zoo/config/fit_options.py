@@ -93,6 +93,7 @@ OPTIONS = (
            choices=POLICIES, heading=RUN),
     Option("on-imprecise", "about a part that differs from its formula", default="stop",
            choices=("stop", "warn"), heading=RUN),
+    Option("trackers", "csv,wandb,mlflow,aim: where figures go besides TensorBoard", metavar="NAMES", heading=RUN),
     COMPILE,
     Option("overwrite", "delete the earlier run of the same name", bool, heading=RUN),
     Option("ckpt_path", "start from a checkpoint, or evaluate it", metavar="FILE", key="ckpt_path", heading=RUN),
@@ -120,6 +121,7 @@ class FitOptions:
     save_every: int = 0  # steps
     on_nonfinite: str = "stop"
     on_imprecise: str = "stop"
+    trackers: str | None = None
 
     @property
     def debug(self) -> bool:
@@ -167,6 +169,7 @@ def from_parsed(parsed: ParsedOptions) -> FitOptions:
         save_every=parsed.get("save_every"),
         on_nonfinite=parsed.get("on_nonfinite"),
         on_imprecise=parsed.get("on_imprecise"),
+        trackers=parsed.get("trackers"),
     )
 
 

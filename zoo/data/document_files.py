@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 import functools
-import gzip
 import hashlib
-import importlib.util
 import itertools
 import os
-import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from zoo.data.read import strip_mark
+from zoo.data.tables import (
+    BINARY,
+    BLOCK,
+    COMPRESSIONS,
+    DELIMITERS,
+    LONGEST_RECORD,
+    Columns,
+    damage,
+    is_table,
+    open_bytes,
+    open_parquet,
+    read_rows,
+    require_pyarrow,
+    text_of,
+)
 from zoo.data.text import METADATA, SUFFIXES, inner_suffix, text_files
 from zoo.errors import UsageError
 from zoo.io import limits
 
-COMPRESSIONS = (".gz", ".zst")
 RECORD_SUFFIXES = (".jsonl", ".ndjson")
 PARQUET = ".parquet"
 LONGEST = 2**18  # bytes, or characters of a record: a longer document is cut at a line's end
-LONGEST_RECORD = 2**26  # bytes of a JSON line, which is parsed as a whole
 SPAN = 2**22  # bytes of a plain file that are one unit
-BLOCK = 2**18  # bytes that are read at a time
 PIECE = 2**20  # bytes at three places that stand for a large file
 HASHED_BYTES = 2**30  # up to this sum files are hashed whole, beyond it three pieces of each
 Place: TypeAlias = tuple[int, int]  # a byte of the decompressed file or a row, and the piece of a record
@@ -49,10 +57,13 @@ class Document(NamedTuple):
 
 @dataclass(frozen=True)
 class Format:
-    """How files hold documents: what separates them in plain text, and the field or column of records."""
+    """How files hold documents: what separates them in plain text, the field or column of records, and whether CSV and
+    TSV files are read by a column.
+    """
 
     separator: str = ""
     field: str = "text"
+    delimited: bool = False
 
 
 class DocumentFiles:
@@ -65,18 +76,18 @@ class DocumentFiles:
         for path, (size, _) in zip(self.paths, self.stamps, strict=True):
             if not size:
                 raise UsageError(f"{path} is empty: it holds no document. Take it out of the path.")
-            if _ending(path) in (".zst", PARQUET):
-                _require_pyarrow(path)
+            if _ending(path) in (".zst", *BINARY):
+                require_pyarrow(path)
 
     def units(self) -> list[Unit]:
         """The units of all files, in the order of files."""
         result = []
         for number, path in enumerate(self.paths):
             if _ending(path) == PARQUET:
-                with _damage(path), _parquet(path) as table:
+                with damage(path), open_parquet(path) as table:
                     groups = table.num_row_groups
                 result += [Unit(number, group, group + 1) for group in range(groups)]
-            elif _ending(path) in COMPRESSIONS:
+            elif _ending(path) in COMPRESSIONS or self._by_rows(path):
                 result.append(Unit(number, 0, None))
             else:
                 edges = self._edges(number)
@@ -97,8 +108,8 @@ class DocumentFiles:
         path = self.paths[unit.file]
         if _stamp(path) != self.stamps[unit.file]:
             raise _changed(path)
-        with _damage(path):
-            if _ending(path) == PARQUET:
+        with damage(path):
+            if self._by_rows(path):
                 yield from self._rows(path, unit, place or (0, 0))
             elif inner_suffix(path.name, COMPRESSIONS) in RECORD_SUFFIXES:
                 yield from self._records(unit, place or (unit.start, 0))
@@ -172,64 +183,31 @@ class DocumentFiles:
             start = place[1] if offset == place[0] else 0
             yield from _cut_text(value, offset, start)
 
-    # Parquet
+    # tables
+
+    def _by_rows(self, path: Path) -> bool:
+        """Whether a file holds a document in a column of each row, and is no JSON lines, which can be divided."""
+        return is_table(path.name, (*BINARY, *DELIMITERS, ".json") if self.form.delimited else BINARY)
 
     def _rows(self, path: Path, unit: Unit, place: Place) -> Iterator[Document]:
         """The texts of a column; those without a character are left out."""
-        field = self.form.field
-        with _parquet(path) as table:
-            names = table.schema_arrow.names
-            if field not in names:
-                raise UsageError(
-                    f"{path} has no column {field!r}; it has {', '.join(names)}.\nName one: --data.options.field NAME"
-                )
-            row = 0
-            for batch in table.iter_batches(batch_size=64, row_groups=[unit.start], columns=[field]):
-                for value in batch.column(0).to_pylist() if row + len(batch) > place[0] else [""] * len(batch):
-                    if value is None:
-                        before = sum(table.metadata.row_group(group).num_rows for group in range(unit.start))
-                        raise UsageError(
-                            f"{path}, row {before + row + 1}, has no text in the column {field!r}, but null. Leave "
-                            "such rows out of the file, or name another column: --data.options.field NAME"
-                        )
-                    if not isinstance(value, str):
-                        raise UsageError(f"{path}: the column {field!r} holds {type(value).__name__} and not text.")
-                    if value and row >= place[0]:
-                        yield from _cut_text(value, row, place[1] if row == place[0] else 0)
-                    row += 1
+        columns = Columns({"text": [self.form.field]}, "--data.path 'PATH#NAME'")
+        group = unit.start if _ending(path) == PARQUET else None
+        for number, row in enumerate(read_rows(path, columns, group, place[0]), place[0]):
+            yield from _cut_text(text_of(row, "text"), number, place[1] if number == place[0] else 0)
 
 
 def document_files(path: str | list[str]) -> list[Path]:
     """The files that a path option means. Raises UsageError when there are none."""
-    return text_files(path, _is_document_file)
-
-
-def open_bytes(path: Path, offset: int = 0) -> Any:
-    """The decompressed content of a file, from a byte on."""
-    file: Any
-    if _ending(path) == ".gz":
-        file = gzip.open(path, "rb")  # noqa: SIM115 - the caller closes it
-    elif _ending(path) == ".zst":
-        import pyarrow
-
-        file = pyarrow.CompressedInputStream(pyarrow.OSFile(str(path)), "zstd")
-    else:
-        file = path.open("rb")
-        file.seek(offset)
-        return file
-    while offset:
-        block = file.read(min(offset, BLOCK))
-        if not block:
-            raise _changed(path)
-        offset -= len(block)
-    return file
+    return text_files(path, is_document_file)
 
 
 def _ending(path: Path) -> str:
     return path.suffix.lower()
 
 
-def _is_document_file(name: str) -> bool:
+def is_document_file(name: str) -> bool:
+    """By the end of its name, whether a folder's file is read."""
     return inner_suffix(name, COMPRESSIONS) in SUFFIXES | {*RECORD_SUFFIXES, PARQUET} and name.lower() not in METADATA
 
 
@@ -336,32 +314,3 @@ def _line(path: Path, offset: int) -> int:
             lines += block.count(b"\n")
             offset -= len(block)
     return lines
-
-
-@contextmanager
-def _damage(path: Path) -> Iterator[None]:
-    """Raise UsageError that names a file which is damaged or cannot be read."""
-    try:
-        yield
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UsageError(f"{path} is a damaged or truncated gzip file: {error}") from error
-    except OSError as error:
-        if _ending(path) in (".zst", PARQUET):
-            raise UsageError(f"{path} is a damaged or truncated {_ending(path)[1:]} file: {error}") from error
-        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        if isinstance(error, UsageError) or _ending(path) != PARQUET:
-            raise
-        raise UsageError(f"{path} is a damaged or truncated parquet file: {error}") from error
-
-
-def _require_pyarrow(path: Path) -> None:
-    if importlib.util.find_spec("pyarrow") is None:
-        raise UsageError(f"{path} needs the package pyarrow: pip install 'zoo-transformers[streams]'")
-
-
-def _parquet(path: Path) -> Any:
-    """A Parquet file, whose row groups are read one at a time."""
-    from pyarrow import parquet
-
-    return parquet.ParquetFile(path)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import struct
 import warnings
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -156,12 +158,26 @@ class Items:
         return self.dataset[int(self.part[index])][0]
 
 
-def open_header(path: str) -> Image.Image:
+class Packed:
+    """Opens some images of those whose files stand one after the other in a file, cut at ``edges`` (N + 1,)."""
+
+    def __init__(self, path: Path, edges: np.ndarray, part: np.ndarray) -> None:
+        self.path, self.edges, self.part = path, edges, part
+
+    def __call__(self, index: int) -> Image.Image:
+        begin, end = (int(edge) for edge in self.edges[self.part[index] : self.part[index] + 2])
+        with self.path.open("rb") as file:
+            file.seek(begin)
+            return open_header(io.BytesIO(file.read(end - begin)), f"image {index}")
+
+
+def open_header(source: str | io.BytesIO, path: str = "") -> Image.Image:
     """The image, its size known and nothing decoded. Raises UsageError when it is no image, or a huge one."""
+    path = path or str(source)
     try:
         with warnings.catch_warnings():  # Pillow's own limit is higher and only a warning
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            image = Image.open(path, formats=FORMATS)
+            image = Image.open(source, formats=FORMATS)
     except UNREADABLE as error:
         reason = str(error).replace(f" {str(path)!r}", "") or type(error).__name__
         raise UsageError(f"{path} cannot be read as an image ({', '.join(FORMATS)}): {reason}") from error

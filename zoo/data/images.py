@@ -23,13 +23,15 @@ from zoo.data.augment import Augment
 from zoo.data.cache import cached_entry
 from zoo.data.data import require_fraction, split_by_content, tell_repeated
 from zoo.data.imagedata import ImageData, Split, square_images, stratified_split
-from zoo.data.imagefiles import UNREADABLE, FilePixels, Files, Items, open_header
+from zoo.data.imagefiles import UNREADABLE, FilePixels, Files, Items, Packed, open_header
 from zoo.data.read import VAL_NAMES, count_kinds, find_place, list_folder, missing_file, tell_left_out, tell_unused
+from zoo.data.tables import Row, Tables, choose_columns, is_columnar, is_table, label_of
 from zoo.errors import UsageError
 from zoo.io import atomic_files, limits
 from zoo.registry import suggest
 
 RECIPES = "vit-tiny, vit-glyphs"
+COLUMNS = {"image": ["image", "file_name"], "label": ["label"]}  # as the library datasets calls them
 SPLIT = (20170612,)
 # files up to this sum are decoded once before training; of more, the headers alone are read
 DECODED_BYTES = 256 * 2**20
@@ -57,6 +59,9 @@ class ImageFolder(ImageData):
     are left out, counted and named. Mean and deviation come from 2,000 training images, evenly over the classes. The
     fingerprint covers the files' names and contents. The test split is the validation split when there is no test
     folder.
+
+    Of tables, which are Parquet, folders of the library datasets, CSV or JSON lines, the columns `image` and `label`
+    are read: an image is its file's bytes, or the path of the file from the table's folder on. The cache keeps a copy.
     """
 
     def __init__(
@@ -69,16 +74,20 @@ class ImageFolder(ImageData):
         seed: int | None = None,
         bad: Literal["error", "skip"] = "error",
         val_fraction: float = 0.1,
+        columns: dict[str, str] | None = None,
     ) -> None:
         """
         Args:
-            path: folder with train/, perhaps val/ and test/, and in these a folder for each class.
+            path: folder with train/, perhaps val/ and test/, and in these a folder for each class; or tables.
             bad: what happens where an image cannot be read: an error, or it is left out and counted.
-            val_fraction: share of the training images that validates where there is no folder of validation images.
+            val_fraction: share of the training images that validates where there are no validation images.
+            columns: names of the columns `image` and `label` in tables, where they have others.
         """
         super().__init__(image_size, batch_size, augment, num_workers, seed)
         self.path, self.side, self.bad, self.val_fraction = find_place(path), image_size, bad, val_fraction
+        self.columns = columns
         require_fraction(val_fraction=val_fraction)
+        choose_columns(columns, COLUMNS)
         if bad not in ("error", "skip"):
             raise UsageError(f"bad is {bad!r}: it must be error or skip")
 
@@ -95,6 +104,8 @@ class ImageFolder(ImageData):
 
     def read(self) -> tuple[dict[str, Split], list[str]]:
         """The splits and the names of the classes. Raises UsageError for a missing split or class."""
+        if self.columns or is_columnar(self.path, is_image) or (self.path.is_file() and is_table(self.path.name)):
+            return self._read_tables(Tables({"train": str(self.path)}, choose_columns(self.columns, COLUMNS), RECIPES))
         files: dict[str, list[tuple[str, int]]] = {}
         names: list[str] = []
         for name, folder in self._folders().items():
@@ -122,6 +133,44 @@ class ImageFolder(ImageData):
             files |= {split: [sample for sample, out in pairs if out == (split == "val")] for split in ("train", "val")}
         tell_repeated({name: [contents[path] for path, _ in samples] for name, samples in files.items()}, "images")
         return {name: self._split(samples, contents) for name, samples in files.items()}, names
+
+    def _read_tables(self, tables: Tables) -> tuple[dict[str, Split], list[str]]:
+        """The splits and the names of the classes of tables, whose images are copied to the cache once."""
+        key = {"format": 1, "files": tables.digests(), "columns": list(tables.columns.names.items()), "bad": self.bad}
+        key["outside"] = [
+            [str(place), *file_state(str(place))]
+            for split, files in tables.splits.items()
+            for row in tables.rows(split)
+            if isinstance(place := image_file(row, files[0].parent), Path)
+        ]
+
+        def pack(folder: Path) -> None:
+            about = {split: pack_images(tables, split, folder / f"{split}.bin", self.bad) for split in tables.splits}
+            atomic_files.write_bytes(folder / "images.json", json.dumps(about).encode())
+
+        entry = cached_entry("image-tables", key, pack)
+        about = json.loads((entry / "images.json").read_text("utf-8"))
+        present = set(about["train"]["labels"])
+        names = sorted(present, key=lambda name: (0, int(name), "") if name.isdecimal() else (1, 0, name))
+        if len(names) < 2:
+            raise UsageError(f"{self.path} has a single class, {', '.join(names)}: there is nothing to tell apart.")
+        tell_repeated({split: one["digests"] for split, one in about.items()}, "images")
+        splits = {}
+        for split, one in about.items():
+            if strange := set(one["labels"]) - present:
+                raise UsageError(f"the {split} split has the label {min(strange)!r}, which no training image has")
+            labels = np.array([names.index(label) for label in one["labels"]], np.int64)
+            parts = {split: np.arange(len(labels))}
+            if split == "train" and "val" not in about:
+                validates = split_by_content(one["digests"], self.val_fraction, SPLIT, one["labels"])
+                parts = {"train": np.flatnonzero(~validates), "val": np.flatnonzero(validates)}
+            edges = np.array(one["edges"], np.int64)
+            for name, part in parts.items():
+                contents = [one["digests"][number] for number in part]
+                images = Packed(entry / f"{split}.bin", edges, part)
+                pixels = FilePixels(len(part), self.side, images, contents)
+                splits[name] = Split(pixels, labels[part])
+        return splits, names
 
     def _folders(self) -> dict[str, Path]:
         """The folder of each split that has one."""
@@ -186,6 +235,53 @@ class ImageFolder(ImageData):
             raise UsageError(f"{folder}: none of its {len(samples)} images can be read. The first: {problem}")
         log.warning("%s: %d of %d images are left out. The first: %s", folder, len(wrong), len(samples), problem)
         return [sample for sample in samples if sample[0] not in wrong], contents
+
+
+def pack_images(tables: Tables, split: str, path: Path, bad: str) -> dict[str, list[Any]]:
+    """Write the image files of a split one after the other to ``path``: where they begin and end, digests, labels.
+
+    Raises UsageError that names a row without an image or a label, unless such images are left out.
+    """
+    edges, digests, labels, wrong = [0], [], [], []
+    with path.open("wb") as file:
+        for row in tables.rows(split):
+            label, place = label_of(row, "label"), image_file(row, tables.splits[split][0].parent)
+            content = place.read_bytes() if isinstance(place, Path) else place
+            try:
+                with open_header(io.BytesIO(content), row.place) as image:
+                    image.load()
+            except (UsageError, *UNREADABLE) as error:
+                problem = str(error) if isinstance(error, UsageError) else f"{row.place} is no whole image: {error}"
+                if bad == "error":
+                    raise UsageError(f"{problem}\nLeave such images out: --data.bad skip") from error
+                wrong.append(problem)
+                continue
+            file.write(content)
+            edges.append(file.tell())
+            digests.append(hashlib.blake2b(content, digest_size=12).hexdigest())
+            labels.append(label)
+    if not labels:
+        raise UsageError(
+            f"{tables.splits[split][0]}: none of its {len(wrong)} images can be read. The first: {wrong[0]}"
+        )
+    if wrong:
+        count = len(wrong) + len(labels)
+        log.warning("the %s split: %d of %d images are left out. The first: %s", split, len(wrong), count, wrong[0])
+    return {"edges": edges, "digests": digests, "labels": labels}
+
+
+def image_file(row: Row, folder: Path) -> bytes | Path:
+    """The file of a row's image: its bytes, or where it is. Raises UsageError for another value."""
+    value = row.values["image"]
+    if isinstance(value, dict):
+        value = value.get("bytes") or value.get("path")
+    if isinstance(value, bytes):
+        return value
+    if not isinstance(value, str) or not value:
+        raise UsageError(f"{row.place}: the image must be a file's bytes, or its path.")
+    if not (folder / value).is_file():
+        raise UsageError(f"{row.place}: the image {folder / value} is not there.")
+    return folder / value
 
 
 def sample_images(count: int, shape: tuple[int, ...], *seed: int) -> np.ndarray:

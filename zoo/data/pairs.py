@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import logging
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +23,7 @@ from zoo.data.read import (
     read_bytes,
     tell_unused,
 )
+from zoo.data.tables import Columns, Row, Tables, ValueKindError, holds_tables, is_table, read_header, text_of
 from zoo.errors import UsageError
 from zoo.io import atomic_files
 
@@ -59,6 +62,9 @@ class ParallelFiles(PairData):
     there may be one ``train.tsv``: source, a tab, target. Where both exist, files for each language win over a table,
     and plain files over compressed ones. Without validation files, `options.val_fraction` of the training pairs is
     set aside, all pairs with the same source sentence on the same side; without test files, test is validation.
+
+    Of tables, which are JSON lines, CSV, Parquet, folders of the library datasets, or a .tsv whose first line names
+    them, `source` and `target` are columns, or languages inside of a column ``translation``.
     """
 
     def __init__(
@@ -76,9 +82,9 @@ class ParallelFiles(PairData):
     ) -> None:
         """
         Args:
-            path: folder of the files, or the prefix that their names share.
-            source: ending of the source files, such as en.
-            target: ending of the target files, such as de.
+            path: folder of the files, the prefix that their names share, or a table.
+            source: ending of the source files, or their column in a table, such as en.
+            target: ending of the target files, or their column in a table, such as de.
             options: how the files are read, and what is set aside for validation.
         """
         super().__init__(vocab_size, max_tokens, max_length, eval_limit, num_workers, seed)
@@ -104,8 +110,24 @@ class ParallelFiles(PairData):
                 atomic_files.write_text(folder / f"{split}.{language}", "\n".join(lines) + "\n")
         return {"path": str(folder)}
 
+    @functools.cached_property
+    def tables(self) -> Tables | None:
+        """The tables, where the path has no parallel files, and no table of two columns without names."""
+        inside = self.path.is_dir()
+        files = self._look([self.path / "train" if inside else self.path])
+        with_names = len(files) == 1 and {*self.languages} <= {*read_header(files[0])}
+        if not with_names and (files or not (holds_tables(self.path) if inside else is_table(self.path.name))):
+            return None
+        names = {
+            role: [name, f"translation.{name}"] for role, name in zip(("source", "target"), self.languages, strict=True)
+        }
+        paths = {"train": str(self.path), "val": self.options.val, "test": self.options.test}
+        return Tables(paths, Columns(names, "--data.{role} NAME"), RECIPES)
+
     def files(self) -> dict[str, list[Path]]:
-        """The one or two files of each split that has any. Raises UsageError for a split that was named but lacks."""
+        """The files of each split, of parallel ones two. Raises UsageError for a split that was named but lacks."""
+        if self.tables is not None:
+            return self.tables.splits
         prefixes = {"val": self.options.val, "test": self.options.test}
         inside = self.path.is_dir()
         splits = {"train": self._find(self.path / "train" if inside else self.path)}
@@ -146,23 +168,30 @@ class ParallelFiles(PairData):
 
     def origin(self) -> dict[str, Any]:
         """SHA-256 of every file, and the options that change pairs."""
-        digests = {
-            split: [hashlib.sha256(read_bytes(file, RECIPES)).hexdigest() for file in files]
-            for split, files in self.files().items()
-        }
-        options = {} if self.options.bad == "error" else {"bad": self.options.bad}
+        options: dict[str, Any] = {} if self.options.bad == "error" else {"bad": self.options.bad}
+        if self.tables is not None:
+            digests, options = self.tables.digests(), options | {"columns": list(self.languages)}
+        else:
+            digests = {
+                split: [hashlib.sha256(read_bytes(file, RECIPES)).hexdigest() for file in files]
+                for split, files in self.files().items()
+            }
         return {"files": digests, "val_fraction": None if "val" in digests else self.options.val_fraction, **options}
 
     def corpus(self) -> dict[str, list[Pair]]:
         """The pairs of each split; validation is cut from training pairs where it has no files."""
-        corpus = {split: _read(files, self.options) for split, files in self.files().items()}
+        bad = self.options.bad
+        if self.tables is not None:
+            corpus = {split: _read_rows(self.tables, split, bad) for split in self.tables.splits}
+        else:
+            corpus = {split: _read(files, bad) for split, files in self.files().items()}
         tell_repeated({split: [pair.source for pair in pairs] for split, pairs in corpus.items()}, "source sentences")
         return corpus if "val" in corpus else corpus | split_validation(corpus["train"], self.options.val_fraction)
 
     def load(self) -> None:
         """Read the pairs, train the tokenizers, and encode the splits once; other files of the folder are named."""
         super().load()
-        if self.path.is_dir():
+        if self.path.is_dir() and self.tables is None:
             tell_unused(self.path, [file for files in self.files().values() for file in files])
 
 
@@ -179,8 +208,8 @@ def _is_table(path: Path) -> bool:
     return path.name.lower().removesuffix(".gz").endswith(".tsv")
 
 
-def _read(files: list[Path], options: PairOptions) -> list[Pair]:
-    """The pairs of a split. Raises UsageError for the first invalid line, or skips such lines with a warning."""
+def _read(files: list[Path], bad: str) -> list[Pair]:
+    """The pairs of a split's files. Raises UsageError for an invalid line, or skips such lines with a warning."""
     columns = [raw_lines(file, RECIPES) for file in files]
     if len(columns) == 2 and len(columns[0]) != len(columns[1]):
         counts = f"{files[1].name} has {len(columns[1])} lines and {files[0].name} has {len(columns[0])}"
@@ -193,62 +222,77 @@ def _read(files: list[Path], options: PairOptions) -> list[Pair]:
             else "is empty: it must hold a pair per line"
         )
         raise UsageError(f"{names} {are}")
+    lines = zip(*columns, strict=True)
+    makers = (functools.partial(_pair, files, raw, number) for number, raw in enumerate(lines, 1))
+    return _collect(files[0], makers, bad, "lines")
+
+
+def _read_rows(tables: Tables, split: str, bad: str) -> list[Pair]:
+    """The pairs of a split's tables. Raises UsageError for an invalid row, or skips such rows with a warning."""
+    makers = (functools.partial(_row_pair, row) for row in tables.rows(split))
+    return _collect(tables.splits[split][0], makers, bad, "rows")
+
+
+def _collect(file: Path, makers: Iterable[Callable[[], Pair]], bad: str, what: str) -> list[Pair]:
+    """The pairs that are made. Raises UsageError for one that cannot be, or skips it with a warning."""
     pairs: list[Pair] = []
     skipped: dict[str, list[int]] = {}
-    for number, raw in enumerate(zip(*columns, strict=True), 1):
+    number = 0
+    for number, make in enumerate(makers, 1):
         try:
-            pairs.append(_pair(files, raw, number))
-        except _BadLineError as error:
-            if options.bad == "error":
-                raise
+            pairs.append(make())
+        except ValueKindError as error:
+            if bad == "error":
+                raise UsageError(f"{error}{SKIP}") from error
             skipped.setdefault(error.kind, []).append(number)
     for kind, numbers in skipped.items():
         examples = ", ".join(map(str, numbers[:5])) + (", …" if len(numbers) > 5 else "")
-        log.warning("%s: %d of %d lines are left out, %s: %s", files[0], len(numbers), len(columns[0]), kind, examples)
+        log.warning("%s: %d of %d %s are left out, %s: %s", file, len(numbers), number, what, kind, examples)
     if not pairs:
-        raise UsageError(f"{files[0]}: none of its {len(columns[0])} lines is a pair")
+        raise UsageError(f"{file}: none of its {number} {what} is a pair")
     return pairs
 
 
-class _BadLineError(UsageError):
-    """A line that is no pair, and of which kind it is."""
-
-    def __init__(self, message: str, kind: str = "") -> None:
-        super().__init__(message)
-        self.kind = kind
+def _row_pair(row: Row) -> Pair:
+    """The pair of a row. Raises ValueKindError for a side that is blank, huge or no text."""
+    for role in ("source", "target"):
+        if not (text := text_of(row, role)).strip():
+            raise ValueKindError(f"{row.place}: the {role} is blank: every row needs a sentence on both sides", "blank")
+        if len(text) > LONGEST_LINE:
+            raise ValueKindError(f"{row.place}: the {role} has {len(text)} characters: no sentence has as many", "huge")
+    return Pair(text_of(row, "source"), text_of(row, "target"))
 
 
 def _pair(files: list[Path], raw: tuple[bytes, ...], number: int) -> Pair:
-    """The pair of a line of one file, or of two. Raises _BadLineError that names file and line."""
+    """The pair of a line of one file, or of two. Raises ValueKindError that names file and line."""
     texts = [_decode_line(file, line, number) for file, line in zip(files, raw, strict=True)]
     if len(files) == 2:
         for file, text in zip(files, texts, strict=True):
             if not text.strip():
-                sentence = f"{file}:{number} is blank: every line needs a sentence on both sides{SKIP}"
-                raise _BadLineError(sentence, "blank")
+                sentence = f"{file}:{number} is blank: every line needs a sentence on both sides"
+                raise ValueKindError(sentence, "blank")
         return Pair(texts[0], texts[1])
     columns = texts[0].split("\t")
     if len(columns) != 2:
         count = f"{files[0]}:{number} has {len(columns)} columns"
-        raise _BadLineError(f"{count}: it must have two, source, a tab, target{SKIP}", "not two columns")
+        raise ValueKindError(f"{count}: it must have two, source, a tab, target", "not two columns")
     for side, text in zip(("source", "target"), columns, strict=True):
         if not text.strip():
-            sentence = f"{files[0]}:{number}: the {side} is blank: every line needs a sentence on both sides{SKIP}"
-            raise _BadLineError(sentence, "blank")
+            sentence = f"{files[0]}:{number}: the {side} is blank: every line needs a sentence on both sides"
+            raise ValueKindError(sentence, "blank")
     return Pair(columns[0], columns[1])
 
 
 def _decode_line(file: Path, line: bytes, number: int) -> str:
     if len(line) > LONGEST_LINE:
-        sentence = f"{file}:{number} has {len(line)} bytes: no sentence has more than {LONGEST_LINE}{SKIP}"
-        raise _BadLineError(sentence, "huge")
+        sentence = f"{file}:{number} has {len(line)} bytes: no sentence has more than {LONGEST_LINE}"
+        raise ValueKindError(sentence, "huge")
     if b"\0" in line:
-        raise _BadLineError(f"{file}:{number} holds a NUL byte: it is no text{SKIP}", "with NUL")
+        raise ValueKindError(f"{file}:{number} holds a NUL byte: it is no text", "with NUL")
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
         sentence = (
             f"{file}:{number}: byte 0x{line[error.start]:02x} is not UTF-8.\nConvert the file: iconv -f LATIN1 -t UTF-8"
         )
-        sentence += ", or leave such lines out: --data.options.bad skip"
-        raise _BadLineError(sentence, "not UTF-8") from error
+        raise ValueKindError(sentence, "not UTF-8") from error

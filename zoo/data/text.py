@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import glob
 import hashlib
 import json
@@ -28,6 +29,7 @@ from zoo.data.read import (
     read_text,
     tell_left_out,
 )
+from zoo.data.tables import DELIMITERS, RECORDS, Columns, Tables, is_columnar, is_table, split_columns, text_of
 from zoo.data.tokenizer import CLS, EOS, Tokenizer
 from zoo.errors import UsageError
 from zoo.io import atomic_files
@@ -228,11 +230,12 @@ class TextData(Data):
 
 
 class TextFiles(TextData):
-    r"""Text files, one document each.
+    r"""Text files, one document each, or a column of tables, a document in each row.
 
     Files must be UTF-8. A byte-order mark is removed and ``\r\n`` becomes ``\n``; all else stays as it is. The last
     `val_fraction` of the characters, files in order, is the validation split unless `val_path` is given; the test split
-    is the validation split unless `test_path` is given. Between two files stands the token ``<eos>``.
+    is the validation split unless `test_path` is given; a folder of tables may have both. Between two files or rows
+    stands the token ``<eos>``.
     """
 
     def __init__(
@@ -250,7 +253,8 @@ class TextFiles(TextData):
     ) -> None:
         """
         Args:
-            path: a file, a glob pattern, a list of these, or a folder of text files.
+            path: a file, a glob pattern, a list of these, or a folder of text files. ``PATH#NAME`` reads the column of
+                this name from tables, a folder or file of JSON lines, CSV, TSV, Parquet or the library datasets.
             val_path: files that validate, instead of a share of the text.
             test_path: files that test; the validation files unless given.
         """
@@ -269,7 +273,9 @@ class TextFiles(TextData):
         return {"path": str(folder / "train"), "val_path": str(folder / "val"), "test_path": str(folder / "test")}
 
     def source(self) -> dict[str, Any]:
-        """SHA-256 of every file, by split."""
+        """SHA-256 of every file, by split, and the column that is read."""
+        if self.tables is not None:
+            return {**self.tables.digests(), "columns": list(self.tables.columns.names["text"])}
         return {
             split: [hashlib.sha256(read_bytes(file, RECIPES)).hexdigest() for file in files]
             for split, files in self._files().items()
@@ -277,18 +283,36 @@ class TextFiles(TextData):
 
     def documents(self) -> Corpus:
         """The texts of each split; validation is cut from training texts where it has no files."""
-        documents = {split: [_text(file) for file in files] for split, files in self._files().items()}
-        tell_repeated(documents, "files")
+        if self.tables is not None:
+            documents = {split: _column(self.tables, split) for split in self.tables.splits}
+        else:
+            documents = {split: [_text(file) for file in files] for split, files in self._files().items()}
+        what = "files" if self.tables is None else "rows"
+        tell_repeated(documents, what)
         if repeated := len(documents["train"]) - len(set(documents["train"])):
-            log_once(f"{repeated} of {len(documents['train'])} training files have the text of another one")
+            log_once(f"{repeated} of {len(documents['train'])} training {what} have the text of another one")
         separate = any(len(texts) > 1 for texts in documents.values())
         if "val" not in documents:
             documents |= split_validation(documents["train"], self.val_fraction)
         return Corpus(documents, separate)
 
+    @functools.cached_property
+    def tables(self) -> Tables | None:
+        """The tables, where a path names a column of one, or can be read by columns alone."""
+        places = {split: split_columns(path) for split, path in self.paths.items() if path is not None}
+        columns = places["train"][1]
+        if not columns and not any(is_columnar(path, _is_text) for path, _ in places.values()):
+            return None
+        names = Columns({"text": [*columns] or ["text"]}, "--data.path 'PATH#NAME'")
+        return Tables({split: path for split, (path, _) in places.items()}, names, RECIPES)
+
     def _files(self) -> dict[str, list[Path]]:
         """The files of each split. Raises UsageError for a folder to train on whose files are named as splits."""
         files = {split: text_files(path) for split, path in self.paths.items() if path is not None}
+        if rows := [file for file in files["train"] if is_table(file.name, (*RECORDS, *DELIMITERS))]:
+            log_once(
+                f"{rows[0]} is read as it stands, names and quotes too. For one of its columns: --data.path PATH#NAME"
+            )
         path = self.paths["train"]
         if isinstance(path, str) and (folder := find_place(path)).is_dir():
             names = {file.name.lower().partition(".")[0]: file.name for file in files["train"] if file.parent == folder}
@@ -364,6 +388,16 @@ def split_test(texts: list[str], fraction: float, separate: bool) -> dict[str, l
         boundary -= 1
         size += len(texts[boundary])
     return {"train": texts[:boundary], "test": texts[boundary:]}
+
+
+def _column(tables: Tables, split: str) -> list[str]:
+    """The texts of a column, those without a character left out and counted. Raises UsageError where none has any."""
+    texts = [text_of(row, "text") for row in tables.rows(split)]
+    if empty := texts.count(""):
+        log_once(f"{empty} of {len(texts)} {split} rows hold no text and are left out")
+    if len(texts) == empty:
+        raise UsageError(f"the {split} split has no row with a text: a language model needs text")
+    return [text for text in texts if text]
 
 
 def _text(file: Path) -> str:

@@ -15,10 +15,11 @@ import torch
 from zoo.data.batches import generator, sample_sentence
 from zoo.data.cache import cached_entry, digest, map_array, write_array, write_json
 from zoo.data.data import Data, at_least, log_once, require_fraction
-from zoo.data.document_files import DocumentFiles, Format, Unit, document_files
+from zoo.data.document_files import DocumentFiles, Format, Unit, document_files, is_document_file
 from zoo.data.stdlib import library_files
 from zoo.data.streams import Sample, ShardReader, Stream
-from zoo.data.text import IGNORE, Blocks, check_scheme
+from zoo.data.tables import BINARY, find_splits, is_columnar, is_table, split_columns
+from zoo.data.text import IGNORE, RECIPES, Blocks, check_scheme
 from zoo.data.tokenizer import EOS, Tokenizer
 from zoo.errors import UsageError
 from zoo.io import atomic_files
@@ -221,7 +222,7 @@ class Packer:
 class TextStream(Data):
     r"""Text files that are read while a model trains: no more than a window of each shard is in memory.
 
-    Plain text, ``.jsonl`` and ``.parquet``, the first two also as ``.gz`` and ``.zst`` (Parquet and zst need pyarrow).
+    Plain text and JSON lines, also as ``.gz`` and ``.zst``, and tables, by ``PATH#COLUMN``.
     Files must be UTF-8; a byte-order mark is removed and ``\r\n`` becomes ``\n``. A document of more than 256 KB is cut
     at the end of a line. Validation has files of its own, or the documents whose hash falls into `val_fraction`, which
     are never trained with; of these at most `options.val_bytes` are used. A stream has no length: set max_steps.
@@ -244,7 +245,8 @@ class TextStream(Data):
     ) -> None:
         """
         Args:
-            path: a file, a glob pattern, a list of these, a folder, or `stdlib`: the sources of Python's library.
+            path: a file, a glob pattern, a list of these, a folder, or `stdlib`: the sources of Python's library. Of
+                tables, ``PATH#NAME`` reads a column.
             tokenizer: bytes, bpe that is learned from 8 MB of the text, a run's folder or a tokenizer.json.
             vocab_size: number of tokens, for bpe alone.
             max_length: tokens of a row: the model's context length.
@@ -280,14 +282,21 @@ class TextStream(Data):
 
     def load(self) -> None:
         """Look at the files, learn the tokenizer, and encode what validates, once; training reads its files later."""
-        form = Format(self.options.separator, self.options.field)
-        self.files = {"train": DocumentFiles(stream_files(self.path), form)}
+        path, columns = (self.path, set()) if self.path == STDLIB else split_columns(self.path)
+        form = Format(self.options.separator, next(iter(columns), self.options.field), bool(columns))
+        paths = stream_splits(path, form.delimited)
         if self.val_path is not None:
-            self.files["val"] = DocumentFiles(stream_files(self.val_path), form)
+            paths["val"] = [
+                file
+                for files in stream_splits(split_columns(self.val_path)[0], form.delimited).values()
+                for file in files
+            ]
+        self.files = {split: DocumentFiles(paths[split], form) for split in ("train", "val") if split in paths}
+        if "val" in self.files:
             refuse_common_files(self.files["train"], self.files["val"])
         key = {"format": 1, "files": {split: files.digests for split, files in self.files.items()}}
-        key |= {"separator": form.separator, "field": form.field, "val_bytes": self.options.val_bytes}
-        key["val_fraction"] = None if self.val_path is not None else self.val_fraction
+        key |= {"separator": form.separator, "field": [form.field, form.delimited], "val_bytes": self.options.val_bytes}
+        key["val_fraction"] = None if "val" in self.files else self.val_fraction
         key |= {"tokenizer": self.scheme, "vocab_size": self.vocab_size if self.scheme == "bpe" else None}
         if self.scheme not in ("bpe", "bytes"):
             key["tokenizer"] = Tokenizer.of_run(self.scheme).to_json()
@@ -306,7 +315,7 @@ class TextStream(Data):
         self.streams, self.datasets = {"train": train}, {"val": val, "test": val}
 
     def _held_out(self) -> float:
-        return 0.0 if self.val_path is not None else self.val_fraction
+        return 0.0 if "val" in self.files else self.val_fraction
 
     def _build(self, folder: Path) -> None:
         """Learn the tokenizer, and encode the text that validates."""
@@ -378,6 +387,15 @@ class TextStream(Data):
         """Write the tokenizer into a folder."""
         self.ready()
         self.tokenizer.save(folder / "tokenizer.json")
+
+
+def stream_splits(path: str | list[str], by_column: bool) -> dict[str, list[Path]]:
+    """The files of each split of a path option: those of a folder of tables, else all of them to train on."""
+    if by_column or (
+        path != STDLIB and is_columnar(path, lambda name: is_document_file(name) and not is_table(name, BINARY))
+    ):
+        return find_splits(path, RECIPES)
+    return {"train": stream_files(path)}
 
 
 def stream_files(path: str | list[str]) -> list[Path]:

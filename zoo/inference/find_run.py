@@ -10,6 +10,7 @@ from typing import Any
 from zoo import recipe_files
 from zoo.errors import CheckpointError, UsageError
 from zoo.inference import checkpoint_manifest
+from zoo.inference.hub import is_remote, local_folder
 from zoo.io import limits, plain_yaml
 from zoo.registry import suggest
 
@@ -65,6 +66,8 @@ def find_model(run: str | Path, runs: str | Path = "runs") -> ModelLocation:
 
     Raises UsageError if there is none, listing the trained recipes, and CheckpointError for an incomplete export.
     """
+    if is_remote(run):
+        run = local_folder(run)
     path, root = Path(run).expanduser(), Path(runs).expanduser()
     if path.is_file():
         refuse_published(path.parent)

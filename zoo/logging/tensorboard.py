@@ -17,6 +17,7 @@ from zoo.console import printable
 from zoo.errors import StorageError
 from zoo.io import atomic_files
 from zoo.logging.event_files import EVENTS, Events
+from zoo.logging.trackers import FIGURES
 
 LAYOUT = {
     "quality": {
@@ -67,14 +68,14 @@ class RunLogger(TensorBoardLogger):
         if logged is None:
             return
         try:
-            for path in self.folder.glob(EVENTS):
+            for path in self._files():
                 if path.name not in logged:
                     path.unlink()
                 elif path.stat().st_size > logged[path.name]:
                     os.truncate(path, logged[path.name])
         except OSError as error:
             raise StorageError(
-                "what was logged after the checkpoint cannot be removed from the event files: "
+                "what was logged after the checkpoint cannot be removed from the event files or from metrics.csv: "
                 f"{atomic_files.reason(error)}"
             ) from error
         self.logged = None
@@ -85,7 +86,11 @@ class RunLogger(TensorBoardLogger):
         if self.logged is not None:  # nothing was logged since the checkpoint
             return self.logged
         self.experiment.flush()
-        return {path.name: path.stat().st_size for path in self.folder.glob(EVENTS)}
+        return {path.name: path.stat().st_size for path in self._files()}
+
+    def _files(self) -> list[Path]:
+        """The event files, and the figures as CSV where there are any."""
+        return [*self.folder.glob(EVENTS), *self.folder.glob(FIGURES)]
 
     def _start(self) -> None:
         """Write choices and layout. No HParams experiment is declared: its columns would be those of the first run."""

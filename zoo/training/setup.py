@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from zoo.logging.attention_maps import Heatmaps
 from zoo.logging.progress_bar import on_terminal
 from zoo.logging.run_record import Ledger
 from zoo.logging.tensorboard import RunLogger
+from zoo.logging.trackers import TrackerSession, make_trackers
 from zoo.tasks.task import Task
 from zoo.training.callbacks import CostMeter, PrintedLines
 from zoo.training.checkpoint import CheckpointSaver
@@ -43,7 +44,7 @@ UNSUPPORTED = {
     "ThroughputMonitor": "it needs a function, and its windows begin anew. The run logs cost/tokens_per_s",
     "ModelParallelStrategy": "it needs a model that divides itself (configure_model). Take fsdp or ddp",
     "WeightAveraging": "before its first update the average is the initial weights. Take the callback EMA",
-    "CSVLogger": "a resumed run would begin another file. The run's folder has TensorBoard's events and ledger.json",
+    "CSVLogger": "it would delete the file of a run that is resumed. Take --trackers csv",
     "TensorBoardLogger": "a resumed run would begin another folder. The run logs to TensorBoard in its own",
 }
 INFRASTRUCTURE = ("num_workers", "cache")  # options of data without influence on the result
@@ -106,17 +107,21 @@ def make_logger_and_callbacks(
     data: Mapping[str, Any] | None = None,
     saving: CheckpointOptions | None = None,
     identity: Mapping[str, Any] | None = None,
+    trackers: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Logger and callbacks for a Trainer that trains ``task`` in ``folder``, ``runs/<recipe>/<variant>/s<seed>``.
 
     ``model`` and ``data`` are the configurations of both, ``{"class_path": ..., "init_args": {...}}``; ``identity`` is
     the whole ``config`` by dotted keys and the ``code`` that it names, for the run's record.
+    ``trackers`` get the same figures as TensorBoard.
     """
     saving = saving or CheckpointOptions()
     recipe, variant = folder.parts[-3:-1]
     about = {**describe_configuration(model, data or {}), **(identity or {})}
     hyperparameters = {**about["choices"], **training_options(about.get("config", {}))}
     logger = RunLogger(folder, f"{variant} ({recipe})", hyperparameters, saving.logged)
+    loggers = make_trackers(trackers, folder)
+    options = {**hyperparameters, **{f"config.{name}": value for name, value in about.get("config", {}).items()}}
     callbacks: list[Callback] = [
         CheckpointSaver(folder / "checkpoints", next(iter(task.monitored_metrics.items())), saving.every, saving.facts),
         PrecisionCheck(folder, saving.on_imprecise),
@@ -124,10 +129,11 @@ def make_logger_and_callbacks(
         CostMeter(cost),
         Heatmaps(),
         Ledger(folder, about),
+        TrackerSession(trackers, loggers, folder, options),
         *on_terminal(),
         PrintedLines(),
     ]
-    return {"logger": logger, "callbacks": callbacks}
+    return {"logger": [logger, *loggers], "callbacks": callbacks}
 
 
 def describe_configuration(model: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:

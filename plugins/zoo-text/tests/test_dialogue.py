@@ -52,14 +52,14 @@ def test_long_conversations_are_left_out_and_counted(tmp_path, caplog):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "is no JSON"),
-        ("[]", "must be an object with messages"),
-        ('{"messages": [{"role": "user"}]}', "must be an object with messages"),
+        ("{", "is no line of JSON"),
+        ("[]", "is a list: a row is an object"),
+        ('{"messages": [{"role": "user"}]}', "must have messages, a list of objects"),
         ('{"messages": []}', "must be the assistant's"),
         ('{"messages": [{"role": "user", "content": "a"}]}', "must be the assistant's"),
         (
             '{"messages": [{"role": "system", "content": "a"}, {"role": "assistant", "content": "a"}]}',
-            "message 1 has the role 'system'",
+            "message 1 is the assistant's",
         ),
         ('{"messages": [{"role": "user", "content": 1}, {"role": "assistant", "content": "a"}]}', "must be a text"),
     ],
@@ -77,5 +77,5 @@ def test_without_a_validation_file_the_last_conversations_validate(tmp_path):
     splits = DialogueFiles(options["path"], val_fraction=0.2).conversations()
     assert [len(splits[name]) for name in ("train", "val")] == [48, 12]
     (tmp_path / "empty.jsonl").write_text("")
-    with pytest.raises(UsageError, match="is empty"):
+    with pytest.raises(UsageError, match="holds no row"):
         DialogueFiles(str(tmp_path / "empty.jsonl")).ready()

@@ -7,7 +7,7 @@ import unicodedata
 
 import numpy as np
 import pytest
-from zoo_text.data.dialogue import DialogueFiles, read_conversations
+from zoo_text.data.dialogue import DialogueFiles
 from zoo_text.data.labelledfiles import LabelledFiles
 from zoo_text.data.preferences import PreferenceFiles
 
@@ -40,8 +40,8 @@ def refused(make, message):
     ("kind", "message"),
     [
         ("missing", "is not on disk"),
-        ("file", "is a file, and not|not on disk"),
-        ("folder", "holds 1 .csv .*, and not"),
+        ("file", "has no column 'text'; it has 'a', 'b'"),
+        ("folder", "data.csv has no column 'text'"),
         ("empty", "holds nothing"),
     ],
 )
@@ -81,9 +81,9 @@ def test_a_class_that_training_has_not(tmp_path):
 
 
 @pytest.mark.parametrize("source", [DialogueFiles, PreferenceFiles])
-def test_a_single_file_is_wanted_and_a_folder_refused(tmp_path, source):
+def test_a_folder_without_tables_is_refused(tmp_path, source):
     Tokenizer.bytes([EOS]).save(tmp_path / "tokenizer.json")
-    with pytest.raises(UsageError, match="is a folder, and a single file is read"):
+    with pytest.raises(UsageError, match=r"the folder .* holds 1 .json .*, and no table"):
         source(str(tmp_path), tokenizer=str(tmp_path)).ready()
 
 
@@ -145,12 +145,12 @@ def test_equal_lines_are_on_one_side(tmp_path, source):
     assert not contents("train") & contents("val")
 
 
-@pytest.mark.parametrize("role", ["system", "tool", "developer", "human"])
+@pytest.mark.parametrize("role", ["tool", "developer", "human"])
 def test_a_role_without_tokens_is_named(role, tmp_path):
     turns = [{"role": one, "content": "a"} for one in (role, "user", "assistant")]
     (tmp_path / "chat.jsonl").write_text(json.dumps({"messages": turns}) + "\n")
     with pytest.raises(UsageError, match=f"chat.jsonl:1: message 1 has the role '{role}'"):
-        read_conversations(tmp_path / "chat.jsonl")
+        DialogueFiles(str(tmp_path / "chat.jsonl")).conversations()
 
 
 def test_a_table_beside_odd_files_is_found_and_the_others_are_named(tmp_path, caplog):

@@ -111,12 +111,12 @@ def test_long_pairs_are_left_out_and_a_file_may_validate(files):
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["{"], r"pairs.jsonl:1 is not valid JSON"),
-        (['{"prompt": "a", "chosen": "b"}'], r"pairs.jsonl:1 must be an object with texts named prompt, chosen"),
-        (['["a"]'], r"pairs.jsonl:1 must be an object"),
+        (["{"], r"pairs.jsonl:1 is no line of JSON"),
+        (['{"prompt": "a", "chosen": "b"}'], r"pairs.jsonl:1 has no column 'rejected'; it has 'prompt', 'chosen'"),
+        (['["a"]'], r"pairs.jsonl:1 is a list: a row is an object"),
         (['{"prompt": "a", "chosen": "b", "rejected": "b"}'], r"pairs.jsonl:1: chosen and rejected are the same"),
         ([json.dumps(LINES[0])], "at least 2 are needed"),
-        ([b'{"prompt": "\xff", "chosen": "b", "rejected": "c"}'], r"pairs.jsonl:1 is no JSON in UTF-8"),
+        ([b'{"prompt": "\xff", "chosen": "b", "rejected": "c"}'], r"pairs.jsonl:1: byte 0xff is not UTF-8"),
         (
             [json.dumps({**LINES[0], "prompt": letter * 300}) for letter in "xyz"],
             "has no pair of at most max_length=256",

@@ -58,7 +58,7 @@ def matched(name: str, kind: str) -> None:
 def test_every_task_and_all_data_without_files_are_tried():
     points = PROJECT["entry-points"]
     assert {*points["zoo.task"]} <= {*TASKS}
-    files = {"PreferenceFiles", "DialogueFiles", "LabelledFiles", "TextPairFiles"}
+    files = {"PreferenceFiles", "DialogueFiles", "LabelledFiles", "TaggedFiles", "TextPairFiles"}
     assert {*points["zoo.data"]} - files == {*DATA} - {"StdlibDocs"}
 
 

@@ -11,7 +11,7 @@ class Import(Command):
     group = USE
     runs = "zoo_pretrained.import_checkpoint:run"
     arguments = (
-        Argument("CHECKPOINT", "a folder with config.json and safetensors"),
+        Argument("CHECKPOINT", "a folder with config.json and safetensors, or hf://ORG/NAME[@REVISION]"),
         Argument("OUT", "the folder to write"),
     )
     options = (
@@ -25,7 +25,7 @@ class Import(Command):
     open_options = ("model.*",)
     examples = ("zoo import gpt2/ imported/", "zoo import gpt2/ swapped/ --model.norm rmsnorm --force")
     description = (
-        "OUT gets recipe.yaml too, to train it further. No network is used, no code is read from the "
+        "OUT gets recipe.yaml too, to train it further. No network is used but for hf://, no code is read from the "
         "checkpoint, and\nevery tensor is accounted for: an unknown key, a missing one or another shape is an error. "
         "Families: docs/import.md.\nA swapped part keeps the tensors that fit; the output says which are kept, "
         "converted, new or left out."

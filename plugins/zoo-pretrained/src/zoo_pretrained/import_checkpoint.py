@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from zoo.command_line import ParsedOptions
 from zoo.errors import UsageError
+from zoo.inference import hub
 from zoo.io import atomic_files
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ TRAINER = {"max_steps": 1000, "val_check_interval": 100, "check_val_every_n_epoc
 
 def run(options: ParsedOptions) -> int:
     """Import a checkpoint, and print which tensors were kept, converted, new or left out."""
-    source, target = (Path(word) for word in options.words)
+    source, target = hub.local_folder(options.words[0]), Path(options.words[1])
     if target.is_dir() and any(target.iterdir()) and not options.get("force"):
         raise UsageError(f"{target} is not empty. To write into it: --force")
     if target.resolve() == source.resolve():
@@ -97,7 +98,9 @@ def _recipe(source: Checkpoint, model: Mapping[str, Any], target: Path | None) -
         options.pop("num_classes", None)  # those of the new data
         content["tune"] = {"start": str(target.resolve())}
     content |= {"data": _data(kind, options, str(target and target.resolve())), "trainer": TRAINER}
-    header = f"# {source.folder.name}: imported from a checkpoint of the family {source.family.name}\n"
+    origin = hub.describe_origin(source.folder)
+    name = f"{origin['repository']} at {origin['revision']}" if origin else source.folder.name
+    header = f"# {name}: imported from a checkpoint of the family {source.family.name}\n"
     return header + yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
 
 

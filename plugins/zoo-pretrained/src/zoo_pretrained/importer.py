@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.errors import CheckpointError, UsageError
-from zoo.inference import part_versions, weight_files
+from zoo.inference import hub, part_versions, weight_files
 from zoo.inference.export import FORMAT
 from zoo.inference.find_run import EXPORT, WEIGHTS
 from zoo.inference.rebuild_task import complete_options, rebuild_task
@@ -168,6 +168,7 @@ def save(
                 "zoo": version("zoo-transformers"),
                 "kind": model["class_path"].rpartition(".")[2],
                 "family": source.family.name,
+                "origin": hub.describe_origin(source.folder),
                 "parts": part_versions.packages_used({"model": model}),
                 "model": model,
                 **extra,

@@ -16,14 +16,15 @@ import torch
 from zoo.data.batches import BatchDataset, Plan, TokenPlan, generator, round_up, sample_sentence
 from zoo.data.conversation import SPECIALS, Conversation, Role, Turn, chat_tokens
 from zoo.data.data import Data, at_least, log_once, require_fraction, split_by_content, tell_repeated
-from zoo.data.read import find_place, raw_lines
+from zoo.data.tables import Tables, choose_columns
 from zoo.data.text import IGNORE
 from zoo.data.tokenizer import Tokenizer
 from zoo.errors import UsageError
-from zoo.io import atomic_files, limits
+from zoo.io import atomic_files
 
 RECIPES = "dialogue-tiny"
 SPLIT = 20180111  # fixed seed of the split
+SHAREGPT_ROLES = {"human": "user", "gpt": "assistant"}
 MOST_TEXTS = 2**16  # turns whose tokens are kept while conversations are encoded
 
 
@@ -151,10 +152,11 @@ class Dialogues(Data):
 
 
 class DialogueFiles(Dialogues):
-    """Conversations from a file of JSON lines, ``{"messages": [{"role": "user", "content": …}, …]}`` each.
+    """Conversations from JSON lines, ``{"messages": [{"role": "user", "content": …}, …]}`` each, or from tables.
 
-    Roles are ``user`` and ``assistant``, in turn, and the last turn is the assistant's. The test split is the
-    validation split.
+    Roles are ``user`` and ``assistant``, in turn, and the last turn is the assistant's. What ``system`` says at the
+    beginning stands in front of the user's first message, an empty line between them. ShareGPT's
+    ``{"conversations": [{"from": "human", "value": …}, …]}`` is read, too. Without files that test, validation does.
     """
 
     def __init__(
@@ -168,14 +170,17 @@ class DialogueFiles(Dialogues):
         max_length: int = 256,
         num_workers: int = 0,
         seed: int | None = None,
+        columns: dict[str, str] | None = None,
     ) -> None:
         """
         Args:
-            path: a file of JSON lines.
+            path: a file of JSON lines, or a table with a column messages or conversations.
             val_path: a file that validates, instead of a share of the conversations.
             val_fraction: share of the conversations, equal ones together, that validates.
+            columns: name of the column `messages` in tables, where it has another.
         """
         super().__init__(tokenizer, vocab_size, max_tokens, max_length, num_workers, seed)
+        self.columns = columns
         require_fraction(val_fraction=val_fraction)
         self.paths, self.val_fraction = {"train": path, "val": val_path}, val_fraction
 
@@ -194,42 +199,51 @@ class DialogueFiles(Dialogues):
 
     def conversations(self) -> dict[str, list[Conversation]]:
         """Those of the files. Raises UsageError that names the first line which is none."""
-        splits = {split: read_conversations(find_place(path)) for split, path in self.paths.items() if path}
+        columns = choose_columns(self.columns, {"messages": ["messages", "conversations"]})
+        tables = Tables(self.paths, columns, RECIPES)
+        splits = {split: read_conversations(tables, split) for split in tables.splits}
         if "val" not in splits:
             validates = split_by_content(splits["train"], self.val_fraction, [SPLIT])
             pairs = list(zip(splits["train"], validates, strict=True))
-            return {name: [one for one, held_out in pairs if held_out == (name == "val")] for name in ("train", "val")}
+            parts = {name: [one for one, held_out in pairs if held_out == (name == "val")] for name in ("train", "val")}
+            return splits | parts
         tell_repeated(splits, "conversations")
         return splits
 
 
-def read_conversations(path: Path) -> list[Conversation]:
-    """The conversation of every line. Raises UsageError that names a line which holds none."""
+def read_conversations(tables: Tables, split: str) -> list[Conversation]:
+    """The conversation of every row. Raises UsageError that names a row which holds none."""
     conversations = []
-    for number, line in enumerate(raw_lines(path, RECIPES), 1):
-        place = f"{path}:{number}"
+    for row in tables.rows(split):
+        place = row.place
         try:
-            content = limits.parse_json(line.decode("utf-8"), place)
-        except ValueError as error:
-            raise UsageError(f"{place} is no JSON in UTF-8: {error}") from error
-        messages = content.get("messages") if isinstance(content, dict) else None
-        try:
-            turns = Conversation(Turn(one["role"], one["content"]) for one in cast(Any, messages))
-        except (TypeError, KeyError) as error:
-            raise UsageError(f"{place} must be an object with messages, each with role and content.") from error
-        if not all(isinstance(turn.text, str) for turn in turns):
-            raise UsageError(f"{place}: the content of a message must be a text.")
+            messages = [message_of(one) for one in row.values["messages"]]
+        except (TypeError, KeyError, AttributeError) as error:
+            raise UsageError(
+                f"{place} must have messages, a list of objects with role and content, or with from and value."
+            ) from error
+        if wrong := [count for count, (_, text) in enumerate(messages, 1) if not isinstance(text, str)]:
+            raise UsageError(f"{place}: the content of message {wrong[0]} must be a text.")
+        instruction = ""
+        if messages and messages[0][0] == "system":
+            instruction, messages = f"{messages[0][1]}\n\n", messages[1:]
+        turns = Conversation(Turn(cast(Role, role), text) for role, text in messages)
         for count, (turn, role) in enumerate(zip(turns, itertools.cycle(get_args(Role)), strict=False), 1):
             if turn.role not in get_args(Role):
                 raise UsageError(
-                    f"{place}: message {count} has the role {turn.role!r:.40}, and only user and assistant speak.\n"
-                    "Put what it says in front of the user's next message, or leave it out."
+                    f"{place}: message {count} has the role {turn.role!r:.40}, and only user and assistant speak, and "
+                    "system at the beginning.\nPut what it says in front of the user's next message, or leave it out."
                 )
             if turn.role != role:
                 raise UsageError(f"{place}: message {count} is the {turn.role}'s, and it is the {role}'s turn.")
         if len(turns) % 2 or not turns:
             raise UsageError(f"{place}: the last message must be the assistant's: only answers are learned.")
-        conversations.append(turns)
-    if not conversations:
-        raise UsageError(f"{path} is empty: it must hold a conversation per line.")
+        conversations.append(Conversation((Turn("user", instruction + turns[0].text), *turns[1:])))
     return conversations
+
+
+def message_of(message: Any) -> tuple[str, Any]:
+    """Role and content of a message, by these names, or by ``from`` and ``value`` as ShareGPT has them."""
+    if "role" in message:
+        return message["role"], message["content"]
+    return SHAREGPT_ROLES.get(message["from"], message["from"]), message["value"]

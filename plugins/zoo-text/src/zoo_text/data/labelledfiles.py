@@ -1,15 +1,25 @@
-"""Your own labelled texts: a class, a tab and a text per line."""
+"""Your own labelled texts: a class, a tab and a text per line, or the columns of tables."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from zoo.data.batches import generator, sample_sentence
 from zoo.data.data import log_once, require_fraction, split_by_content, tell_repeated
 from zoo.data.read import VAL_NAMES, find_place, missing_file, named_file, read_lines, tell_unused
+from zoo.data.tables import (
+    Tables,
+    choose_columns,
+    holds_tables,
+    is_table,
+    label_of,
+    read_header,
+    text_of,
+)
 from zoo.errors import UsageError
 from zoo.io import atomic_files
 from zoo_text.data.labelled import CHOICE, LabelledText, TextLabels, check_classes
@@ -25,6 +35,9 @@ class LabelledFiles(TextLabels):
 
     Every name may end in ``.gz``. Without a validation file, `val_fraction` of the training texts is set aside; without
     a test file, test is validation.
+
+    Of tables, which are JSON lines, CSV, Parquet, folders of the library datasets, or a .tsv whose first line names
+    its columns, the columns `text` and `label` are read; a number that the library datasets names is that class.
     """
 
     def __init__(
@@ -37,10 +50,11 @@ class LabelledFiles(TextLabels):
         val_fraction: float = 0.1,
         labels: int | None = None,
         seed: int | None = None,
+        columns: dict[str, str] | None = None,
     ) -> None:
         """
         Args:
-            path: folder with train.tsv and perhaps val.tsv and test.tsv.
+            path: folder with train.tsv and perhaps val.tsv and test.tsv, or a table.
             tokenizer: a run's folder or a tokenizer.json whose tokenizer is used, instead of one that
                 is learned here.
             vocab_size: size of the byte-level BPE vocabulary that is learned from the training texts.
@@ -49,10 +63,13 @@ class LabelledFiles(TextLabels):
             val_fraction: share of the training texts that validates where there is no val.tsv.
             labels: number of training texts that are used; all unless given.
             seed: of the order; the run's unless given.
+            columns: names of the columns `text` and `label` in tables, where they have others.
         """
         super().__init__(tokenizer, vocab_size, max_length, batch_size, labels, seed)
         require_fraction(val_fraction=val_fraction)
-        self.path, self.val_fraction = find_place(path), val_fraction
+        self.path, self.val_fraction, self.columns = find_place(path), val_fraction, columns
+        self.usual = {"text": ["text"], "label": ["label"]}
+        choose_columns(columns, self.usual)
 
     @classmethod
     def sample_files(cls, folder: Path, seed: int) -> dict[str, Any]:
@@ -66,17 +83,54 @@ class LabelledFiles(TextLabels):
 
     def texts(self) -> dict[str, list[LabelledText]]:
         """The labelled texts of each split. Raises UsageError without training texts."""
-        files = {split: self._file(split) for split in ("train", "val", "test")}
-        if files["train"] is None:
-            content = "a folder with train.tsv (or .gz): on each line a class, a tab and a text"
-            raise missing_file(self.path, RECIPES, content)
-        tell_unused(self.path, filter(None, files.values()))
-        splits = {split: read_table(file) for split, file in files.items() if file is not None}
+        tables = self._tables()
+        if tables is not None:
+            splits = {split: rows for split in tables.splits if (rows := list(self._rows_of(tables, split)))}
+        else:
+            files = {split: self._file(split) for split in ("train", "val", "test")}
+            if files["train"] is None:
+                content = "a folder with train.tsv (or .gz): on each line a class, a tab and a text"
+                raise missing_file(self.path, RECIPES, content)
+            tell_unused(self.path, filter(None, files.values()))
+            splits = {split: read_table(file) for split, file in files.items() if file is not None}
         if len({one.label for one in splits["train"]}) < 2:
-            raise UsageError(f"{files['train']} has a single class: there is nothing to tell apart")
+            where = files["train"] if tables is None else tables.splits["train"][0]
+            raise UsageError(f"{where} has a single class: there is nothing to tell apart")
         check_classes(splits["train"])  # before the split, which would refuse for another reason
         tell_repeated({split: [one.text for one in texts] for split, texts in splits.items()}, "texts")
         return splits if "val" in splits else splits | split_validation(splits["train"], self.val_fraction)
+
+    def _tables(self) -> Tables | None:
+        """The tables, where columns are named, or there is no table of a class and a text without names."""
+        names = choose_columns(self.columns, self.usual)
+        native = self._file("train")
+        if native is not None and not self.columns:
+            header = read_header(native)
+            if not {*self.usual} <= {*header} or header == ["label", "text"]:
+                return None
+        if not (holds_tables(self.path) if self.path.is_dir() else is_table(self.path.name)):
+            return None
+        return Tables({"train": str(self.path)}, names, RECIPES)
+
+    def _rows_of(self, tables: Tables, split: str) -> Iterator[LabelledText]:
+        """The labelled texts of a split's rows; none of a split to test of which no row has a label."""
+        kinds: dict[type, str] = {}
+        count = missing = 0
+        for row in tables.rows(split):
+            count += 1
+            if split == "test" and row.values["label"] == -1 and missing == count - 1:
+                missing += 1
+                continue
+            label, text = label_of(row, "label"), text_of(row, "text")
+            if not text.strip():
+                raise UsageError(f"{row.place}: the text is blank: every row needs a label and a text")
+            kind = kinds.setdefault(type(row.values["label"]), row.place)
+            if missing or len(kinds) > 1:
+                others = next(iter(kinds.values()))
+                raise UsageError(f"{kind}: the label is of another kind than before, {others}: a number, or a text.")
+            yield LabelledText(text, unicodedata.normalize("NFC", label))
+        if missing:
+            log_once("%s: none of the %d test rows has a label: they are left out", self.path, missing)
 
     def _file(self, split: str) -> Path | None:
         return named_file(self.path, *(f"{name}.tsv" for name in (VAL_NAMES if split == "val" else [split])))

@@ -14,12 +14,12 @@ import torch
 
 from zoo.data.batches import BatchDataset, generator, round_up, sample_sentence
 from zoo.data.data import Data, at_least, log_once, require_fraction, split_by_content, tell_repeated
-from zoo.data.read import find_place, raw_lines
 from zoo.data.stdlib import StdlibDocs
+from zoo.data.tables import Tables, choose_columns, text_of
 from zoo.data.text import TextData
 from zoo.data.tokenizer import EOS, Tokenizer
 from zoo.errors import UsageError
-from zoo.io import atomic_files, limits
+from zoo.io import atomic_files
 from zoo_text.data.derived import FromText, Stream
 
 RECIPES = "dpo-tiny"
@@ -145,10 +145,10 @@ class FileRows(PreferenceRows):
 
 
 class PreferenceFiles(Data):
-    """Pairs of answers from a file of JSON lines, ``{"prompt": …, "chosen": …, "rejected": …}`` each.
+    """Pairs of answers from JSON lines, ``{"prompt": …, "chosen": …, "rejected": …}`` each, or from tables.
 
-    An answer ends with <eos>. A pair is left out where prompt and answer have more than ``max_length`` tokens. The
-    test split is the validation split.
+    An answer ends with <eos>. A pair is left out where prompt and answer have more than ``max_length`` tokens.
+    Without files that test, validation does.
     """
 
     gives = "texts"
@@ -163,10 +163,11 @@ class PreferenceFiles(Data):
         batch_size: int = 16,
         num_workers: int = 0,
         seed: int | None = None,
+        columns: dict[str, str] | None = None,
     ) -> None:
         """
         Args:
-            path: a file of JSON lines.
+            path: a file of JSON lines, or a table.
             tokenizer: folder of the run that training starts from, or a tokenizer.json.
             val_path: a file that validates, instead of a share of the pairs.
             val_fraction: share of the pairs, equal ones together, that validates.
@@ -174,8 +175,10 @@ class PreferenceFiles(Data):
             batch_size: pairs per batch and process.
             num_workers: processes that load batches; 0 loads in the training process.
             seed: of the order; the run's unless given.
+            columns: names of the columns `prompt`, `chosen` and `rejected` in tables, where they have others.
         """
         super().__init__(batch_size, num_workers, seed)
+        self.columns = columns
         at_least(3, max_length=max_length)
         require_fraction(val_fraction=val_fraction)
         self.paths = {"train": path, "val": val_path}
@@ -196,11 +199,13 @@ class PreferenceFiles(Data):
         self.tokenizer = Tokenizer.of_run(self.tokenizer_path)
         if self.tokenizer.eos is None:
             raise UsageError(f"the tokenizer {self.tokenizer_path} has no {EOS}, with which an answer ends.")
-        texts = {split: read_pairs(find_place(path)) for split, path in self.paths.items() if path is not None}
+        tables = Tables(self.paths, choose_columns(self.columns, {key: [key] for key in KEYS}), RECIPES)
+        texts = {split: read_pairs(tables, split) for split in tables.splits}
         if "val" not in texts:
             validates = split_by_content(texts["train"], self.val_fraction, [SPLIT])
             every = list(zip(texts["train"], validates, strict=True))
-            texts = {name: [one for one, held_out in every if held_out == (name == "val")] for name in ("train", "val")}
+            for name in ("train", "val"):
+                texts[name] = [one for one, held_out in every if held_out == (name == "val")]
         else:
             tell_repeated(texts, "pairs")
         content = hashlib.sha256(self.tokenizer.to_json().encode() + str(self.max_length).encode())
@@ -240,20 +245,14 @@ class PreferenceFiles(Data):
         self.tokenizer.save(folder / "tokenizer.json")
 
 
-def read_pairs(path: Path) -> list[tuple[str, str, str]]:
-    """Prompt, chosen and rejected answer of every line. Raises UsageError that names a line which has them not."""
+def read_pairs(tables: Tables, split: str) -> list[tuple[str, str, str]]:
+    """Prompt, chosen and rejected answer of every row. Raises UsageError that names a row which has them not."""
     pairs: list[tuple[str, str, str]] = []
-    for number, line in enumerate(raw_lines(path, RECIPES), 1):
-        try:
-            content = limits.parse_json(line.decode("utf-8"), f"{path}:{number}")
-        except ValueError as error:
-            raise UsageError(f"{path}:{number} is no JSON in UTF-8: {error}") from error
-        texts: list[Any] = [content.get(key) for key in KEYS] if isinstance(content, dict) else []
-        if not texts or not all(isinstance(text, str) for text in texts):
-            raise UsageError(f"{path}:{number} must be an object with texts named {', '.join(KEYS)}.")
-        if texts[1] == texts[2]:
-            raise UsageError(f"{path}:{number}: chosen and rejected are the same answer, which says nothing.")
-        pairs.append((texts[0], texts[1], texts[2]))
+    for row in tables.rows(split):
+        prompt, better, worse = (text_of(row, key) for key in KEYS)
+        if better == worse:
+            raise UsageError(f"{row.place}: chosen and rejected are the same answer, which says nothing.")
+        pairs.append((prompt, better, worse))
     if len(pairs) < 2:
-        raise UsageError(f"{path} holds {len(pairs)} pairs: at least 2 are needed.")
+        raise UsageError(f"{tables.splits[split][0]} holds {len(pairs)} pairs: at least 2 are needed.")
     return pairs

@@ -160,6 +160,7 @@ class TokenClassification(Labelling):
     """Name the class of each token of a text; reports accuracy, F1 (mean over classes) and loss (nats per token)."""
 
     trained = "zoo_text.inference.labelling:TrainedTokenClassification"
+    example_data = ("PythonRoles", "TaggedFiles")
     training_options = ("label_smoothing",)
 
     def __init__(

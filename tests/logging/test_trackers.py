@@ -1,0 +1,189 @@
+"""Trackers hold what TensorBoard's files hold; `zoo.fit` and `zoo.compare` do what the commands do."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import zoo
+from zoo.errors import UsageError
+from zoo.logging import trackers
+from zoo.logging.trackers import choose_trackers, read_identity
+
+OPTIONS = {
+    "data": "TextFiles", "data.path": "text.txt", "data.tokenizer": "bytes", "data.max_length": 16, "model.dim": 16,
+    "model.depth": 1, "model.heads": 2, "trainer.max_steps": 20, "trainer.val_check_interval": 10,
+    "trainer.log_every_n_steps": 5, "trainer.accelerator": "cpu", "trainer.precision": "32-true",
+}  # fmt: skip
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A working folder with a text, in which no tracker reports anything to a service."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("WANDB_MODE", "MLFLOW_TRACKING_URI", "ZOO_TRACKERS"):
+        monkeypatch.delenv(name, raising=False)
+    Path("text.txt").write_text("the cat sat on the mat. " * 400)
+    return tmp_path
+
+
+def scalars_of_tensorboard(folder):
+    events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    events.Reload()
+    names = events.Tags()["scalars"]
+    return sorted((name, event.step, round(event.value, 4)) for name in names for event in events.Scalars(name))
+
+
+def scalars_of_csv(folder):
+    with (folder / "metrics.csv").open(newline="") as file:
+        return sorted((row["name"], int(row["step"]), round(float(row["value"]), 4)) for row in csv.DictReader(file))
+
+
+def approximately(rows):
+    return [(name, step, pytest.approx(value, abs=2e-4, rel=1e-5)) for name, step, value in rows]
+
+
+def test_each_tracker_holds_what_tensorboard_holds(place, monkeypatch):
+    pytest.importorskip("wandb", reason="a tracker")
+    mlflow = pytest.importorskip("mlflow", reason="a tracker")
+    pytest.importorskip("sqlalchemy", reason="MLflow's database")
+    run = zoo.fit("lm-tiny", OPTIONS, trackers=("csv", "wandb", "mlflow"))
+    expected = scalars_of_tensorboard(run.folder)
+    assert {name for name, _, _ in expected} >= {"train/loss", "val/loss", "val_by_tokens/loss", "best/loss"}
+    assert scalars_of_csv(run.folder) == approximately(expected)
+    with (run.folder / "options.csv").open(newline="") as file:
+        options = {row["name"]: row["value"] for row in csv.DictReader(file)}
+    assert (options["dim"], options["position"], options["config.model.lr"]) == ("16", "RoPE", "0.003")
+
+    client = mlflow.MlflowClient(f"sqlite:///{place}/runs/mlflow.db")
+    key = read_identity(run.folder, "mlflow")
+    logged = client.get_run(key)
+    figures = [
+        (name, metric.step, round(metric.value, 4))
+        for name in logged.data.metrics for metric in client.get_metric_history(key, name)
+    ]  # fmt: skip
+    assert sorted(figures) == approximately(expected)
+    assert logged.info.status == "FINISHED"
+    assert logged.data.params["dim"] == "16"
+    assert logged.data.params["config.model.lr"] == "0.003"
+    assert logged.info.run_name == "/".join(run.folder.parts[-2:])
+
+    figures, config = read_wandb(place / "runs" / "wandb", read_identity(run.folder, "wandb"))
+    assert sorted(figures) == approximately(expected)
+    assert config["dim"] == 16
+    with pytest.raises(UsageError, match="overwrite"):
+        zoo.fit("lm-tiny", OPTIONS)
+    assert zoo.fit("lm-tiny", OPTIONS, existing="resume").figures["val/loss"] == run.figures["val/loss"]
+    assert run.load().tokenizer.vocab_size > 0
+
+
+def read_wandb(folder, key):
+    """The figures and options in W&B's files of a run that was not sent."""
+    from wandb.proto import wandb_internal_pb2
+
+    figures, config = [], {}
+    for file in sorted(folder.glob(f"*run-*-{key}/run-{key}.wandb")):
+        for content in log_records(file.read_bytes()):
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(content)
+            if record.WhichOneof("record_type") == "history":
+                items = {item.key or "/".join(item.nested_key): item.value_json for item in record.history.item}
+                names = [name for name in items if not name.startswith("_") and name != "trainer/global_step"]
+                step = json.loads(items["trainer/global_step"]) if names else None
+                figures += [(name, step, round(json.loads(items[name]), 4)) for name in names]
+            for source in (record.config, record.run.config):
+                config |= {item.key: json.loads(item.value_json) for item in source.update if item.key}
+    return figures, config
+
+
+def log_records(data):
+    """The records of a log in LevelDB's format: blocks of 32 KB, in them pieces with checksum, length and kind."""
+    place, pieces = 7, []
+    while place + 7 <= len(data):
+        if 32768 - place % 32768 < 7:
+            place += 32768 - place % 32768
+            continue
+        size, kind = int.from_bytes(data[place + 4 : place + 6], "little"), data[place + 6]
+        pieces.append(data[place + 7 : place + 7 + size])
+        place += 7 + size
+        if kind in (1, 4):  # a whole record, or its end
+            yield b"".join(pieces)
+            pieces = []
+
+
+def test_a_resume_continues_the_same_runs(place):
+    """A run is killed after its checkpoint; what it logged after that is not there twice."""
+    script = (
+        "import os, sys, zoo\n"
+        "from zoo.logging.trackers import CSVFigures\n"
+        "log = CSVFigures.log_metrics\n"
+        "def log_until(self, metrics, step=None):\n"
+        "    log(self, metrics, step)\n"
+        "    if 'train/loss' in metrics and step >= 15: os._exit(9)\n"
+        "CSVFigures.log_metrics = log_until\n"
+        f"zoo.fit('lm-tiny', {OPTIONS!r}, trackers=('csv',))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(zoo.__file__).parent.parent)}
+    assert subprocess.run([sys.executable, "-c", script], env=environment, timeout=300).returncode == 9
+    folder = next(Path("runs/lm-tiny").glob("*/s1"))
+    assert ("train/loss", 15) in {row[:2] for row in scalars_of_csv(folder)}
+    run = zoo.fit("lm-tiny", OPTIONS, existing="resume")  # its trackers are those that it has had
+    rows = [row for row in scalars_of_csv(run.folder) if row[0].startswith(("train/", "val/", "best/"))]
+    assert len({row[:2] for row in rows}) == len(rows)
+    expected = [row for row in scalars_of_tensorboard(run.folder) if row[0].startswith(("train/", "val/", "best/"))]
+    assert rows == approximately(expected)
+    assert [step for name, step, _ in rows if name == "train/loss"] == [5, 10, 15, 20]
+
+
+def test_what_cannot_be_tracked_is_refused_before_training(place, monkeypatch):
+    with pytest.raises(UsageError, match=r"there is no tracker 'wandbb'\. Did you mean 'wandb'"):
+        zoo.fit("lm-tiny", OPTIONS, trackers=("wandbb",))
+    assert not Path("runs").exists() or not list(Path("runs").glob("*/*/s1/config.yaml"))
+    monkeypatch.setattr(trackers.importlib.util, "find_spec", lambda name: None)
+    for name in ("wandb", "mlflow", "aim"):
+        with pytest.raises(UsageError, match=f"the tracker {name} needs its package: pip install {name}"):
+            choose_trackers(name, place)
+    monkeypatch.setenv("ZOO_TRACKERS", "csv")
+    assert choose_trackers(None, place) == ["csv"]
+    assert choose_trackers("", place) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"model.dmi": 3}, "Did you mean 'model.dim'"), ({"model.position": "alibbi"}, "alibbi"), ({3: 4}, "is called 3")],
+)
+def test_wrong_options_are_exceptions(place, options, message):
+    with pytest.raises(UsageError, match=message):
+        zoo.fit("lm-tiny", {**OPTIONS, **options})
+    with pytest.raises(UsageError, match="existing is 'maybe'"):
+        zoo.fit("lm-tiny", OPTIONS, existing="maybe")
+
+
+def test_importing_zoo_needs_no_torch():
+    code = "import sys, zoo; zoo.fit; assert callable(zoo.compare); assert not {'torch', 'numpy'} & {*sys.modules}"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_comparison_writes_its_verdict_to_the_trackers(place, monkeypatch):
+    mlflow = pytest.importorskip("mlflow", reason="a tracker")
+    pytest.importorskip("sqlalchemy", reason="MLflow's database")
+    monkeypatch.setenv("ZOO_TRACKERS", "csv,mlflow")
+    answer = zoo.compare("lm-tiny", {"model.position": ["rope", "alibi"]}, OPTIONS, seeds=2)
+    assert [row.label for row in answer.rows] == ["RoPE", "ALiBi"]
+    for row in answer.rows:
+        for record in answer.runs[row.variant].values():
+            with (record.path.parent / "comparison.csv").open(newline="") as file:
+                words = {line["name"]: line["value"] for line in csv.DictReader(file)}
+            assert words["comparison/verdict"] == row.verdict.word
+            assert float(words["comparison/loss (last)"]) == pytest.approx(row.mean)
+            client = mlflow.MlflowClient(f"sqlite:///{place}/runs/mlflow.db")
+            run = client.get_run(read_identity(record.path.parent, "mlflow"))
+            assert run.data.tags["comparison/verdict"] == row.verdict.word
+            assert run.data.metrics["comparison/loss last"] == pytest.approx(row.mean)
+    with pytest.raises(UsageError, match="vary must name an option"):
+        zoo.compare("lm-tiny", {}, OPTIONS)
