@@ -186,15 +186,20 @@ def test_axes_are_the_coordinates_of_a_flat_index(sizes):
     assert list(zip(*(axis.tolist() for axis in Extent(sizes, 2).axes(pos)), strict=True)) == expected
 
 
+LONG = {"kind": "longrope", "short_factors": [1.0], "long_factors": [2.0]}
+
+
 @pytest.mark.parametrize(("build", "words"), [
     (lambda: Sinusoidal(2, 1, Extent(TEXT), endpoint=True), "endpoint needs dim of at least 4"),
     (lambda: Sinusoidal(7, 1, Extent(TEXT)), "position Sinusoidal needs dim divisible by 2 for 1 axes, got 7"),
     (lambda: Sinusoidal(6, 1, Extent(GRID)), "position Sinusoidal needs dim divisible by 4 for 2 axes, got 6"),
     (lambda: RoPE(6, 1, Extent(GRID)).check(6), "position RoPE needs a head width divisible by 4 for 2 axes, got 6"),
-    (lambda: RoPE(8, 1, Extent(TEXT), scaling="yarn", base=1.0), "with scaling yarn needs base above 1"),
-    (lambda: RoPE(8, 1, Extent(TEXT), scaling="longrope", short_factors=[1.0]), "long_factors, numbers above 0"),
-    (lambda: RoPE(8, 1, Extent(TEXT), long_factors=[1.0]), "long_factors, .* with scaling longrope and only there"),
-    (lambda: RoPE(8, 1, Extent(TEXT), scaling="longrope", short_factors=[1.0], long_factors=[2.0]).check(8),
+    (lambda: RoPE(8, 1, Extent(TEXT), scaling={"kind": "yarn"}, base=1.0), "with scaling yarn needs base above 1"),
+    (lambda: RoPE(8, 1, Extent(TEXT), scaling=LONG | {"long_factors": None}), "long_factors, numbers above 0"),
+    (lambda: RoPE(8, 1, Extent(TEXT), scaling={"long_factors": [1.0]}), "long_factors, .* with scaling longrope and"),
+    (lambda: RoPE(8, 1, Extent(TEXT), scaling={"kind": "ntk"}), "position RoPE: scaling has kind, one of llama3"),
+    (lambda: RoPE(8, 1, Extent(TEXT), scaling={"kind": "yarn", "mscale": 1}), "position RoPE: scaling has kind, one"),
+    (lambda: RoPE(8, 1, Extent(TEXT), scaling=LONG).check(8),
      "a factor for each of 4 pairs, got 1 factors"),
     (lambda: T5(8, 1, Extent(TEXT), num_buckets=3), "position T5 needs num_buckets of at least 4"),
     (lambda: T5(8, 1, Extent(TEXT), max_distance=8), "max_distance above 8"),

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -212,6 +212,12 @@ class Learned(Position):
         return vectors, there
 
 
+SCALINGS = ("llama3", "linear", "dynamic", "yarn", "longrope")
+SCALING: dict[str, Any] = {
+    "kind": "llama3", "attention_factor": None, "truncate": True, "short_factors": None, "long_factors": None,
+}  # fmt: skip
+
+
 class RoPE(Position):
     """Queries and keys turned by angles that grow with position (Su et al., 2021).
 
@@ -242,11 +248,7 @@ class RoPE(Position):
         original_max_length: int = 8192,
         low_freq_factor: float = 1.0,
         high_freq_factor: float | None = None,
-        scaling: Literal["llama3", "linear", "dynamic", "yarn", "longrope"] = "llama3",
-        attention_factor: float | None = None,
-        truncate: bool = True,
-        short_factors: list[float] | None = None,
-        long_factors: list[float] | None = None,
+        scaling: dict[str, Any] | None = None,
     ):
         """
         Args:
@@ -260,44 +262,52 @@ class RoPE(Position):
             low_freq_factor: wavelengths above original_max_length / low_freq_factor are scaled in full.
             high_freq_factor: wavelengths below original_max_length / high_freq_factor are not scaled; 4 unless given,
                 with yarn 32.
-            scaling: which wavelengths are scaled.
-            attention_factor: multiplies queries and keys; 1 unless given, with yarn and longrope as above.
-            truncate: yarn: round the first and the last pair of the mixture to whole numbers, outwards.
-            short_factors: longrope: factor on the wavelength of each pair in texts up to original_max_length.
-            long_factors: the same in longer texts.
+            scaling: which wavelengths are scaled, {"kind": "llama3"} unless given, or another of SCALINGS; beside it
+                attention_factor, which multiplies queries and keys, 1 unless given, with yarn and longrope as above;
+                for yarn truncate, which rounds the first and the last pair of the mixture to whole numbers, outwards
+                (true); for longrope short_factors, on the wavelength of each pair in texts up to original_max_length,
+                and long_factors in longer ones.
 
-        Raises UsageError for a fraction outside of (0, 1], a factor below 1, and factors in the wrong order, missing,
-        or without a meaning in this scaling.
+        Raises UsageError for a fraction outside of (0, 1], a factor below 1, an unknown scaling, and factors in the
+        wrong order, missing, or without a meaning in this scaling.
         """
         super().__init__(dim, heads, extent)
+        details: dict[str, Any] = {**SCALING, **(scaling or {})}
+        kind, attention_factor = details["kind"], details["attention_factor"]
+        short_factors, long_factors = details["short_factors"], details["long_factors"]
+        if kind not in SCALINGS or details.keys() != SCALING.keys():
+            raise UsageError(
+                f"position RoPE: scaling has kind, one of {', '.join(SCALINGS)}, and perhaps "
+                f"{', '.join(name for name in SCALING if name != 'kind')}; got {scaling}."
+            )
         if not 0 < fraction <= 1:
             raise UsageError(f"position RoPE turns a fraction of a head in (0, 1], got {fraction}.")
         if high_freq_factor is None:
-            high_freq_factor = 32.0 if scaling == "yarn" else 4.0
+            high_freq_factor = 32.0 if kind == "yarn" else 4.0
         if not scaling_factor >= 1 or not high_freq_factor > low_freq_factor:
             raise UsageError(
                 "position RoPE needs scaling_factor >= 1 and high_freq_factor > low_freq_factor, "
                 f"got {scaling_factor}, {high_freq_factor} and {low_freq_factor}."
             )
         at_least(1, original_max_length=original_max_length)
-        if scaling == "yarn" and not (base > 1 and low_freq_factor > 0):
+        if kind == "yarn" and not (base > 1 and low_freq_factor > 0):
             raise UsageError(
                 "position RoPE with scaling yarn needs base above 1 and low_freq_factor above 0, "
                 f"got {base} and {low_freq_factor}."
             )
         for name, factors in (("short_factors", short_factors), ("long_factors", long_factors)):
-            if (factors is not None) != (scaling == "longrope") or not all(factor > 0 for factor in factors or ()):
+            if (factors is not None) != (kind == "longrope") or not all(factor > 0 for factor in factors or ()):
                 raise UsageError(f"position RoPE takes {name}, numbers above 0, with scaling longrope and only there.")
         if attention_factor is None:
-            grows = scaling_factor > 1 and scaling in ("yarn", "longrope")
+            grows = scaling_factor > 1 and kind in ("yarn", "longrope")
             growth = math.log(scaling_factor) if grows else 0.0
             per_length = math.log(max(original_max_length, 2))
-            attention_factor = 0.1 * growth + 1 if scaling == "yarn" else math.sqrt(1 + growth / per_length)
+            attention_factor = 0.1 * growth + 1 if kind == "yarn" else math.sqrt(1 + growth / per_length)
         self.base, self.fraction, self.scaling_factor = base, fraction, scaling_factor
-        self.original_max_length, self.scaling, self.truncate = original_max_length, scaling, truncate
+        self.original_max_length, self.scaling, self.truncate = original_max_length, kind, details["truncate"]
         self.low_freq_factor, self.high_freq_factor = low_freq_factor, high_freq_factor
         self.attention_factor, self.short_factors, self.long_factors = attention_factor, short_factors, long_factors
-        self.relative = scaling not in ("dynamic", "longrope")
+        self.relative = kind not in ("dynamic", "longrope")
 
     def check(self, head_dim: int) -> None:
         """Raise UsageError where pairs of features, on each axis, cannot fill the width that turns."""

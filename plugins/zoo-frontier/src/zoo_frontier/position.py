@@ -42,10 +42,9 @@ class YaRN(RoPE):
             beta: turns from which a frequency stays as it is.
             ramp: the mixture is linear in the pair's number, as in published models, or in its turns, as in the paper.
         """
-        scaling: Literal["yarn", "llama3"] = "yarn" if ramp == "pairs" else "llama3"
         sharper = 0.1 * math.log(max(scaling_factor, 1)) + 1
-        scaled = (scaling_factor, original_max_length, alpha, beta, scaling, sharper)
-        super().__init__(dim, heads, extent, base, 1.0, *scaled)
+        scaling = {"kind": "yarn" if ramp == "pairs" else "llama3", "attention_factor": sharper}
+        super().__init__(dim, heads, extent, base, 1.0, scaling_factor, original_max_length, alpha, beta, scaling)
 
 
 class XPos(RoPE):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from zoo.errors import UsageError
-from zoo.parts.position import Extent, RoPE
+from zoo.parts.position import SCALING, Extent, RoPE
 from zoo_pretrained.config_keys import Key, Keys, real, size, word
 from zoo_pretrained.family import Config, Options, inner, name_of, part, unsupported_value
 
@@ -66,27 +66,29 @@ def read_rope(config: Config, described: Mapping[str, Any], source: str, partial
     length = whole if kind == "dynamic" else length
     factor = float(full["factor"] or (whole / length if kind in ("yarn", "longrope") else 1.0))
     growth = math.log(max(factor, 1.0))
-    options |= {"scaling": kind, "scaling_factor": max(factor, 1.0) if kind == "longrope" else factor}
+    options["scaling_factor"] = max(factor, 1.0) if kind == "longrope" else factor
+    scaling: Options = {"kind": kind}
     if kind != "linear":
         options["original_max_length"] = length
     if kind in ("yarn", "longrope"):
-        options["attention_factor"] = None if full["attention_factor"] is None else float(full["attention_factor"])
+        scaling["attention_factor"] = None if full["attention_factor"] is None else float(full["attention_factor"])
     if kind == "yarn" and full["attention_factor"] is None and full["mscale"] and full["mscale_all_dim"]:
         scales = [0.1 * float(full[key]) * growth + 1 for key in ("mscale", "mscale_all_dim")]
-        options["attention_factor"] = scales[0] / scales[1]
+        scaling["attention_factor"] = scales[0] / scales[1]
     if kind == "yarn":
         options |= {
             "low_freq_factor": float(full["beta_slow"] or 1),
             "high_freq_factor": float(full["beta_fast"] or 32),
         }
-        options["truncate"] = full["truncate"]
+        scaling["truncate"] = full["truncate"]
     if kind == "llama3":
         options |= {key: float(full[key]) for key in ("low_freq_factor", "high_freq_factor")}
     if kind == "longrope":
         for ours, theirs in (("short_factors", "short_factor"), ("long_factors", "long_factor")):
             if not all(isinstance(one, (int, float)) and one > 0 for one in full[theirs]):
                 raise UsageError(f"config.json: {source}: {theirs} is not supported; numbers above 0 would be.")
-            options[ours] = [float(one) for one in full[theirs]]
+            scaling[ours] = [float(one) for one in full[theirs]]
+    options["scaling"] = {key: value for key, value in scaling.items() if key == "kind" or value != SCALING[key]}
     try:
         scheme = RoPE(2, 1, Extent((1,)), **options)
         if kind == "longrope":
@@ -98,11 +100,12 @@ def read_rope(config: Config, described: Mapping[str, Any], source: str, partial
 
 def plain_rope(options: Mapping[str, Any]) -> Options:
     """The options of a RoPE, complete ones, without those that change nothing where nothing is scaled."""
-    scaled = options["scaling_factor"] != 1 or options["scaling"] in ("dynamic", "longrope")
-    if not scaled and options["attention_factor"] in (None, 1):
+    scaling = {**SCALING, **(options["scaling"] or {})}
+    scaled = options["scaling_factor"] != 1 or scaling["kind"] in ("dynamic", "longrope")
+    if not scaled and scaling["attention_factor"] in (None, 1):
         return {"base": options["base"], "fraction": options["fraction"]}
-    high = 32.0 if options["scaling"] == "yarn" else 4.0
-    return {**options, "high_freq_factor": options["high_freq_factor"] or high}
+    high = 32.0 if scaling["kind"] == "yarn" else 4.0
+    return {**options, "scaling": scaling, "high_freq_factor": options["high_freq_factor"] or high}
 
 
 def write_rope(position: Any) -> Options:
@@ -115,7 +118,8 @@ def write_rope(position: Any) -> Options:
         described["partial_rotary_factor"] = options["fraction"]
     if "scaling" not in options:
         return {"rope_type": "default", **described}
-    kind, factor, length = options["scaling"], options["scaling_factor"], options["original_max_length"]
+    scaling, factor, length = options["scaling"], options["scaling_factor"], options["original_max_length"]
+    kind = scaling["kind"]
     described |= {"rope_type": kind, "factor": factor}
     if kind not in ("linear", "dynamic"):
         described["original_max_position_embeddings"] = length
@@ -124,7 +128,7 @@ def write_rope(position: Any) -> Options:
         "yarn": {"beta_slow": "low_freq_factor", "beta_fast": "high_freq_factor", "truncate": "truncate"},
         "longrope": {"short_factor": "short_factors", "long_factor": "long_factors"},
     }.get(kind, {})
-    described |= {theirs: options[ours] for theirs, ours in names.items()}
-    if options["attention_factor"] is not None:
-        described["attention_factor"] = options["attention_factor"]
+    described |= {theirs: {**options, **scaling}[ours] for theirs, ours in names.items()}
+    if scaling["attention_factor"] is not None:
+        described["attention_factor"] = scaling["attention_factor"]
     return {key: value for key, value in described.items() if value is not None}
