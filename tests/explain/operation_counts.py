@@ -9,6 +9,7 @@ prints a JSON object: for each recipe and part, what disagrees, or that nothing 
 import json
 import sys
 from collections import Counter
+from functools import partial
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -27,6 +28,7 @@ from zoo.training.model_cost import cost, meta_copy
 OPERATION_NAMES = (*PRODUCTS, "softmax", "native_layer_norm", "embedding")
 LONGEST = 512  # tokens of a text on the CPU; the number of operations does not depend on it
 SIZES = {"vocab_size": 64, "max_length": 16, "dim": 32, "depth": 2, "heads": 4}
+LARGE = 5e8  # parameters of a recipe that is tried at a small size
 IMAGES = {"num_classes": 64, "image_size": 16, "channels": 3, "patch_size": 4, "dim": 32, "depth": 2, "heads": 4}
 
 
@@ -98,7 +100,9 @@ def main(every: int = 1) -> int:
     outcomes = {}
     for recipe in [one for one in recipe_files.recipes() if not one.builtin][::every]:
         name = recipe.name
-        outcomes |= outcomes_of(f"recipe {name}", lambda device, name=name: test_recipes.build(name, device))
+        large = sum(weight.numel() for weight in test_recipes.build(name).net.parameters()) > LARGE
+        build = partial(test_recipes.build, name, small=large)
+        outcomes |= outcomes_of(f"recipe {name}", build)
     for kind in registry.STACK_KINDS:
         for part in [one for one in registry.parts(kind) if not one.builtin][::every]:
             outcomes |= outcomes_of(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -92,9 +91,9 @@ def generate(options: ParsedOptions) -> None:
     suffix = options.get("suffix")
     # together: each has samples of its own
     results = model.generate([prompt if suffix is None else Gap(prompt, suffix) for prompt in prompts], **settings)
-    texts, several = iter(results), options.get("n_best") or 1
+    several = len(results) // len(prompts)
     for number, prompt in enumerate(prompts):
-        for rank, result in enumerate(itertools.islice(texts, several)):
+        for rank, result in enumerate(results[number * several : (number + 1) * several]):
             if options.get("json"):
                 print_json({"prompt": prompt, **({} if suffix is None else {"suffix": suffix}), **result._asdict()})
                 continue

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from zoo.command_line import TRAIN, Argument, Command, Option, ParsedOptions
 from zoo.command_line import parse as parse_options
-from zoo.inference.find_run import run_of_checkpoint
 
 SECTIONS = ("model", "data", "trainer", "tune")
 OPEN_OPTIONS = tuple(pattern for section in SECTIONS for pattern in (section, f"{section}.*"))
@@ -154,9 +153,12 @@ def from_parsed(parsed: ParsedOptions) -> FitOptions:
     """The command of parsed options."""
     flags = {name for name in FLAGS if parsed.get(name.replace("-", "_"))}
     recipe, settings = parsed.words[0] if parsed.words else None, list(parsed.settings)
-    if recipe and parsed.command != "fit" and recipe.endswith(".ckpt") and (home := run_of_checkpoint(Path(recipe))):
-        settings.append(("ckpt_path", recipe, recipe))
-        recipe = str(home)
+    if recipe and parsed.command != "fit" and recipe.endswith(".ckpt"):
+        from zoo.inference.find_run import run_of_checkpoint  # which needs packages
+
+        if home := run_of_checkpoint(Path(recipe)):
+            settings.append(("ckpt_path", recipe, recipe))
+            recipe = str(home)
     return FitOptions(
         parsed.command,
         recipe=recipe,

@@ -67,10 +67,8 @@ def nearest_key(word: str, words: Iterable[str]) -> str:
     for name in SYNONYMS.get(word.lower(), ()):
         if name in options:
             return name
-    if near := most_similar(word, options):
-        return near
-    synonym = most_similar(word, SYNONYMS)  # a misspelt one: leraning_rate
-    return next((name for name in SYNONYMS.get(synonym, ()) if name in options), "")
+    near = most_similar(word, (*options, *SYNONYMS))  # or a misspelt synonym: leraning_rate
+    return next((name for name in (near, *SYNONYMS.get(near, ())) if name in options), "")
 
 
 class _Resolver:
