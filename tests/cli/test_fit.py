@@ -140,7 +140,7 @@ def test_the_printed_configuration_is_complete_and_reproduces_itself(zoo, work):
     assert config["model"]["init_args"]["norm"]["class_path"] == "zoo.parts.norm.RMSNorm"
     assert config["model"]["init_args"]["position"]["init_args"] == {
         "base": 10000.0, "fraction": 1.0, "scaling_factor": 1.0, "original_max_length": 8192, "low_freq_factor": 1.0,
-        "high_freq_factor": None, "scaling": None,
+        "high_freq_factor": 4.0, "scaling": None,
     }  # fmt: skip
     assert config["seed_everything"] == 7
     (work / "again.yaml").write_text(out)

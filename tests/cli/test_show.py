@@ -107,7 +107,7 @@ def test_show_a_part(zoo):
     assert "zoo-transformers" in out
     report = json.loads(zoo("show", "norm", "rmsnorm", "--json")[1])
     assert report["path"] == "zoo.parts.norm.RMSNorm"
-    assert [option["name"] for option in report["options"]] == ["eps"]
+    assert [option["name"] for option in report["options"]] == ["eps", "offset", "joint"]
     assert "Did you mean 'RoPE'?" in zoo("show", "position", "roppe")[2]
 
 

@@ -89,11 +89,10 @@ def generate(options: ParsedOptions) -> None:
         "length", "temperature", "top_k", "top_p", "seed", "beams", "length_penalty", "n_best", "stop"
     )
     suffix = options.get("suffix")
-    # together: each has samples of its own
-    results = model.generate([prompt if suffix is None else Gap(prompt, suffix) for prompt in prompts], **settings)
-    several = len(results) // len(prompts)
     for number, prompt in enumerate(prompts):
-        for rank, result in enumerate(results[number * several : (number + 1) * several]):
+        start = prompt if suffix is None else Gap(prompt, suffix)
+        own = {**settings, "seed": settings["seed"] + number} if settings.get("seed") is not None else settings
+        for rank, result in enumerate(model.generate(start, **own)):  # each has samples of its own
             if options.get("json"):
                 print_json({"prompt": prompt, **({} if suffix is None else {"suffix": suffix}), **result._asdict()})
                 continue

@@ -267,6 +267,16 @@ def identity_config(config_plan: Plan) -> dict[str, object]:
     return flat | {CALLBACKS: acting} if acting else flat
 
 
+def _default_of(config_plan: Plan, key: str) -> object:
+    """The default of a part's option, which a run of an earlier version of the part does not name; None for others."""
+    from zoo.config.signatures import parameters  # which imports torch
+
+    slot, _, name = key.rpartition(".")
+    cls = config_plan.resolved.classes.get(slot)
+    params = parameters(cls) if isinstance(cls, type) else {}
+    return params[name].default if name in params else None
+
+
 def _without_none(value: object) -> object:
     """A list of records without options that are None: later versions of a record, such as an override, have more."""
     if not isinstance(value, list):
@@ -302,6 +312,7 @@ def check_resume(config_plan: Plan, against: dict[str, Any], training: frozenset
         and not key.startswith(CALLBACKS)
         and not (is_passive(key, old.get(key)) and is_passive(key, new.get(key)))
         and not run_folder.is_same(key, _without_none(old.get(key)), _without_none(new.get(key)))
+        and not (key not in old and run_folder.is_same(key, _default_of(config_plan, key), new[key]))
         and not (new.get(key) is None and key.removeprefix("model.") in blanks)  # not yet filled by the data
     ]
     model = [key for key in changes if key.startswith("model") and key.removeprefix("model.") not in training]

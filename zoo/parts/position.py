@@ -214,7 +214,8 @@ class Learned(Position):
 
 SCALINGS = ("llama3", "linear", "dynamic", "yarn", "longrope")
 SCALING: dict[str, Any] = {
-    "kind": "llama3", "attention_factor": None, "truncate": True, "short_factors": None, "long_factors": None,
+    "kind": "llama3", "attention_factor": None, "turns": [1.0, 32.0], "truncate": True, "short_factors": None,
+    "long_factors": None,
 }  # fmt: skip
 
 
@@ -247,7 +248,7 @@ class RoPE(Position):
         scaling_factor: float = 1.0,
         original_max_length: int = 8192,
         low_freq_factor: float = 1.0,
-        high_freq_factor: float | None = None,
+        high_freq_factor: float = 4.0,
         scaling: dict[str, Any] | None = None,
     ):
         """
@@ -260,13 +261,12 @@ class RoPE(Position):
             scaling_factor: how many times longer the longest wavelengths become, 1 for none (Llama 3.1 has 8).
             original_max_length: tokens of the sequences that the model was trained on before it was scaled.
             low_freq_factor: wavelengths above original_max_length / low_freq_factor are scaled in full.
-            high_freq_factor: wavelengths below original_max_length / high_freq_factor are not scaled; 4 unless given,
-                with yarn 32.
+            high_freq_factor: wavelengths below original_max_length / high_freq_factor are not scaled.
             scaling: which wavelengths are scaled, {"kind": "llama3"} unless given, or another of SCALINGS; beside it
                 attention_factor, which multiplies queries and keys, 1 unless given, with yarn and longrope as above;
-                for yarn truncate, which rounds the first and the last pair of the mixture to whole numbers, outwards
-                (true); for longrope short_factors, on the wavelength of each pair in texts up to original_max_length,
-                and long_factors in longer ones.
+                for yarn turns, which stand for both factors above ([1, 32]), and truncate, which rounds the first and
+                the last pair of the mixture to whole numbers, outwards (true); for longrope short_factors, on the
+                wavelength of each pair in texts up to original_max_length, and long_factors in longer ones.
 
         Raises UsageError for a fraction outside of (0, 1], a factor below 1, an unknown scaling, and factors in the
         wrong order, missing, or without a meaning in this scaling.
@@ -282,8 +282,8 @@ class RoPE(Position):
             )
         if not 0 < fraction <= 1:
             raise UsageError(f"position RoPE turns a fraction of a head in (0, 1], got {fraction}.")
-        if high_freq_factor is None:
-            high_freq_factor = 32.0 if kind == "yarn" else 4.0
+        if kind == "yarn":
+            low_freq_factor, high_freq_factor = details["turns"]
         if not scaling_factor >= 1 or not high_freq_factor > low_freq_factor:
             raise UsageError(
                 "position RoPE needs scaling_factor >= 1 and high_freq_factor > low_freq_factor, "

@@ -13,7 +13,7 @@ from zoo.training.memory_estimate import estimate, full_batch
 
 RECIPES = (
     "bart-style-tiny", "bert-base", "bert-large", "camembert-base", "deberta-base", "deberta-v3-base", "dialogue-tiny",
-    "distilbert-base", "dpo-tiny", "embedding-tiny", "eurobert-210m", "fim-tiny", "long-topics-tiny", "mlm-tiny",
+    "distilbert-base", "dpo-tiny", "eurobert-210m", "fim-tiny", "long-topics-tiny", "mlm-tiny",
     "modernbert-base", "questions-tiny", "roberta-base", "roles-tiny", "summary-tiny", "t5-style-tiny", "topics-tiny",
     "xlm-roberta-base",
 )  # fmt: skip

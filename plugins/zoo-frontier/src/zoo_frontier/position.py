@@ -1,7 +1,7 @@
 """Positions: rotations for longer texts, and learned penalties on distance."""
 
 import math
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -43,7 +43,8 @@ class YaRN(RoPE):
             ramp: the mixture is linear in the pair's number, as in published models, or in its turns, as in the paper.
         """
         sharper = 0.1 * math.log(max(scaling_factor, 1)) + 1
-        scaling = {"kind": "yarn" if ramp == "pairs" else "llama3", "attention_factor": sharper}
+        kind: dict[str, Any] = {"kind": "yarn", "turns": [alpha, beta]} if ramp == "pairs" else {}
+        scaling = {**kind, "attention_factor": sharper}
         super().__init__(dim, heads, extent, base, 1.0, scaling_factor, original_max_length, alpha, beta, scaling)
 
 

@@ -76,10 +76,7 @@ def read_rope(config: Config, described: Mapping[str, Any], source: str, partial
         scales = [0.1 * float(full[key]) * growth + 1 for key in ("mscale", "mscale_all_dim")]
         scaling["attention_factor"] = scales[0] / scales[1]
     if kind == "yarn":
-        options |= {
-            "low_freq_factor": float(full["beta_slow"] or 1),
-            "high_freq_factor": float(full["beta_fast"] or 32),
-        }
+        scaling["turns"] = [float(full["beta_slow"] or 1), float(full["beta_fast"] or 32)]
         scaling["truncate"] = full["truncate"]
     if kind == "llama3":
         options |= {key: float(full[key]) for key in ("low_freq_factor", "high_freq_factor")}
@@ -100,12 +97,11 @@ def read_rope(config: Config, described: Mapping[str, Any], source: str, partial
 
 def plain_rope(options: Mapping[str, Any]) -> Options:
     """The options of a RoPE, complete ones, without those that change nothing where nothing is scaled."""
-    scaling = {**SCALING, **(options["scaling"] or {})}
-    scaled = options["scaling_factor"] != 1 or scaling["kind"] in ("dynamic", "longrope")
+    scaling = {**SCALING, **(options.get("scaling") or {})}
+    scaled = options.get("scaling_factor", 1) != 1 or scaling["kind"] in ("dynamic", "longrope")
     if not scaled and scaling["attention_factor"] in (None, 1):
-        return {"base": options["base"], "fraction": options["fraction"]}
-    high = 32.0 if scaling["kind"] == "yarn" else 4.0
-    return {**options, "scaling": scaling, "high_freq_factor": options["high_freq_factor"] or high}
+        return {"base": options["base"], "fraction": options.get("fraction", 1.0)}
+    return {**options, "scaling": scaling}
 
 
 def write_rope(position: Any) -> Options:
@@ -125,10 +121,12 @@ def write_rope(position: Any) -> Options:
         described["original_max_position_embeddings"] = length
     names = {
         "llama3": {"low_freq_factor": "low_freq_factor", "high_freq_factor": "high_freq_factor"},
-        "yarn": {"beta_slow": "low_freq_factor", "beta_fast": "high_freq_factor", "truncate": "truncate"},
+        "yarn": {"truncate": "truncate"},
         "longrope": {"short_factor": "short_factors", "long_factor": "long_factors"},
     }.get(kind, {})
     described |= {theirs: {**options, **scaling}[ours] for theirs, ours in names.items()}
+    if kind == "yarn":
+        described |= dict(zip(("beta_slow", "beta_fast"), scaling["turns"], strict=True))
     if scaling["attention_factor"] is not None:
         described["attention_factor"] = scaling["attention_factor"]
     return {key: value for key, value in described.items() if value is not None}
