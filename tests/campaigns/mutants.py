@@ -635,7 +635,7 @@ MUTANTS = [
         ),
         (
             "plugins/zoo-pretrained/src/zoo_pretrained/tensor_mapping.py",
-            "if tensors[name].shape != shape:",
+            "if form.shape != shape:",
             "if False:",
             "plugins/zoo-pretrained/tests/test_importer.py",
         ),

@@ -20,6 +20,7 @@ def run(tmp_path_factory):
     TextPairFiles.sample_files(folder, 1)
     options = {
         "model": "TextEmbedding", "model.dim": 32, "model.depth": 1, "model.heads": 2, "model.matryoshka": "[8]",
+        "model.lr": 3e-3,
         "data": "TextPairFiles", "data.path": folder, "data.vocab_size": 300, "data.max_length": 16,
         "data.batch_size": 8, "data.query_prompt": "find: ", "trainer.max_steps": 4, "trainer.val_check_interval": 4,
         "trainer.check_val_every_n_epoch": "null", "trainer.accelerator": "cpu", "trainer.logger": "false",
@@ -27,7 +28,7 @@ def run(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-        assert main(["fit", "embedding-tiny", "--seed", "1", *words]) == 0
+        assert main(["fit", "--seed", "1", *words]) == 0
     return next((folder / "runs").glob("*/*/s1"))
 
 

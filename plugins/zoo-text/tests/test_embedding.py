@@ -14,6 +14,7 @@ from zoo_text.models.encoder import pooled
 from zoo_text.tasks.embedding import Retrieval, TextEmbedding, Texts
 
 from zoo.errors import UsageError
+from zoo.recipe_files import packaged_recipe
 
 
 def formula(task, batch, size=None):
@@ -189,6 +190,7 @@ def bm25_recall():
 
 
 @pytest.mark.campaign
+@pytest.mark.skipif(packaged_recipe("embedding-tiny") is None, reason="the recipe is one of zoo-pretrained")
 def test_the_recipe_finds_more_than_word_overlap_does(tmp_path, monkeypatch):
     import zoo
     from zoo.cli import main

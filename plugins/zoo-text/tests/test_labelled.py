@@ -90,7 +90,7 @@ def test_files_are_read_and_split(tmp_path):
         ({"train": ["a\tb", "b\tb"], "val": ["c\td"]}, r"the val split has the label 'c'"),
         ({"train": ["a\tb", "a\tc"]}, "train.tsv has a single class"),
         ({"train": []}, "is empty"),
-        ({"val": ["a\tb"]}, "not a folder with train.tsv"),
+        ({"val": ["a\tb"]}, "has the splits val and none to train on"),
     ],
 )
 def test_a_wrong_file_is_refused_by_name(tmp_path, splits, message):
