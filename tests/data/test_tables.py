@@ -13,7 +13,7 @@ from PIL import Image
 from zoo.data import tables
 from zoo.data.images import ImageFolder
 from zoo.data.pairs import PairOptions, ParallelFiles
-from zoo.data.tables import Columns, Tables, choose_columns, is_columnar, read_rows, text_of
+from zoo.data.tables import Columns, Tables, choose_columns, find_splits, is_columnar, read_rows, text_of
 from zoo.data.text import TextFiles
 from zoo.data.textstream import TextStream
 from zoo.errors import UsageError
@@ -360,3 +360,50 @@ def test_images_by_columns(tmp_path, kind):
         skipping = ImageFolder(str(path), image_size=10, seed=0, bad="skip")
         skipping.ready()
         assert len(skipping.datasets["train"]) + len(skipping.datasets["val"]) == 39
+
+
+def write_rows(folder, **files):
+    for name, count in files.items():
+        path = folder / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("text\n" + "".join(f"{path.stem} {number}\n" for number in range(count)))
+
+
+@pytest.mark.parametrize("names", [
+    ("my_train.csv", "my_val.csv", "my_test.csv"), ("train1.csv", "dev1.csv", "test1.csv"),
+    ("corpus-TRAIN.v2.csv", "corpus-valid.v2.csv", "corpus.test.csv"),
+    ("train 1.csv", "validation 1.csv", "test 1.csv"),
+])  # fmt: skip
+def test_the_word_of_a_split_anywhere_in_a_name_counts(names, tmp_path):
+    write_rows(tmp_path, **dict.fromkeys(names, 3))
+    for path in (str(tmp_path), [str(tmp_path)]):
+        found = find_splits(path, "x")
+        assert {split: [file.name for file in files] for split, files in found.items()} == {
+            split: [name] for split, name in zip(("train", "val", "test"), names, strict=True)
+        }
+        assert [file.name for file in find_splits(path, "x", "val")["val"]] == [names[1]]
+
+
+@pytest.mark.parametrize(("files", "words"), [
+    (("train.csv", "train.tsv"), "have one name"), (("train_test.csv", "val.csv"), "words of several splits"),
+    (("train.csv", "validation.csv", "dev.csv"), "both the val split"), (("val.csv",), "none to train on"),
+])  # fmt: skip
+def test_tables_that_may_be_counted_twice_or_wrongly_are_refused(files, words, tmp_path):
+    write_rows(tmp_path, **dict.fromkeys(files, 3))
+    with pytest.raises(UsageError, match=words):
+        find_splits(str(tmp_path), "x")
+
+
+def test_a_stray_table_does_not_hide_those_of_the_splits_and_is_named(tmp_path, caplog):
+    write_rows(tmp_path, **{"stats.csv": 2, "data__train-00000-of-00001.csv": 3, "data__validation.csv": 2})
+    (tmp_path / "data" / "test.csv").touch()
+    assert {split: len(files) for split, files in find_splits(str(tmp_path), "x").items()} == {"train": 1, "val": 1}
+    assert "stats.csv" in caplog.text
+    assert "1 empty" in caplog.text
+
+
+@pytest.mark.parametrize("names", [("en", "fr"), ("source", "target"), ("EN", "text"), ("x", "de")])
+def test_a_first_line_of_names_that_the_options_do_not_say_is_no_pair(names, tmp_path):
+    (tmp_path / "pairs.tsv").write_text("\t".join(names) + "\n" + "good day\tguten Tag\n" * 20)
+    with pytest.raises(UsageError, match=r"pairs\.tsv:1 looks like the names of columns"):
+        ParallelFiles(str(tmp_path / "pairs.tsv"), "en", "de").files()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -116,6 +116,8 @@ class ParallelFiles(PairData):
         inside = self.path.is_dir()
         files = self._look([self.path / "train" if inside else self.path])
         with_names = len(files) == 1 and {*self.languages} <= {*read_header(files[0])}
+        if len(files) == 1 and not with_names:
+            refuse_other_names(files[0], self.languages)
         if not with_names and (files or not (holds_tables(self.path) if inside else is_table(self.path.name))):
             return None
         names = {
@@ -202,6 +204,17 @@ def split_validation(pairs: list[Pair], fraction: float) -> dict[str, list[Pair]
         "train": [pair for pair, held_out in zip(pairs, validates, strict=True) if not held_out],
         "val": [pair for pair, held_out in zip(pairs, validates, strict=True) if held_out],
     }
+
+
+def refuse_other_names(path: Path, languages: Sequence[str]) -> None:
+    """Raise UsageError where the first line of a table of two columns names them, and otherwise than the options."""
+    names = read_header(path)
+    words = {*languages, "source", "target", "src", "tgt", "input", "output"}
+    if len(names) == 2 and {name.lower() for name in names} & {word.lower() for word in words}:
+        raise UsageError(
+            f"{path}:1 looks like the names of columns, {', '.join(names)}: say which are which by --data.source NAME "
+            "--data.target NAME, or take the line out."
+        )
 
 
 def _is_table(path: Path) -> bool:

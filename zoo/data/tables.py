@@ -19,7 +19,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from zoo.data.read import BOM, VAL_NAMES, count_kinds, find_place, list_folder, match_files, missing_file, strip_mark
+from zoo.data.read import (
+    BOM,
+    VAL_NAMES,
+    count_kinds,
+    find_place,
+    list_folder,
+    match_files,
+    missing_file,
+    strip_mark,
+    tell_left_out,
+)
 from zoo.errors import UsageError
 from zoo.io import limits
 
@@ -29,6 +39,7 @@ DELIMITERS = {".csv": ",", ".tsv": "\t"}
 COMPRESSIONS = (".gz", ".zst")
 DATASET, DATASETS, INFO = "state.json", "dataset_dict.json", "dataset_info.json"  # of the library datasets
 SPLITS = {"train": ("train", "training"), "val": VAL_NAMES, "test": ("test",)}
+SPLIT_WORDS = {word for names in SPLITS.values() for word in names}
 SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\..*)")
 BLOCK = 2**18  # bytes that are read at a time
 ROWS = 64  # of Parquet and Arrow that are in memory
@@ -77,7 +88,10 @@ class Tables:
             if path is not None and split == "train":
                 self.splits = find_splits(path, recipes)
             elif path is not None:
-                self.splits[split] = [file for files in find_splits(path, recipes).values() for file in files]
+                own = find_splits(path, recipes, split)
+                if split not in own and own.keys() != {"train"}:
+                    raise UsageError(f"{path} has the splits {', '.join(own)}, and no {split}. Name the files of one.")
+                self.splits[split] = own.get(split) or own["train"]
 
     def digests(self) -> dict[str, list[str]]:
         """SHA-256 of every file, by split."""
@@ -147,17 +161,21 @@ def split_columns(path: str | list[str]) -> tuple[str | list[str], set[str]]:
     return places[0] if isinstance(path, str) else places, columns
 
 
-def find_splits(path: str | list[str], recipes: str) -> dict[str, list[Path]]:
+def find_splits(path: str | list[str], recipes: str, needed: str = "train") -> dict[str, list[Path]]:
     """The table files of each split that a path has; those of a path without splits are the training files.
 
     A path is a file, a pattern, a list of these, a folder that datasets' save_to_disk writes, or one with files such as
-    ``train.csv`` and ``data/validation-00000-of-00002.parquet``. Raises UsageError where files lack or are no tables.
+    ``train.csv`` and ``data/validation-00000-of-00002.parquet``. Raises UsageError where files lack or are no tables,
+    and where a path with splits lacks the one ``needed``.
     """
     if isinstance(path, list):
-        files = [file for place in path for own in find_splits(place, recipes).values() for file in own]
-        if not files:
+        joined: dict[str, list[Path]] = {}
+        for item in path:
+            for split, own in find_splits(item, recipes, needed).items():
+                joined.setdefault(split, []).extend(own)
+        if not joined:
             raise UsageError("path is an empty list: name at least one file")
-        return {"train": files}
+        return joined
     place = find_place(path)
     if not place.exists() and glob.has_magic(str(place)):
         files = match_files(path)
@@ -172,21 +190,23 @@ def find_splits(path: str | list[str], recipes: str) -> dict[str, list[Path]]:
         names = _entry(place / DATASETS, "splits")
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise UsageError(f"{place / DATASETS} has no list of splits: the folder is damaged.")
-        return _by_split(place, {name: _saved_files(place / name) for name in names})
+        return _by_split(place, {name: _saved_files(place / name) for name in names}, needed)
     if (place / DATASET).is_file():
         return {"train": _saved_files(place)}
-    words = {word for names in SPLITS.values() for word in names}
+    found: dict[Path, dict[str, list[Path]]] = {}
     for folder in (place, place / "data"):
-        names_of_files: dict[str, list[Path]] = {}
-        tables = list_folder(folder, is_table, empty=False, depth=0).files if folder.is_dir() else []
-        for file in tables:
-            name = re.split(r"[-_.]", file.name)[0].lower()
-            if name in words or _ending(file) != ".json":  # others are settings
-                names_of_files.setdefault(name, []).append(file)
-        if names_of_files:
-            if not words & names_of_files.keys():
-                names_of_files = {"train": [file for files in names_of_files.values() for file in files]}
-            return _by_split(place, {name: _whole(files) for name, files in names_of_files.items()})
+        listed = list_folder(folder, is_table, empty=False, depth=0) if folder.is_dir() else None
+        if listed is not None and (named := _by_name(listed.files)):
+            found[folder] = named
+            tell_left_out(folder, {file: why for file, why in listed.others.items() if why != "a folder"})
+    if found:
+        folder = next((folder for folder, named in found.items() if SPLIT_WORDS & named.keys()), min(found))
+        for other in found.keys() - {folder}:
+            tell_left_out(other, {file: _ending(file) for files in found[other].values() for file in files})
+        named = found[folder]
+        if not SPLIT_WORDS & named.keys():
+            named = {"train": [file for files in named.values() for file in files]}
+        return _by_split(place, {name: _whole(files) for name, files in named.items()}, needed)
     inside = list_folder(place, lambda name: is_table(name, (*BINARY, *RECORDS[:2], *DELIMITERS)))
     deeper = sorted({str(file.parent) for file in inside.files})
     near = f"\nName a folder with tables: {', '.join(deeper[:5])}" if deeper else ""
@@ -364,8 +384,29 @@ def _whole(files: list[Path]) -> list[Path]:
     return files
 
 
-def _by_split(folder: Path, files: Mapping[str, list[Path]]) -> dict[str, list[Path]]:
-    """Files by zoo's names of splits; other splits are named. Raises UsageError without one to train on."""
+def _by_name(files: Sequence[Path]) -> dict[str, list[Path]]:
+    """Table files by the word of a split in their names, between signs and digits, or by their first word.
+
+    Raises UsageError for a name with the words of two splits, and for two tables of one name.
+    """
+    result: dict[str, list[Path]] = {}
+    for file in files:
+        pieces = re.split(r"[^a-z]+", file.name.lower())
+        words = [piece for piece in pieces if piece in SPLIT_WORDS]
+        if len({split for split, names in SPLITS.items() if {*words} & {*names}}) > 1:
+            raise UsageError(f"{file} has the words of several splits in its name. Name the files of each by a path.")
+        if words or _ending(file) != ".json":  # others are settings
+            result.setdefault(words[0] if words else pieces[0], []).append(file)
+    stems: dict[str, Path] = {}
+    for file in (file for own in result.values() for file in own):
+        twin = stems.setdefault(file.name.partition(_ending(file))[0], file)
+        if twin is not file:
+            raise UsageError(f"{twin} and {file.name} have one name: perhaps the same rows. Name one by its path.")
+    return result
+
+
+def _by_split(folder: Path, files: Mapping[str, list[Path]], needed: str) -> dict[str, list[Path]]:
+    """Files by zoo's names of splits; other splits are named. Raises UsageError without the one that is needed."""
     result: dict[str, list[Path]] = {}
     for split, words in SPLITS.items():
         names = [name for name in files if name.lower() in words]
@@ -374,8 +415,9 @@ def _by_split(folder: Path, files: Mapping[str, list[Path]]) -> dict[str, list[P
         if names:
             result[split] = files[names[0]]
     others = [name for name in files if files[name] not in result.values()]
-    if "train" not in result:
-        raise UsageError(f"{folder} has the splits {', '.join(files)} and none to train on. Name the files of one.")
+    if needed not in result and not (needed != "train" and result.keys() == {"train"}):
+        what = "none to train on" if needed == "train" else f"no {needed}"
+        raise UsageError(f"{folder} has the splits {', '.join(files)} and {what}. Name the files of one.")
     if others:
         from zoo.data.batches import log_once  # here: what is only read needs no torch
 

@@ -286,11 +286,8 @@ class TextStream(Data):
         form = Format(self.options.separator, next(iter(columns), self.options.field), bool(columns))
         paths = stream_splits(path, form.delimited)
         if self.val_path is not None:
-            paths["val"] = [
-                file
-                for files in stream_splits(split_columns(self.val_path)[0], form.delimited).values()
-                for file in files
-            ]
+            own = stream_splits(split_columns(self.val_path)[0], form.delimited, "val")
+            paths["val"] = own.get("val") or own["train"]
         self.files = {split: DocumentFiles(paths[split], form) for split in ("train", "val") if split in paths}
         if "val" in self.files:
             refuse_common_files(self.files["train"], self.files["val"])
@@ -389,12 +386,12 @@ class TextStream(Data):
         self.tokenizer.save(folder / "tokenizer.json")
 
 
-def stream_splits(path: str | list[str], by_column: bool) -> dict[str, list[Path]]:
-    """The files of each split of a path option: those of a folder of tables, else all of them to train on."""
+def stream_splits(path: str | list[str], by_column: bool, needed: str = "train") -> dict[str, list[Path]]:
+    """The files of each split of a path option, one of them ``needed``; all of them to train on without tables."""
     if by_column or (
         path != STDLIB and is_columnar(path, lambda name: is_document_file(name) and not is_table(name, BINARY))
     ):
-        return find_splits(path, RECIPES)
+        return find_splits(path, RECIPES, needed)
     return {"train": stream_files(path)}
 
 
