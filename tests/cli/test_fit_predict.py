@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -212,13 +213,20 @@ def test_a_checkpoint_file_is_measured_and_what_has_no_data_is_refused(zoo, tmp_
     output = zoo("test", str(home / "checkpoints" / "last.ckpt"))
     assert figures == [line for line in output.splitlines() if line.startswith("test/")]
     assert "differs from" not in output  # SGD's momentum is 0 in its signature, and 0.0 in a file
+    moved = tmp_path / "moved.ckpt"
+    shutil.copy(home / "checkpoints" / "last.ckpt", moved)
+    path = ["--data", "TextFiles", "--data.path", str(tmp_path / "text.txt"), "--model.dim", "16"]
+    output = zoo("test", "lm-tiny", *path, "--ckpt_path", str(moved), code=5)
+    assert "belongs to another model" in output
+    assert "Traceback" not in output
     zoo("export", str(home), str(tmp_path / "export"))
     for command in ("test", "fit"):
         assert "says nothing of data" in zoo(command, str(tmp_path / "export"), code=2)
     assert "is a file of weights" in zoo("fit", str(home / "checkpoints" / "last.ckpt"), code=2)
 
 
-def test_a_vocabulary_that_the_text_cannot_fill_is_said(zoo, tmp_path, caplog):
+def test_a_vocabulary_that_the_text_cannot_fill_is_said_when_it_is_learned(zoo, tmp_path, caplog, monkeypatch):
+    monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "cache"))
     (tmp_path / "text.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 40)
     words = ["--trainer.max_steps", "1", "--name", "short", "--runs", str(tmp_path), "--data", "TextFiles"]
     size = ["--data.tokenizer", "bpe", "--data.vocab_size", "4321"]

@@ -407,3 +407,13 @@ def test_a_first_line_of_names_that_the_options_do_not_say_is_no_pair(names, tmp
     (tmp_path / "pairs.tsv").write_text("\t".join(names) + "\n" + "good day\tguten Tag\n" * 20)
     with pytest.raises(UsageError, match=r"pairs\.tsv:1 looks like the names of columns"):
         ParallelFiles(str(tmp_path / "pairs.tsv"), "en", "de").files()
+
+
+@pytest.mark.parametrize(("train", "val"), [("a.csv#text", "b.csv#body"), ("a.csv", "b.csv#text")])
+@pytest.mark.parametrize("source", [TextFiles, TextStream])
+def test_one_column_is_read_in_all_tables(source, train, val, tmp_path):
+    for name in ("a.csv", "b.csv"):
+        (tmp_path / name).write_text("text,body\n" + "the fox,a dog\n" * 50)
+    data = source(f"{tmp_path}/{train}", val_path=f"{tmp_path}/{val}", max_length=8)
+    with pytest.raises(UsageError, match="the same in every table"):
+        data.ready()

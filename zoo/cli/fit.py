@@ -202,7 +202,15 @@ class ZooCLI(LightningCLI):
         if self.command == "predict":
             options["return_predictions"] = self.plan.config.get("return_predictions")
         options |= {"datamodule": self.datamodule, "ckpt_path": self.plan.config.get("ckpt_path"), "weights_only": True}
-        getattr(self.trainer, self.command)(self.model, **options)
+        try:
+            getattr(self.trainer, self.command)(self.model, **options)
+        except RuntimeError as error:
+            if "loading state_dict" not in str(error):
+                raise
+            lines = [line.strip() for line in str(error).splitlines()[1:3]]
+            raise CheckpointError(
+                f"{options['ckpt_path']} belongs to another model than the one configured: {' '.join(lines)[:300]}"
+            ) from error
 
     def before_fit(self) -> None:
         """Create the run's folder, once all checks have passed, and write the configuration into it."""

@@ -301,6 +301,12 @@ class TextFiles(TextData):
         """The tables, where a path names a column of one, or can be read by columns alone."""
         places = {split: split_columns(path) for split, path in self.paths.items() if path is not None}
         columns = places["train"][1]
+        for split, (_, own) in places.items():
+            if own - columns:
+                raise UsageError(
+                    f"{split} names the column {', '.join(own)}, and train {', '.join(columns) or 'none'}: one column "
+                    "is read, the same in every table. Name it in data.path."
+                )
         if not columns and not any(is_columnar(path, _is_text) for path, _ in places.values()):
             return None
         names = Columns({"text": [*columns] or ["text"]}, "--data.path 'PATH#NAME'")

@@ -286,7 +286,10 @@ class TextStream(Data):
         form = Format(self.options.separator, next(iter(columns), self.options.field), bool(columns))
         paths = stream_splits(path, form.delimited)
         if self.val_path is not None:
-            own = stream_splits(split_columns(self.val_path)[0], form.delimited, "val")
+            place, own_columns = split_columns(self.val_path)
+            if own_columns - columns:
+                raise UsageError("path and val_path name one column, the same in every table: PATH#COLUMN in both.")
+            own = stream_splits(place, form.delimited, "val")
             paths["val"] = own.get("val") or own["train"]
         self.files = {split: DocumentFiles(paths[split], form) for split in ("train", "val") if split in paths}
         if "val" in self.files:
