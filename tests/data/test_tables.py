@@ -377,8 +377,8 @@ def write_rows(folder, **files):
 def test_the_word_of_a_split_anywhere_in_a_name_counts(names, tmp_path):
     write_rows(tmp_path, **dict.fromkeys(names, 3))
     for path in (str(tmp_path), [str(tmp_path)]):
-        found = find_splits(path, "x")
-        assert {split: [file.name for file in files] for split, files in found.items()} == {
+        splits = find_splits(path, "x")
+        assert {split: [file.name for file in files] for split, files in splits.items()} == {
             split: [name] for split, name in zip(("train", "val", "test"), names, strict=True)
         }
         assert [file.name for file in find_splits(path, "x", "val")["val"]] == [names[1]]

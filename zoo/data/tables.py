@@ -193,20 +193,20 @@ def find_splits(path: str | list[str], recipes: str, needed: str = "train") -> d
         return _by_split(place, {name: _saved_files(place / name) for name in names}, needed)
     if (place / DATASET).is_file():
         return {"train": _saved_files(place)}
-    found: dict[Path, dict[str, list[Path]]] = {}
+    tables: dict[Path, dict[str, list[Path]]] = {}
     for folder in (place, place / "data"):
-        listed = list_folder(folder, is_table, empty=False, depth=0) if folder.is_dir() else None
-        if listed is not None and (named := _by_name(listed.files)):
-            found[folder] = named
-            tell_left_out(folder, {file: why for file, why in listed.others.items() if why != "a folder"})
-    if found:
-        folder = next((folder for folder, named in found.items() if SPLIT_WORDS & named.keys()), min(found))
-        for other in found.keys() - {folder}:
-            tell_left_out(other, {file: _ending(file) for files in found[other].values() for file in files})
-        named = found[folder]
-        if not SPLIT_WORDS & named.keys():
-            named = {"train": [file for files in named.values() for file in files]}
-        return _by_split(place, {name: _whole(files) for name, files in named.items()}, needed)
+        listing = list_folder(folder, is_table, empty=False, depth=0) if folder.is_dir() else None
+        if listing is not None and (by_name := _by_name(listing.files)):
+            tables[folder] = by_name
+            tell_left_out(folder, {file: why for file, why in listing.others.items() if why != "a folder"})
+    if tables:
+        folder = next((folder for folder, by_name in tables.items() if SPLIT_WORDS & by_name.keys()), min(tables))
+        for other in tables.keys() - {folder}:
+            tell_left_out(other, {file: _ending(file) for files in tables[other].values() for file in files})
+        by_name = tables[folder]
+        if not SPLIT_WORDS & by_name.keys():
+            by_name = {"train": [file for files in by_name.values() for file in files]}
+        return _by_split(place, {name: _whole(files) for name, files in by_name.items()}, needed)
     inside = list_folder(place, lambda name: is_table(name, (*BINARY, *RECORDS[:2], *DELIMITERS)))
     deeper = sorted({str(file.parent) for file in inside.files})
     near = f"\nName a folder with tables: {', '.join(deeper[:5])}" if deeper else ""
