@@ -130,6 +130,19 @@ def test_device_stats_without_psutil(monkeypatch):
     assert "DeviceStatsMonitor needs a package" in str(options_error(caught.value))
 
 
+@pytest.mark.parametrize("name", ["attr", "attrs", "docstring_parser"])
+@pytest.mark.parametrize("form", ["{}.py", "{}/__init__.py"])
+def test_a_file_beside_a_script_that_hides_what_options_are_read_with_is_named(name, form, tmp_path):
+    hidden = tmp_path / form.format(name)
+    hidden.parent.mkdir(exist_ok=True)
+    hidden.write_text("x = 1\n")
+    (tmp_path / "script.py").write_text(
+        "from zoo.config.signatures import parameters\nfrom zoo.tasks.lm import CausalLM\nprint(parameters(CausalLM))\n"
+    )
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert f"{hidden} hides the package {name}" in done.stderr, done.stderr
+
+
 @pytest.mark.parametrize("name", ["attr", "yaml", "rich", "packaging", "random"])
 def test_a_file_named_like_a_package_replaces_it_nowhere(name, tmp_path):
     (tmp_path / f"{name}.py").write_text("raise SystemExit('the file of the working folder was imported')\n")

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import collections.abc
+import contextlib
 import dataclasses
 import enum
 import functools
+import importlib.util
 import inspect
+import sys
 import types
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from zoo import registry
 from zoo.config.jsonargparse_internals import get_signature_parameters
+from zoo.errors import UsageError
 from zoo.plugins.description import PLACE_PARAMETERS
 
 PLAIN_MODULES = (
@@ -79,6 +84,7 @@ class Param:
 @functools.cache
 def parameters(cls: type, skipped: int = 0) -> dict[str, Param]:
     """The options of a class by name, including those behind `**kwargs`, without the first ``skipped`` ones."""
+    refuse_hidden_packages()
     params = get_signature_parameters(cls)[skipped:]
     return {
         item.name: Param(item.name, item.annotation, item.default, slot_of(item.annotation), _owner(item.parent))
@@ -86,6 +92,21 @@ def parameters(cls: type, skipped: int = 0) -> dict[str, Param]:
         if item.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
         and not (skipped and item.name in PLACE_PARAMETERS)
     }
+
+
+@functools.cache
+def refuse_hidden_packages() -> None:
+    """Raise UsageError for a file beside a script that hides a package which signatures are read with.
+
+    jsonargparse takes such a package for missing, and then finds fewer options.
+    """
+    beside = Path(sys.path[0] or ".").resolve()
+    for name in ("attr", "attrs", "docstring_parser"):
+        spec = None
+        with contextlib.suppress(ImportError, ValueError):
+            spec = importlib.util.find_spec(name)
+        if spec is not None and spec.origin and Path(spec.origin).resolve().parent in (beside, beside / name):
+            raise UsageError(f"{spec.origin} hides the package {name}, which options are read with. Rename it.")
 
 
 def _owner(parent: object) -> type | None:
