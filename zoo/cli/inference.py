@@ -91,7 +91,7 @@ def generate(options: ParsedOptions) -> None:
     suffix = options.get("suffix")
     for number, prompt in enumerate(prompts):
         start = prompt if suffix is None else Gap(prompt, suffix)
-        own = {**settings, "seed": settings["seed"] + number} if settings.get("seed") is not None else settings
+        own = {**settings, "seed": settings.get("seed", 1) + number} if number else settings
         for rank, result in enumerate(model.generate(start, **own)):  # each has samples of its own
             if options.get("json"):
                 print_json({"prompt": prompt, **({} if suffix is None else {"suffix": suffix}), **result._asdict()})
