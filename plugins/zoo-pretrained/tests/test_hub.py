@@ -172,7 +172,7 @@ def test_what_is_not_there_is_said_in_one_sentence(hub, place, error, message):
 
 
 def run(*words, **variables):
-    environment = {**os.environ, "PYTHONPATH": str(Path(zoo.__file__).parent.parent), **variables}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **variables}
     command = [sys.executable, "-m", "zoo", *words]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
 
