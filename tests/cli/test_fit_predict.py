@@ -196,7 +196,9 @@ def test_a_loss_that_is_nan_in_some_batches_is_no_figure(zoo, tmp_path, monkeypa
     few = ["--trainer.max_steps", "2", "--trainer.val_check_interval", "2", "--data", "TextFiles"]
     output = zoo("fit", "lm-tiny", *few, "--data.path", "text.txt", *size, *part, "--model.depth", "1")
     assert "is not a number (nan)" in output
-    assert "val/loss 3" not in output
+    assert [*json.loads((tmp_path / "runs/lm-tiny/odd/s1/finished.json").read_text())] == ["step"]
+    ledger = json.loads((tmp_path / "runs/lm-tiny/odd/s1/ledger.json").read_text())
+    assert ledger["validations"][-1]["loss"] is None
     for command in ("validate", "test"):
         output = zoo(command, "runs/lm-tiny/odd/s1", "--allow-import", name, code=4)
         assert wrong in output

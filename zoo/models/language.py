@@ -1,11 +1,13 @@
 """A causal language model."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zoo.errors import UsageError
 from zoo.models.decoding_state import LanguageState
 from zoo.models.initialization import initialize, preserve_rng
+from zoo.models.loss import cross_entropy
 from zoo.models.stack import Stack
 from zoo.parts.cache import Caches
 from zoo.parts.few_row_linear import linear
@@ -74,6 +76,18 @@ class LanguageModel(nn.Module):
         """States (..., dim), as ``states`` gives them, to logits (..., vocab_size)."""
         logits = linear(states if self.logit_scale == 1 else states * self.logit_scale, self.output, self.output_bias)
         return logits if self.logit_cap is None else self.logit_cap * torch.tanh(logits / self.logit_cap)
+
+    def token_loss(self, states: Tensor, targets: Tensor) -> Tensor:
+        """The sum of -log p(target), () in float32 or wider, over states (..., dim) and targets (...), -100 for none.
+
+        Some rows of logits are computed at a time, unless these are capped.
+        """
+        if self.logit_cap is not None:
+            logits = self.logits(states).flatten(0, -2)
+            logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+            return F.cross_entropy(logits, targets.flatten(), reduction="sum")
+        states = states if self.logit_scale == 1 else states * self.logit_scale
+        return cross_entropy(states, self.output, targets, self.output_bias)
 
     @property
     def output(self) -> Tensor:

@@ -10,7 +10,7 @@ from torch.optim import AdamW
 from torchmetrics import MeanMetric
 
 from zoo.models.language import LanguageModel
-from zoo.models.loss import IGNORED, cross_entropy
+from zoo.models.loss import IGNORED
 from zoo.tasks.schedule import Cosine
 from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_sizes
 
@@ -145,10 +145,6 @@ class CausalLM(LanguageTask):
         return LanguageModel(**options)
 
     def loss(self, batch: dict[str, Tensor]) -> Loss:
-        """As the base's, computed some rows of logits at a time, unless these are capped."""
-        if self.net.logit_cap is not None:
-            return super().loss(batch)
-        targets, states = batch["targets"], self.net.states(batch["inputs"])
-        states = states if self.net.logit_scale == 1 else states * self.net.logit_scale
-        total = cross_entropy(states, self.net.output, targets, self.net.output_bias)
-        return Loss(total, (targets >= 0).sum())
+        """As the base's, computed some rows of logits at a time."""
+        targets = batch["targets"]
+        return Loss(self.net.token_loss(self.net.states(batch["inputs"]), targets), (targets >= 0).sum())

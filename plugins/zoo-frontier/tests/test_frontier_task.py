@@ -43,7 +43,8 @@ def formula(task, tokens, padding=0):
         return x / (x.pow(2).mean(-1, keepdim=True) + norm.eps).sqrt() * norm.weight
 
     def nats(state, token):
-        scores = net.embedding.weight @ state
+        scores = net.logit_scale * net.embedding.weight @ state
+        scores = scores if net.logit_cap is None else net.logit_cap * (scores / net.logit_cap).tanh()
         return scores.exp().sum().log() - scores[token]
 
     for number, row in enumerate(tokens):
@@ -67,8 +68,9 @@ def formula(task, tokens, padding=0):
 
 @pytest.mark.parametrize("ahead", [1, 2, 3])
 @pytest.mark.parametrize("padding", [0, 5])
-def test_the_loss_is_that_of_the_paper(double, ahead, padding):
-    task, tokens = moved(task_of(ahead=ahead, ahead_weight=0.7)), torch.randint(23, (3, 11))
+@pytest.mark.parametrize("options", [{}, {"logit_scale": 3.0}, {"logit_cap": 2.0, "logit_scale": 3.0}])
+def test_the_loss_is_that_of_the_paper(double, ahead, padding, options):
+    task, tokens = moved(task_of(ahead=ahead, ahead_weight=0.7, **options)), torch.randint(23, (3, 11))
     total, size = task.loss(batch_of(tokens, padding))
     assert size == 30 - padding
     torch.testing.assert_close(total, formula(task, tokens, padding), rtol=0, atol=1e-10)

@@ -38,6 +38,7 @@ CAUSAL = {
     "shaw": {"attention": part("shaw.Shaw"), "position": part("position.NoPosition")},
     "grouped": {"attention": part("attention.MultiHead", kv_heads=2), "position": part("position.Learned")},
     "experts": {"ffn": part("ffn.MoE", experts=4, top_k=2), "scale_embedding": True},
+    "capped": {"logit_cap": 2.0, "logit_scale": 3.0, "tie": False, "head_bias": True, "embedding_scale": 2.0},
     "overrides": {"overrides": [{"layers": "every 2nd", "position": part("position.NoPosition")}]},
 }
 PAIRS = {
@@ -306,7 +307,11 @@ def test_states_and_the_matrix_of_logits_are_there_for_trainers_that_join_them_t
     ids, labels = torch.randint(5, WORDS, (2, 9)), torch.randint(5, WORDS, (2, 9))
     states = model.base_model(input_ids=ids, use_cache=False, output_hidden_states=True)
     assert states.hidden_states[-1] is states.last_hidden_state
-    logits = states.last_hidden_state @ model.get_output_embeddings().weight.T
+    head = model.get_output_embeddings()
+    logits = states.last_hidden_state @ head.weight.T * model.config.logit_scale
+    logits = logits if head.bias is None else logits + head.bias
+    if cap := model.config.final_logit_softcapping:
+        logits = cap * torch.tanh(logits / cap)
     assert torch.allclose(logits, model(ids).logits, atol=1e-5)
     torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()).backward()
     grads = {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}

@@ -74,8 +74,9 @@ def double():
     torch.set_default_dtype(torch.float32)
 
 
-def test_the_loss_is_that_of_the_paper(double):
-    task, batch = moved(task_of()), batch_of(LENGTHS)
+@pytest.mark.parametrize("options", [{}, {"logit_scale": 2.0, "logit_cap": 1.0}, {"tie": False, "head_bias": True}])
+def test_the_loss_is_that_of_the_paper(double, options):
+    task, batch = moved(task_of(**options)), batch_of(LENGTHS)
     total, size = task.loss(batch)
     expected, margins = formula(task, batch)
     assert size == 4

@@ -11,7 +11,6 @@ from torchmetrics import MeanMetric
 from zoo.errors import UsageError
 from zoo.models.initialization import initialize, preserve_rng
 from zoo.models.language import LanguageModel
-from zoo.models.loss import cross_entropy
 from zoo.models.stack import Stack
 from zoo.parts.position import Extent
 from zoo.tasks.lm import CausalLM, LanguageTask
@@ -155,7 +154,7 @@ class MTP(CausalLM):
         states = self.net.states(tokens)
         for k, later in enumerate([states, *self.net.later_states(states, tokens)]):
             own = targets[:, k:]
-            yield Loss(cross_entropy(later, self.net.output, own), (own >= 0).sum())
+            yield Loss(self.net.token_loss(later, own), (own >= 0).sum())
 
     def example(self) -> tuple[tuple[Tensor, ...], int]:
         """One text (1, T) on the meta device with all of its predictions, and T."""

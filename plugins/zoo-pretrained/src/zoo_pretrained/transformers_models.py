@@ -111,6 +111,16 @@ class ZooCausalLMConfig(ZooConfig):
 
     model_type = "zoo_causal_lm"
 
+    @property
+    def final_logit_softcapping(self) -> float | None:
+        """The cap of logits, by the name at which trainers that compute logits themselves look for it."""
+        return ((self.task or {}).get("init_args") or {}).get("logit_cap")
+
+    @property
+    def logit_scale(self) -> float:
+        """The factor on logits, in front of the cap, for the same trainers."""
+        return ((self.task or {}).get("init_args") or {}).get("logit_scale", 1.0)
+
 
 class ZooSeq2SeqConfig(ZooConfig):
     """The configuration of an encoder-decoder of text."""

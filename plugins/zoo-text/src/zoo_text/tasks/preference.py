@@ -11,7 +11,6 @@ from torchmetrics import MeanMetric
 
 from zoo.errors import UsageError
 from zoo.models.language import LanguageModel
-from zoo.parts.few_row_linear import linear
 from zoo.tasks.schedule import Cosine
 from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_sizes
 
@@ -139,7 +138,7 @@ def answer_log_probabilities(net: LanguageModel, tokens: Tensor, valid: Tensor, 
     in_answer = valid[:, 1:] & (place >= prompt[:, None])
     row, column = in_answer.nonzero(as_tuple=True)
     states = net.states(tokens[:, :-1])[row, column]
-    logits = linear(states, net.output)
+    logits = net.logits(states)
     log_probs = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
     own = log_probs.gather(1, tokens[row, column + 1, None])[:, 0]
     return own.new_zeros(len(tokens)).index_add(0, row, own)
