@@ -24,7 +24,7 @@ def write_metadata(folder: Path, projects: Iterable[Path] = PROJECTS) -> dict[st
         info.mkdir(parents=True)
         groups = [
             "\n".join([f"[{group}]", *(f"{name} = {target}" for name, target in points.items()), ""])
-            for group, points in project["entry-points"].items()
+            for group, points in project.get("entry-points", {}).items()
         ]
         (info / "entry_points.txt").write_text("\n".join(groups), encoding="utf-8")
         facts = f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
