@@ -70,7 +70,8 @@ def write_run(folder, loss):
     seed, reached = int(folder.name[1:]), {"loss": loss}
     record = {
         **WHOLE, "recipe": "toy", "variant": folder.parent.name, "seed": seed,
-        "choices": {"norm": folder.parent.name.rpartition("=")[2]}, "goals": {"loss": "min"}, "data": {"class": "Toy", "fingerprint": "f"},
+        "choices": {"norm": folder.parent.name.rpartition("=")[2]}, "goals": {"loss": "min"},
+        "data": {"class": "Toy", "fingerprint": "f"},
         "start": {"w": str(seed)}, "batches": {"digest": str(seed), "count": 1, "first": []}, "steps": 1, "tokens": 10,
         "validations": [{"step": 1, "tokens": 10, **reached}], "best": reached, "last": reached, "finished": True,
     }  # fmt: skip
