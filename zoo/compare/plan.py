@@ -197,8 +197,8 @@ def label_arms(arms: Sequence[Arm]) -> list[Arm]:
         choices = describe_configuration(config["model"], config.get("data") or {})["choices"]
         run = RunRecord(arm.point.folder(0), arm.point.recipe, arm.name, 0, choices, config=run_config.flatten(config))
         groups[arm.name] = {0: run}
-    chosen = chosen_options(groups)
-    labels = label_variants(chosen, varied_choices(chosen), arms[0].name)
+    options_of = chosen_options(groups)
+    labels = label_variants(options_of, varied_choices(options_of), arms[0].name)
     return [replace(arm, label=labels[arm.name]) for arm in arms]
 
 

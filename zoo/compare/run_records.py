@@ -366,7 +366,7 @@ def label_variants(choices: Mapping[str, Mapping[str, object]], names: Sequence[
     its own value if one option is varied, else by its short name. Short names are used for all if values do not tell
     variants apart, or if an option of a part is one of several varied options.
     """
-    values = {variant: [describe_values(chosen.get(n, NONE)) for n in names] for variant, chosen in choices.items()}
+    values = {variant: [describe_values(options.get(n, NONE)) for n in names] for variant, options in choices.items()}
     usual, short = values[baseline], short_names(choices)
     if len(names) > 1 and any(_same_part(*pair) for own in values.values() for pair in zip(own, usual, strict=True)):
         return short

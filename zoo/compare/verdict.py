@@ -209,9 +209,9 @@ def answer(
         raise UsageError(f"no run is finished: {waiting} were started. Run the same command again to go on.")
     lower = direction == "min"
     varied_set = None if varied is None else varied_names(varied) | _tuned_options(tuned or {})
-    chosen = chosen_options(groups)
-    names = varied_choices(chosen, tuned or {}, varied_set)
-    labels = label_variants(chosen, names, base)
+    options_of = chosen_options(groups)
+    names = varied_choices(options_of, tuned or {}, varied_set)
+    labels = label_variants(options_of, names, base)
     of_run = {id(run): labels[name] for name, runs in groups.items() for run in runs.values()}
     everything = [replace(run, label=of_run.get(id(run), "")) for run in everything]
     groups = group_by_variant(everything)
@@ -234,7 +234,7 @@ def answer(
         name: _outcome_p(test, (failures[name], failures[base])) for name, test in outcomes.items() if test is not None
     }
     groups = _with_settings(groups)
-    choices = {name: {n: describe_values(options.get(n, NONE)) for n in names} for name, options in chosen.items()}
+    choices = {name: {n: describe_values(options.get(n, NONE)) for n in names} for name, options in options_of.items()}
     contrasts: dict[str, Sample] = {}
     if len({tuple(values.values()) for values in choices.values()}) == len(samples) + 1 == len(groups):
         cells = {tuple(choices[name].values()): figures[name] for name in groups}
@@ -306,10 +306,11 @@ def _with_settings(groups: Mapping[str, Seeds]) -> dict[str, dict[int, RunRecord
 def _baseline(groups: Mapping[str, Seeds], requested: str | None) -> str:
     if requested is None:
         return closest_to_recipe(groups)
-    chosen = chosen_options(groups)
-    names = varied_choices(chosen)
+    options_of = chosen_options(groups)
+    names = varied_choices(options_of)
     fitting = match_variant(
-        requested, {name: {n: describe_values(options.get(n, NONE)) for n in names} for name, options in chosen.items()}
+        requested,
+        {name: {n: describe_values(options.get(n, NONE)) for n in names} for name, options in options_of.items()},
     )
     if len(fitting) != 1:
         why = f"stands for {join_words(fitting)}." if fitting else f"is no variant.{suggest(requested, groups)}"
@@ -343,7 +344,7 @@ def _verdict(name: str, base: str, judged: Mapping[str, Verdict], findings: Sequ
 
 
 def varied_choices(
-    chosen: Mapping[str, Mapping[str, object]],
+    options_of: Mapping[str, Mapping[str, object]],
     tuned: Mapping[str, str] = MappingProxyType({}),
     varied_set: Collection[str] | None = None,
 ) -> tuple[str, ...]:
@@ -351,9 +352,9 @@ def varied_choices(
 
     Of a comparison that names what varies, only those; of other runs, all that differ.
     """
-    names = dict.fromkeys(name for options in chosen.values() for name in options)
+    names = dict.fromkeys(name for options in options_of.values() for name in options)
     tuned_options = _tuned_options(tuned)
-    values = {name: {_value_or_none(options, name) for options in chosen.values()} for name in names}
+    values = {name: {_value_or_none(options, name) for options in options_of.values()} for name in names}
     values["model"] = values.get("model", set()) - {NONE}  # a run that crashed before its first record does not say
     if len(values["model"]) > 1:  # what one task lacks is part of the choice of the task
         values = {name: of_name - {NONE} for name, of_name in values.items()}
