@@ -84,7 +84,7 @@ def backends(sizes: Sizes) -> dict[str, Any]:
     """Every backend that is installed, by name: those of plugins only where the sizes say so."""
     points = entry_points(group="zoo.backend")
     names = {point.name: point for point in points if sizes.plugins or point.value.startswith("zoo.")}
-    return {name: point.load() for name, point in sorted(names.items()) if name != "Auto"}
+    return {name: point.load() for name, point in sorted(names.items())}
 
 
 def attention_kernels(sizes: Sizes) -> dict[str, Any]:
