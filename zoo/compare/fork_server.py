@@ -30,6 +30,7 @@ LIBRARIES = (
     "torch", "lightning.pytorch", "torchmetrics", "jsonargparse", "torch.utils.tensorboard", "zoo.cli.fit",
     "zoo.cli.fit_summary", "zoo.training.setup", "zoo.training.model_cost", "zoo.training.loops", "zoo.tasks.task",
 )  # fmt: skip
+STOPPED = 128 + signal.SIGTERM  # which says nothing about the variant
 STALE = "stale"  # the answer of a server some of whose modules have changed on the disk
 POLL = 0.02  # seconds
 
@@ -106,10 +107,10 @@ class ForkServer:
         return None
 
     def code_of(self, pid: int) -> int | None:
-        """The exit code of a run; that of SIGKILL where its server has died, which its runs follow."""
+        """The exit code of a run; that of a run which was stopped where its server has died, which its runs follow."""
         self._read(0.0)
         if pid not in self.codes and (self.process is None or self.process.poll() is not None):
-            return -signal.SIGKILL
+            return STOPPED
         return self.codes.pop(pid, None)
 
     def stop(self) -> None:
