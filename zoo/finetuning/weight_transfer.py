@@ -153,7 +153,7 @@ def convert_parts(
             continue
         prefix, own = f"{name}." if name else "", part.state_dict()
         state = {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
-        for key, (tensor, formula) in part.convert_state(parts[name], state).items():  # type: ignore[operator]
+        for key, (tensor, formula) in part.convert_state(parts[name], state).items():
             if key not in own or own[key].shape != tensor.shape:
                 right = format_shape(tuple(own[key].shape)) if key in own else f"one of {', '.join(own)}"
                 raise UsageError(
