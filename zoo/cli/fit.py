@@ -153,6 +153,8 @@ class ZooCLI(LightningCLI):
             extras["enable_progress_bar"] = False  # in a pipe a bar is noise among the results
         self.trainer_defaults["callbacks"] = [*callbacks, Provenance(part_versions.packages_used(self.plan.config))]
         with blame_options():
+            if self.transfer is not None and self.transfer.swaps:
+                extras["num_sanity_val_steps"] = -1  # a whole validation before training, to see what the swap costs
             extras = {key: extras[key] for key in extras if key not in trainer_config}
             if trainer_config.get("max_epochs") is None:
                 extras["max_epochs"] = -1  # Lightning's 1,000 epochs would be an end that nobody stated
@@ -354,7 +356,7 @@ def prepare_finetuning(plan: Plan, task: Any, data: Any) -> Transfer | None:
 
     Prints the table of a run that starts; a resumed run takes its weights from its own checkpoint.
     """
-    from zoo.finetuning.finetune import prepare_task, tune_of_config
+    from zoo.finetuning.finetune import prepare_healing, prepare_task, tune_of_config
 
     tune = tune_of_config(plan.config)
     if tune is None:
@@ -363,6 +365,8 @@ def prepare_finetuning(plan: Plan, task: Any, data: Any) -> Transfer | None:
     # resumed adapters must know which tensors were new; otherwise the run's own checkpoint holds everything
     starts = plan.command.subcommand == "fit" and (not resumes or tune.rank > 0)
     table = prepare_task(task, tune, plan.command.runs, data, starts)
+    if tune.heal and plan.command.subcommand == "fit":
+        prepare_healing(task, tune, plan.command.runs, data)
     if table is not None and not resumes and run_folder.first_rank():
         print(f"starts from {tune.start}\n{table.table()}", flush=True)
     return table
