@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -27,9 +27,7 @@ from zoo.inference.rebuild_task import rebuild_task
 from zoo.models.initialization import derive_seed
 from zoo.parts.lora import adapt
 from zoo.parts.position import Position
-
-if TYPE_CHECKING:
-    from zoo.tasks.task import Task
+from zoo.tasks.task import Healing, Task
 
 BLOCK = re.compile(r"(.*?)\bblocks\.(\d+)\.")
 NET = "net."
@@ -125,26 +123,31 @@ def prepare_task(task: Task, tune: Tune, runs: str | Path, data: Any = None, fre
 def prepare_healing(task: Task, tune: Tune, runs: str | Path, data: Any = None) -> None:
     """Load the model of ``tune.start``, frozen, whose predictions the task learns.
 
-    Raises UsageError for a task without logits, and for a model that predicts something else.
+    Raises UsageError as ``owner_of_logits`` does, and for a model of other inputs or predictions.
     """
     from zoo.inference.load import fill  # it loads adapters by this module
-    from zoo.tasks.task import Healing
 
+    owner = owner_of_logits(task)
     place = find_model(str(tune.start), runs)
     original = fill(rebuild_task(place.config, place.source), place, "cpu")
-    owners = [next(cls for cls in type(task).__mro__ if name in vars(cls)) for name in ("loss", "prediction_logits")]
-    if not issubclass(owners[1], owners[0]):
-        raise UsageError(
-            f"tune.heal: {type(task).__name__} has a loss of its own and says no logits that are distilled "
-            "(prediction_logits).\nTrain without tune.heal"
-        )
-    if not isinstance(original, owners[1]):
-        raise UsageError(f"tune.heal: {place.source} is a {type(original).__name__} and no {owners[1].__name__}.")
+    if not isinstance(original, owner):
+        raise UsageError(f"tune.heal: {place.source} is a {type(original).__name__} and no {owner.__name__}.")
     if tensors_of_other_classes(place, data):
         raise UsageError(f"tune.heal: {place.source} has other classes.\nTrain without tune.heal")
     if (theirs := sizes_of(original)) != (mine := sizes_of(task)):
         raise UsageError(f"tune.heal: the sizes of {place.source} are {theirs}, those of this model {mine}.")
     task.healing = Healing(original.net, tune.heal, sha256(place.weights))
+
+
+def owner_of_logits(task: Task) -> type[Task]:
+    """The class that defines the logits of all that the loss of a task predicts. Raises UsageError without any."""
+    owners = [next(cls for cls in type(task).__mro__ if name in vars(cls)) for name in ("loss", "prediction_logits")]
+    if not issubclass(owners[1], owners[0]):
+        raise UsageError(
+            f"tune.heal: {type(task).__name__} has a loss of its own and no logits (prediction_logits) to distil.\n"
+            "Train without tune.heal"
+        )
+    return owners[1]
 
 
 def sizes_of(task: Task) -> dict[str, Any]:

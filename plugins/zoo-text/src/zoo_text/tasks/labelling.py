@@ -56,6 +56,11 @@ class Labelling(Task):
         """Tokens (B, T) to logits: (B, num_classes), or (B, T, num_classes)."""
         return self.net(tokens, valid, segments)
 
+    def prediction_logits(self, net: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        """Logits (N, num_classes) of what has a label."""
+        logits = net(batch["tokens"], batch["valid"], batch.get("segments")).float().flatten(0, -2)
+        return logits[batch["labels"].flatten() != IGNORE]
+
     def loss(self, batch: dict[str, Tensor]) -> Loss:
         """Cross-entropy summed over labels (), in nats, and their number ()."""
         return self._loss(*self._labelled(batch), self.label_smoothing)
@@ -69,8 +74,7 @@ class Labelling(Task):
     def _labelled(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Logits (N, num_classes) and labels (N,), without what has no label."""
         labels = batch["labels"].flatten()
-        logits = self(batch["tokens"], batch["valid"], batch.get("segments")).float().flatten(0, -2)
-        return logits[labels != IGNORE], labels[labels != IGNORE]
+        return self.prediction_logits(self.net, batch), labels[labels != IGNORE]
 
     @staticmethod
     def _loss(logits: Tensor, labels: Tensor, smoothing: float) -> Loss:
