@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -147,7 +147,7 @@ def owner_of_logits(task: Task) -> type[Task]:
             f"tune.heal: {type(task).__name__} has a loss of its own and no logits (prediction_logits) to distil.\n"
             "Train without tune.heal"
         )
-    return owners[1]
+    return cast("type[Task]", owners[1])
 
 
 def sizes_of(task: Task) -> dict[str, Any]:
