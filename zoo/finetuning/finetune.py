@@ -120,23 +120,19 @@ def prepare_task(task: Task, tune: Tune, runs: str | Path, data: Any = None, fre
     return transferred
 
 
-def prepare_healing(task: Task, tune: Tune, runs: str | Path, data: Any = None) -> None:
-    """Load the model of ``tune.start``, frozen, whose predictions the task learns.
+def prepare_healing(task: Task, share: float, original: Task, place: ModelLocation, data: Any = None) -> None:
+    """Let a task learn the predictions of the model of ``tune.start``, with this share of its loss.
 
     Raises UsageError as ``owner_of_logits`` does, and for a model of other inputs or predictions.
     """
-    from zoo.inference.load import fill  # it loads adapters by this module
-
     owner = owner_of_logits(task)
-    place = find_model(str(tune.start), runs)
-    original = fill(rebuild_task(place.config, place.source), place, "cpu")
     if not isinstance(original, owner):
         raise UsageError(f"tune.heal: {place.source} is a {type(original).__name__} and no {owner.__name__}.")
     if tensors_of_other_classes(place, data):
         raise UsageError(f"tune.heal: {place.source} has other classes.\nTrain without tune.heal")
     if (theirs := sizes_of(original)) != (mine := sizes_of(task)):
         raise UsageError(f"tune.heal: the sizes of {place.source} are {theirs}, those of this model {mine}.")
-    task.healing = Healing(original.net, tune.heal, sha256(place.weights))
+    task.healing = Healing(original.net, share, sha256(place.weights))
 
 
 def owner_of_logits(task: Task) -> type[Task]:
