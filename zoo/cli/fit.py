@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from jsonargparse import Namespace
 from lightning.pytorch import Trainer, seed_everything
@@ -45,6 +45,7 @@ from zoo.training.signals import StopRequested
 
 if TYPE_CHECKING:
     from zoo.finetuning.weight_transfer import Transfer
+    from zoo.tasks.task import Task
 
 TRANSFER_TABLE = "start.tsv"  # in a run's folder: where the tensors of a fine-tuned model come from
 TRAINER: dict[str, Any] = {
@@ -153,6 +154,8 @@ class ZooCLI(LightningCLI):
             extras["enable_progress_bar"] = False  # in a pipe a bar is noise among the results
         self.trainer_defaults["callbacks"] = [*callbacks, Provenance(part_versions.packages_used(self.plan.config))]
         with blame_options():
+            if self.transfer is not None and self.transfer.swaps:
+                extras["num_sanity_val_steps"] = -1  # a whole validation before training, to see what the swap costs
             extras = {key: extras[key] for key in extras if key not in trainer_config}
             if trainer_config.get("max_epochs") is None:
                 extras["max_epochs"] = -1  # Lightning's 1,000 epochs would be an end that nobody stated
@@ -354,7 +357,8 @@ def prepare_finetuning(plan: Plan, task: Any, data: Any) -> Transfer | None:
 
     Prints the table of a run that starts; a resumed run takes its weights from its own checkpoint.
     """
-    from zoo.finetuning.finetune import prepare_task, tune_of_config
+    from zoo.finetuning.finetune import prepare_healing, prepare_task, tune_of_config
+    from zoo.inference.load import load
 
     tune = tune_of_config(plan.config)
     if tune is None:
@@ -363,6 +367,9 @@ def prepare_finetuning(plan: Plan, task: Any, data: Any) -> Transfer | None:
     # resumed adapters must know which tensors were new; otherwise the run's own checkpoint holds everything
     starts = plan.command.subcommand == "fit" and (not resumes or tune.rank > 0)
     table = prepare_task(task, tune, plan.command.runs, data, starts)
+    if tune.heal and plan.command.subcommand == "fit":
+        original = load(str(tune.start), runs=plan.command.runs, bare=True)
+        prepare_healing(task, tune.heal, cast("Task", original.module), original.place, data)
     if table is not None and not resumes and run_folder.first_rank():
         print(f"starts from {tune.start}\n{table.table()}", flush=True)
     return table

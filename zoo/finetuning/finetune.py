@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -19,16 +19,15 @@ from torch import nn
 from zoo.data.batches import log_once
 from zoo.data.tokenizer import Tokenizer
 from zoo.errors import UsageError, ZooError
-from zoo.finetuning.weight_transfer import Transfer, transfer_weights
+from zoo.finetuning.weight_transfer import Transfer, token_tensors, transfer_weights
 from zoo.inference import weight_files
+from zoo.inference.checkpoint_manifest import sha256
 from zoo.inference.find_run import ModelLocation, find_model
 from zoo.inference.rebuild_task import rebuild_task
 from zoo.models.initialization import derive_seed
 from zoo.parts.lora import adapt
 from zoo.parts.position import Position
-
-if TYPE_CHECKING:
-    from zoo.tasks.task import Task
+from zoo.tasks.task import Healing, Task
 
 BLOCK = re.compile(r"(.*?)\bblocks\.(\d+)\.")
 NET = "net."
@@ -48,6 +47,7 @@ class Tune:
         rank: rank of the adapters; 0 for none. With adapters, only they and newly initialised tensors are trained.
         alpha: the scale of adapters is alpha / rank.
         adapters: patterns of the linear layers to adapt.
+        heal: the share of the training loss that is KL(start ‖ model), from 0, for none, to 1, for nothing else.
     """
 
     start: str | None = None
@@ -58,6 +58,7 @@ class Tune:
     rank: int = 0
     alpha: float = 16.0
     adapters: list[str] = field(default_factory=lambda: ["*blocks.*"])
+    heal: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0 < self.layer_decay <= 1:
@@ -68,6 +69,10 @@ class Tune:
             raise UsageError("tune.thaw_every counts from tune.thaw: give both.")
         if self.rank < 0 or self.thaw_every < 0:
             raise UsageError("tune.rank and tune.thaw_every are at least 0.")
+        if not 0 <= self.heal <= 1:
+            raise UsageError(f"tune.heal is a share from 0 to 1, got {self.heal}.")
+        if self.heal and not self.start:
+            raise UsageError("tune.heal distils a trained model: name it with --tune.start RUN")
         if self.rank and not self.start:
             raise UsageError("tune.rank adapts trained weights: name them with --tune.start RUN")
 
@@ -113,6 +118,40 @@ def prepare_task(task: Task, tune: Tune, runs: str | Path, data: Any = None, fre
     if tune.layer_decay < 1:
         task.rates = rate_factors(task.net, tune.layer_decay)
     return transferred
+
+
+def prepare_healing(task: Task, share: float, original: Task, place: ModelLocation, data: Any = None) -> None:
+    """Let a task learn the predictions of the model of ``tune.start``, with this share of its loss.
+
+    Raises UsageError as ``owner_of_logits`` does, and for a model of other inputs or predictions.
+    """
+    owner = owner_of_logits(task)
+    if not isinstance(original, owner):
+        raise UsageError(f"tune.heal: {place.source} is a {type(original).__name__} and no {owner.__name__}.")
+    if tensors_of_other_classes(place, data):
+        raise UsageError(f"tune.heal: {place.source} has other classes.\nTrain without tune.heal")
+    if (theirs := sizes_of(original)) != (mine := sizes_of(task)):
+        raise UsageError(f"tune.heal: the sizes of {place.source} are {theirs}, those of this model {mine}.")
+    task.healing = Healing(original.net, share, sha256(place.weights))
+
+
+def owner_of_logits(task: Task) -> type[Task]:
+    """The class that defines the logits of all that the loss of a task predicts. Raises UsageError without any."""
+    owners = [next(cls for cls in type(task).__mro__ if name in vars(cls)) for name in ("loss", "prediction_logits")]
+    if not issubclass(owners[1], owners[0]):
+        raise UsageError(
+            f"tune.heal: {type(task).__name__} has a loss of its own and no logits (prediction_logits) to distil.\n"
+            "Train without tune.heal"
+        )
+    return cast("type[Task]", owners[1])
+
+
+def sizes_of(task: Task) -> dict[str, Any]:
+    """What the data decide of a task's inputs and predictions, by name, and the numbers of tokens."""
+    tokens = {task.net.get_parameter(name).size(0) for name in token_tensors(task.net)}
+    return {name: getattr(task.net, name, getattr(task, name, None)) for name in task.data_sizes} | {
+        "tokens": sorted(tokens)
+    }
 
 
 def network_of(place: ModelLocation) -> nn.Module | None:

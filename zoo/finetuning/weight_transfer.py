@@ -27,6 +27,7 @@ class Transfer:
     reshaped: dict[str, tuple[Shape, Shape]] = field(default_factory=dict)
     new: dict[str, Shape] = field(default_factory=dict)
     unused: dict[str, Shape] = field(default_factory=dict)
+    swaps: bool = False  # whether tensors of a part are not those of the file
 
     @property
     def fresh(self) -> set[str]:
@@ -128,6 +129,10 @@ def transfer_weights(
         else:
             result.reshaped[name] = tuple(loaded.shape), tuple(tensor.shape)
     result.unused = {name: tuple(tensor.shape) for name, tensor in tensors.items() if name not in own}
+    trees = [tree for tree in (net, start) if tree is not None]
+    parts = tuple(f"{name}." for tree in trees for name, part in tree.named_modules() if name and hasattr(part, "kind"))
+    changes = (*result.converted, *result.fresh, *result.unused)
+    result.swaps = any(name.startswith(parts) for name in changes)
     matrices = [name for name in (*result.copied, *result.extended, *result.converted) if own[name].dim() > 1]
     if not matrices:
         raise UsageError(

@@ -67,6 +67,10 @@ class ImageTask(Task):
         super().on_fit_start()
         self.mixer = mixer(self.mix, self.num_classes)
 
+    def prediction_logits(self, net: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        """Logits (B, num_classes) of images that are not blended."""
+        return net(batch["images"])
+
     def loss(self, batch: dict[str, Tensor]) -> Loss:
         """Cross-entropy summed over images (), in nats, and their number (); images (B, C, H, W), labels (B,)."""
         images, labels = batch["images"], batch["labels"]

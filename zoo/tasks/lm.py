@@ -50,6 +50,10 @@ class LanguageTask(Task):
         """Tokens (B, T) to logits (B, T, vocab_size)."""
         return self.net(tokens)
 
+    def prediction_logits(self, net: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        """Logits (N, vocab_size) of the N targets of a batch."""
+        return net(batch["inputs"])[batch["targets"] >= 0]
+
     def loss(self, batch: dict[str, Tensor]) -> Loss:
         """Cross-entropy summed over tokens (), in nats, and their number (); inputs and targets (B, T)."""
         targets = batch["targets"]
@@ -143,6 +147,8 @@ class CausalLM(LanguageTask):
     def network(**options: Any) -> LanguageModel:
         """A LanguageModel."""
         return LanguageModel(**options)
+
+    prediction_logits = LanguageTask.prediction_logits  # its loss is the base's
 
     def loss(self, batch: dict[str, Tensor]) -> Loss:
         """As the base's, computed some rows of logits at a time."""

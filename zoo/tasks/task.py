@@ -4,9 +4,11 @@ import logging
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, cast
 
 import torch
+import torch.nn.functional as F
 from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor, nn
@@ -14,7 +16,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torchmetrics import MeanMetric, Metric, SumMetric
 
-from zoo.errors import NonFiniteError, UsageError
+from zoo.errors import CheckpointError, NonFiniteError, UsageError
 from zoo.models.initialization import derive_seed, rule_of
 from zoo.models.parameter_roles import parameter_roles
 from zoo.parts.ffn import OwnsLoss, feeds, pop_aux_losses
@@ -26,6 +28,31 @@ log = logging.getLogger(__name__)
 
 ScheduleFactory = Callable[[int], Schedule]
 Directions = dict[str, Literal["min", "max"]]
+
+
+@dataclass
+class Healing:
+    """Distils ``original``, the frozen network that a run starts from, into the task's, which has other parts.
+
+    It is no module of the task: checkpoints hold ``digest`` alone, that of the original's file. ``share`` is the weight
+    of the distillation beside the loss of the task.
+    """
+
+    original: nn.Module
+    share: float
+    digest: str
+
+    def loss(self, task: "Task", batch: Any) -> Loss:
+        """share · Σ KL(original ‖ model) + (1 - share) · the task's loss (), in nats, and the number of terms ()."""
+        self.original.to(next(task.net.parameters()))  # as the trainer has moved and converted the task
+        logits = task.prediction_logits(task.net, batch).float()
+        with torch.no_grad():
+            aim = task.prediction_logits(self.original, batch).float()
+        total = F.kl_div(logits.log_softmax(-1), aim.log_softmax(-1), reduction="sum", log_target=True)
+        if self.share == 1:
+            return Loss(total, torch.tensor(len(logits), device=total.device))
+        own, size = task.loss(batch)
+        return Loss(self.share * total + (1 - self.share) * own, size)
 
 
 class Task(LightningModule):
@@ -75,6 +102,7 @@ class Task(LightningModule):
         self.measured: dict[str, float] = {}  # by the newest validation, nan where nothing was or where it diverged
         self.rates: dict[str, float] = {}  # factors on the learning rate by the name of a parameter of the net
         self.thaws: dict[str, int] = {}  # the step from which a parameter of the net learns, by its name
+        self.healing: Healing | None = None  # in training, where the run distils what it starts from
         self._seed = torch.initial_seed()
         self._step_rate = float("nan")  # learning rate of the newest optimiser step
         self._window: list[Tensor] = []  # predictions per batch since the last optimiser step, over all processes
@@ -113,6 +141,13 @@ class Task(LightningModule):
     def example(self) -> tuple[tuple[Tensor, ...], int]:
         """Arguments of ``net`` for one sample, each (1, ...) on the meta device, and the tokens (or images) in it."""
 
+    def prediction_logits(self, net: nn.Module, batch: Any) -> Tensor:
+        """Logits (N, C) that ``net`` gives for all that ``loss`` predicts, to distil them.
+
+        Whoever defines another loss defines them, too. Raises NotImplementedError where a task has none.
+        """
+        raise NotImplementedError
+
     def take_start(self) -> None:
         """Called when ``net`` has the weights of ``tune.start``, before adapters are added and tensors are frozen."""
 
@@ -134,7 +169,7 @@ class Task(LightningModule):
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """The loss () whose gradient, after Lightning's averaging, is that of the mean over a step's predictions."""
-        total, size = self.loss(batch)
+        total, size = self.loss(batch) if self.healing is None else self.healing.loss(self, batch)
         for side in pop_aux_losses(feeds(self.net) if self._feeds is None else self._feeds):
             total = total + side * size
         everywhere, loss = size.to(total.dtype), total.detach()
@@ -212,11 +247,9 @@ class Task(LightningModule):
         if self.nan_batches:
             measured = dict.fromkeys(measured, math.nan)
         figures = {name: value for name, value in measured.items() if value == value}
-        if self.trainer.sanity_checking:
-            return
         for name, value in figures.items():
             self.log(f"{split}/{name}", value, prog_bar=name in self.monitored_metrics, logger=split == "test")
-        if split == "val":
+        if split == "val" and not self.trainer.sanity_checking:
             self.measured = measured
             self._write_validation(figures)
 
@@ -276,14 +309,24 @@ class Task(LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the best and the newest metrics."""
         checkpoint["best"], checkpoint["measured"] = self.best, self.measured
+        if self.healing is not None:
+            checkpoint["original"] = self.healing.digest
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Take the figures of a checkpoint. Raises NonFiniteError where its weights are not numbers."""
+        """Take the figures of a checkpoint.
+
+        Raises NonFiniteError where its weights are not numbers, and CheckpointError where it distilled another model.
+        """
         tensors = checkpoint.get("state_dict", {})
         wrong = [name for name, tensor in tensors.items() if tensor.is_floating_point() and tensor.isnan().any()]
         if wrong:
             raise NonFiniteError(
                 f"{wrong[0]} of the checkpoint holds nan instead of numbers. Take an earlier checkpoint."
+            )
+        if self.healing is not None and checkpoint.get("original", self.healing.digest) != self.healing.digest:
+            raise CheckpointError(
+                "the model of tune.start is another one than when this run began, so that it would be distilled from "
+                "two models. Give the file that it began with, or begin again: --overwrite"
             )
         self.best, self.measured = checkpoint.get("best", {}), checkpoint.get("measured", {})
 

@@ -134,6 +134,10 @@ class TranslationTask(Task):
         """Source (B, S) and target (B, T) to logits (B, T, target_vocab_size)."""
         return self.translator(source, target, source_valid)
 
+    def prediction_logits(self, net: nn.Module, batch: dict[str, Any]) -> Tensor:
+        """Logits (N, target_vocab_size) of the N target tokens of a batch."""
+        return net(batch["source"], batch["target"][:, :-1], batch["source_valid"])[batch["target_valid"][:, 1:]]
+
     def loss(self, batch: dict[str, Any]) -> Loss:
         """Cross-entropy summed over target tokens (), in nats, and their number (); source (B, S), target (B, T)."""
         return self._loss(self._logits(batch), batch, self.label_smoothing)
@@ -280,6 +284,8 @@ class Translation(TranslationTask):
     def network(**options: Any) -> Any:
         """A Seq2Seq."""
         return Seq2Seq(**options)
+
+    prediction_logits = TranslationTask.prediction_logits  # its loss is the base's
 
     def loss(self, batch: dict[str, Any]) -> Loss:
         """As the base's, computed some rows of logits at a time, and without padding in training."""

@@ -118,13 +118,14 @@ class PrintedLines(Callback):
         console.guard_again()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Print the monitored metrics of the validation."""
-        if trainer.sanity_checking or not trainer.is_global_zero or not isinstance(pl_module, Task):
+        """Print the monitored metrics of the validation; before training, where all of it is validated."""
+        part = trainer.sanity_checking and trainer.num_sanity_val_steps != float("inf")
+        if part or not trainer.is_global_zero or not isinstance(pl_module, Task):
             return
         figures = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("val/")}
         monitored = {f"val/{name}" for name in pl_module.monitored_metrics}
         text = " · ".join(f"{name} {value:.4g}" for name, value in figures.items() if name in monitored)
         if pl_module.nan_batches:
             text = f"the loss of {pl_module.nan_batches} of the validation's batches is not a number (nan)"
-        steps = int(trainer.estimated_stepping_batches)
-        print(f"step {trainer.global_step}/{steps} · {text}", flush=True)
+        step = f"step {trainer.global_step}/{int(trainer.estimated_stepping_batches)}"
+        print(f"{'before training' if trainer.sanity_checking else step} · {text}", flush=True)

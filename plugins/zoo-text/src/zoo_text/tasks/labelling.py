@@ -56,20 +56,24 @@ class Labelling(Task):
         """Tokens (B, T) to logits: (B, num_classes), or (B, T, num_classes)."""
         return self.net(tokens, valid, segments)
 
+    def prediction_logits(self, net: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        """Logits (N, num_classes) of what has a label."""
+        return self._labelled(net, batch)[0]
+
     def loss(self, batch: dict[str, Tensor]) -> Loss:
         """Cross-entropy summed over labels (), in nats, and their number ()."""
-        return self._loss(*self._labelled(batch), self.label_smoothing)
+        return self._loss(*self._labelled(self.net, batch), self.label_smoothing)
 
     def evaluate(self, batch: dict[str, Tensor]) -> Loss:
         """The same without smoothing, after updating accuracy and F1."""
-        logits, labels = self._labelled(batch)
+        logits, labels = self._labelled(self.net, batch)
         self.metrics.update(logits, labels)
         return self._loss(logits, labels, 0.0)
 
-    def _labelled(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def _labelled(self, net: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Logits (N, num_classes) and labels (N,), without what has no label."""
         labels = batch["labels"].flatten()
-        logits = self(batch["tokens"], batch["valid"], batch.get("segments")).float().flatten(0, -2)
+        logits = net(batch["tokens"], batch["valid"], batch.get("segments")).float().flatten(0, -2)
         return logits[labels != IGNORE], labels[labels != IGNORE]
 
     @staticmethod
