@@ -255,7 +255,9 @@ def comparison_path(comparison: Comparison, stages: Sequence[Stage]) -> Path:
 def _run_stages(comparison: Comparison, stages: list[Stage], meter: Any, runner: Runner) -> FinishedRuns | None:
     """Run what is missing of a comparison; None in a dry run, and where other shards have runs left."""
     options, seeds = runner.options, comparison.seeds
-    runner.goal, runner.at = stages[-1].ready.goal, comparison.at
+    has_target = run_records.target_of(comparison.at) is not None
+    runner.goal = stages[-1].ready.goal
+    runner.at = run_records.DECISIVE if has_target else comparison.at  # progress shows the metric itself
     try:
         for index, stage in enumerate(stages):
             runner.budget = stage.request.budget

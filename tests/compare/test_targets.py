@@ -1,0 +1,200 @@
+"""`zoo compare --to`: steps until a validation reaches a target, censored where none does."""
+
+import json
+import math
+
+import fabricate
+import numpy as np
+import pytest
+
+from zoo.compare import table
+from zoo.compare.command import expand_target
+from zoo.compare.paired_tests import compare_outcomes, judge_outcomes
+from zoo.compare.run_records import parse_moment, target_of
+from zoo.compare.statistics import paired_t_test
+from zoo.compare.targets import censored_interval, describe_targets, draw_survival, survival, target_ratio
+from zoo.compare.verdict import answer
+from zoo.errors import UsageError
+
+TARGET = 2.5
+
+
+def run_to(seed, variant, step, way="min", **changes):
+    """A run whose straight lines between validations reach TARGET at ``step``; None for one that ends short of it."""
+    sign = 1 if way == "min" else -1
+    grid = range(fabricate.EVERY, fabricate.STEPS + 1, fabricate.EVERY)
+    goal = 1e9 if step is None else step
+    values = [{"step": at, "tokens": at * fabricate.PER_STEP, "loss": TARGET + sign * (goal - at) / 1e4} for at in grid]
+    choice = variant.partition("=")[2]
+    content = {"validations": values, "last": values[-1], "best": values[-1], "goals": {"loss": way}, **changes}
+    return fabricate.run(variant, seed, choices={"position": choice}, **content)
+
+
+def compare_steps(ours, theirs, way="min", **changes):
+    """The answer to runs that reach the target at these steps, by seed."""
+    runs = [run_to(seed, "position=alibi", step, way, **changes) for seed, step in enumerate(ours, 1)]
+    runs += [run_to(seed, "default", step, way) for seed, step in enumerate(theirs, 1)]
+    return answer(runs, "default", at=f"to:{TARGET}")
+
+
+@pytest.mark.parametrize("way", ["min", "max"])
+@pytest.mark.parametrize("step", [251.0, 700.5, 1250.0, 2999.0])
+def test_the_step_is_interpolated_between_the_validations_around_it(step, way):
+    assert 2 ** run_to(1, "default", step, way).figure("loss", f"to:{TARGET}") == pytest.approx(step, rel=1e-6)
+
+
+def test_the_first_validation_that_reaches_the_target_counts_though_later_ones_lose_it_again():
+    values = [{"step": step, "loss": loss} for step, loss in ((10, 3.0), (20, math.nan), (30, 2.0), (40, 9.0))]
+    run = fabricate.run(validations=values, last={"loss": 9.0})
+    assert 2 ** run.figure("loss", "to:2.5") == pytest.approx(20)
+
+
+def test_a_run_that_reached_the_target_and_diverged_later_has_a_figure_and_others_are_outcomes():
+    assert 2 ** fabricate.run(loss=1.9, diverges=2500).figure("loss", "to:2.5") < 2500
+    run = fabricate.run(loss=1.9, diverges=500)
+    assert math.isnan(run.figure("loss", "to:2.5"))
+    assert run.failure("loss", "to:2.5") == "diverged"
+    short = run_to(1, "default", None)
+    assert math.isnan(short.figure("loss", "to:2.5"))
+    assert short.failure("loss", "to:2.5") == "short of the target"
+    assert not short.failure("loss")  # its last validation is a figure as any other
+    assert fabricate.run(finished=False).figure("loss", "to:2.5") is None
+
+
+def test_a_target_of_the_first_validation_is_refused():
+    with pytest.raises(UsageError, match="reached it by its first validation, at step 250"):
+        run_to(1, "default", 100).figure("loss", f"to:{TARGET}")
+
+
+@pytest.mark.parametrize("way", ["min", "max"])
+def test_fewer_steps_are_better_and_the_interval_is_that_of_the_ratio(way):
+    theirs = [1000, 1300, 900, 1150, 1210]
+    ours = [step * factor for step, factor in zip(theirs, (0.5, 0.52, 0.47, 0.5, 0.55), strict=True)]
+    result = compare_steps(ours, theirs, way)
+    row = result.rows[1]
+    expected = paired_t_test(np.log2(ours), np.log2(theirs))
+    assert row.verdict.word == "better"
+    assert result.lower_is_better
+    ratio = target_ratio(result, row, "steps")
+    assert [ratio.value, ratio.low, ratio.high] == pytest.approx(
+        [2.0**value for value in (expected.mean, expected.low, expected.high)], rel=1e-5
+    )
+    text = table.as_text(result)
+    assert "better by a factor of 0.51 in steps" in text
+    assert "log2 steps to loss 2.5" in text
+    data = json.loads(table.as_json(result))
+    assert data["variants"][1]["target_ratios"]["tokens"]["value"] == pytest.approx(ratio.value)
+    assert "## Until the target" in table.as_markdown(result)
+
+
+def test_a_step_that_costs_more_is_in_the_ratio_of_flops_and_seconds_but_not_of_steps():
+    theirs = [1000, 1300, 900, 1150, 1210]
+    changes = {"cost.flops_per_token": 2 * 1.84e6, "cost.tokens_per_s": 4750.0}
+    result = compare_steps([step * 0.5 for step in theirs], theirs, **changes)
+    ratios = [target_ratio(result, result.rows[1], name) for name in ("steps", "FLOPs", "seconds")]
+    assert [ratio.value for ratio in ratios] == pytest.approx([0.5, 1.0, 1.0], rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "change", [{"cost.spread": 0.4}, {"setting.machine": "another"}, {"setting.threads": 8}], ids=str
+)
+def test_seconds_of_unequal_or_busy_machines_are_not_compared(change):
+    result = compare_steps([500, 700, 400], [1000, 1300, 900], **change)
+    assert target_ratio(result, result.rows[1], "seconds") is None
+    assert describe_targets(result)[1][1][-1] == ""
+
+
+def test_runs_short_of_the_target_are_censored_not_dropped():
+    result = compare_steps([500, 700, 400, 600, 550, 580, 640, 610], [1000, None, 900, None, None, 1200, 1100, 1300])
+    row = result.rows[1]
+    assert row.verdict.word == "better"
+    assert row.outcome.wins == 8
+    assert "3 of 8 short of the target" in table.as_text(result)
+    ratio = target_ratio(result, row, "steps")
+    assert 0 < ratio.high < 1
+    assert describe_targets(result)[1][0][1] == "5 of 8"
+
+
+def test_few_seeds_with_censoring_exclude_no_ratio():
+    result = compare_steps([500, 700, 400], [None, 1300, 900])
+    row = result.rows[1]
+    assert row.verdict.word == "not distinguishable"
+    ratio = target_ratio(result, row, "steps")
+    assert (ratio.low, ratio.high) == (0, math.inf)
+
+
+def test_a_crashed_run_short_of_the_target_gives_no_verdict():
+    runs = [run_to(seed, name, 900) for name in ("default", "position=alibi") for seed in (1, 2, 3, 4)]
+    runs[0] = run_to(1, "default", None, finished=False, outcome={"state": "crashed"})
+    assert answer(runs, "default", at=f"to:{TARGET}").rows[1].verdict.word == "no verdict"
+
+
+def test_the_curve_of_survival_falls_by_one_run_at_each_step_and_ends_at_the_censored_share():
+    points = list(survival({1: 3.0, 2: math.nan, 3: 4.0, 4: 5.0}, 100.0))
+    assert points[0] == (0.0, 1.0)
+    assert points[-1] == (100.0, 0.25)
+    assert [y for _, y in points] == sorted((y for _, y in points), reverse=True)
+    result = compare_steps([500, 700], [None, 1300])
+    assert [chart.name for chart in draw_survival(result)] == ["target"]
+    assert draw_survival(answer(fabricate.study({"default": 1.9}))) == []
+
+
+@pytest.mark.parametrize("text", ["loss", "loss=", "=4", "loss=low", "loss=nan", "loss=inf", "4.2", ""])
+def test_a_target_that_is_no_figure_and_number_is_refused(text):
+    with pytest.raises(UsageError, match=r"--to loss=4\.2"):
+        expand_target({"to": text})
+
+
+@pytest.mark.parametrize("name", ["goal", "at", "margin", "scale", "probe", "attribute"])
+def test_what_a_target_decides_cannot_be_chosen_beside_it(name):
+    with pytest.raises(UsageError, match=f"does not go with --{name}"):
+        expand_target({"to": "loss=4.2", name: "best"})
+    assert expand_target({"to": "loss=4.2"})["at"] == parse_moment("to:4.2")
+    assert target_of("to:4.2") == 4.2
+    assert target_of("last:3") is None
+
+
+def simulate_pairs(seeds, ratio, censored, rng, shape):
+    """log2 steps of a variant and the baseline, NaN beyond the horizon that ``censored`` of the baseline exceed."""
+    draw = {
+        "normal": rng.standard_normal,
+        "skew": lambda size: rng.exponential(size=size) - math.log(2),
+        "heavy": lambda size: rng.standard_t(3, size=size),
+    }[shape]
+    shared, noise = rng.standard_normal(seeds), 0.2
+    theirs, ours = (10 + noise * (shared + draw(seeds)) for _ in range(2))
+    pooled = 10 + noise * (rng.standard_normal(4000) + draw(4000))
+    end = np.quantile(pooled, 1 - censored)
+    ours = ours + math.log2(ratio)
+    return np.where(ours > end, np.nan, ours), np.where(theirs > end, np.nan, theirs), end
+
+
+def error_rates(seeds, ratio, censored, trials, shape="normal", start=0):
+    """Rates of false verdicts (of a ratio of 1: of any), of intervals that hold the ratio, and of verdicts."""
+    rng = np.random.default_rng(start)
+    verdicts = covered = false = 0
+    for _ in range(trials):
+        ours, theirs, end = simulate_pairs(seeds, ratio, censored, rng, shape)
+        outcome = compare_outcomes(dict(enumerate(ours)), dict(enumerate(theirs)), True)
+        if outcome is None:
+            pair = paired_t_test(ours, theirs)
+            low, high, p, better = pair.low, pair.high, pair.p, pair.mean < 0
+            word = ("better" if better else "worse") if p <= 0.05 else ""
+        else:
+            _, low, high = censored_interval(ours, theirs, [end] * seeds, [end] * seeds, 0.025)
+            word = judge_outcomes(outcome, outcome.p, 1).word
+        verdicts += word in ("better", "worse")
+        false += word in ("better", "worse") and (ratio == 1 or (word == "better") != (ratio < 1))
+        covered += low <= math.log2(ratio) <= high
+    return false / trials, covered / trials, verdicts / trials
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("shape", ["normal", "skew", "heavy"])
+@pytest.mark.parametrize("ratio", [1.0, 0.8])
+@pytest.mark.parametrize("seeds", [2, 3, 5, 7, 10])
+def test_verdicts_are_false_in_five_percent_and_intervals_hold_in_93_with_30_percent_censored(seeds, ratio, shape):
+    false, covered, decided = error_rates(seeds, ratio, 0.3, 10_000, shape)
+    print(f"{shape} ratio {ratio} seeds {seeds}: false {false:.4f} covered {covered:.4f} decided {decided:.3f}")
+    assert false <= 0.05
+    assert covered >= 0.93
