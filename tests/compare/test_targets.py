@@ -1,5 +1,6 @@
 """`zoo compare --to`: steps until a validation reaches a target, censored where none does."""
 
+import functools
 import json
 import math
 
@@ -9,14 +10,21 @@ import pytest
 
 from zoo.compare import table
 from zoo.compare.command import expand_target
-from zoo.compare.paired_tests import compare_outcomes, judge_outcomes
+from zoo.compare.paired_tests import compare_outcomes, compare_samples, judge_all, judge_outcomes
+from zoo.compare.report import write_report
 from zoo.compare.run_records import parse_moment, target_of
 from zoo.compare.statistics import paired_t_test
 from zoo.compare.targets import censored_interval, describe_targets, draw_survival, survival, target_ratio
+from zoo.compare.tensorboard_summary import write_summary
 from zoo.compare.verdict import answer
 from zoo.errors import UsageError
 
 TARGET = 2.5
+SHAPES = {
+    "normal": lambda rng, size: rng.standard_normal(size),
+    "skew": lambda rng, size: rng.exponential(size=size) - math.log(2),
+    "heavy": lambda rng, size: rng.standard_t(3, size=size),
+}  # noise of log2 steps
 
 
 def run_to(seed, variant, step, way="min", **changes):
@@ -115,6 +123,12 @@ def test_runs_short_of_the_target_are_censored_not_dropped():
     assert describe_targets(result)[1][0][1] == "5 of 8"
 
 
+def test_two_seeds_exclude_no_ratio():
+    result = compare_steps([500, 700], [1000, 1300])
+    ratio = target_ratio(result, result.rows[1], "steps")
+    assert (ratio.low, ratio.high) == (0, math.inf)
+
+
 def test_few_seeds_with_censoring_exclude_no_ratio():
     result = compare_steps([500, 700, 400], [None, 1300, 900])
     row = result.rows[1]
@@ -139,6 +153,19 @@ def test_the_curve_of_survival_falls_by_one_run_at_each_step_and_ends_at_the_cen
     assert draw_survival(answer(fabricate.study({"default": 1.9}))) == []
 
 
+def test_tensorboard_has_the_curve_and_the_report_the_chart(tmp_path):
+    event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    result = compare_steps([500, 700], [None, 1300])
+    write_summary(tmp_path, result)
+    shares = {}
+    for folder in sorted((tmp_path / "tensorboard").iterdir()):
+        if folder.is_dir():
+            events = event_accumulator.EventAccumulator(str(folder)).Reload()
+            shares[folder.name] = [event.value for event in events.Scalars("comparison/share short of the target")]
+    assert sorted(values[-1] for values in shares.values()) == [0.0, 0.5]
+    assert (tmp_path / "target.png") in write_report(result, tmp_path)
+
+
 @pytest.mark.parametrize("text", ["loss", "loss=", "=4", "loss=low", "loss=nan", "loss=inf", "4.2", ""])
 def test_a_target_that_is_no_figure_and_number_is_refused(text):
     with pytest.raises(UsageError, match=r"--to loss=4\.2"):
@@ -154,17 +181,18 @@ def test_what_a_target_decides_cannot_be_chosen_beside_it(name):
     assert target_of("last:3") is None
 
 
+@functools.cache
+def horizon(shape, censored, noise):
+    """The end of training that this share of the baseline's runs exceed."""
+    rng = np.random.default_rng(99)
+    return np.quantile(10 + noise * (rng.standard_normal(10**6) + SHAPES[shape](rng, 10**6)), 1 - censored)
+
+
 def simulate_pairs(seeds, ratio, censored, rng, shape):
     """log2 steps of a variant and the baseline, NaN beyond the horizon that ``censored`` of the baseline exceed."""
-    draw = {
-        "normal": rng.standard_normal,
-        "skew": lambda size: rng.exponential(size=size) - math.log(2),
-        "heavy": lambda size: rng.standard_t(3, size=size),
-    }[shape]
     shared, noise = rng.standard_normal(seeds), 0.2
-    theirs, ours = (10 + noise * (shared + draw(seeds)) for _ in range(2))
-    pooled = 10 + noise * (rng.standard_normal(4000) + draw(4000))
-    end = np.quantile(pooled, 1 - censored)
+    theirs, ours = (10 + noise * (shared + SHAPES[shape](rng, seeds)) for _ in range(2))
+    end = horizon(shape, censored, noise)
     ours = ours + math.log2(ratio)
     return np.where(ours > end, np.nan, ours), np.where(theirs > end, np.nan, theirs), end
 
@@ -173,16 +201,21 @@ def error_rates(seeds, ratio, censored, trials, shape="normal", start=0):
     """Rates of false verdicts (of a ratio of 1: of any), of intervals that hold the ratio, and of verdicts."""
     rng = np.random.default_rng(start)
     verdicts = covered = false = 0
+    outcomes = {}  # the exact tests by how the runs ended, which repeat
     for _ in range(trials):
         ours, theirs, end = simulate_pairs(seeds, ratio, censored, rng, shape)
-        outcome = compare_outcomes(dict(enumerate(ours)), dict(enumerate(theirs)), True)
-        if outcome is None:
-            pair = paired_t_test(ours, theirs)
-            low, high, p, better = pair.low, pair.high, pair.p, pair.mean < 0
-            word = ("better" if better else "worse") if p <= 0.05 else ""
-        else:
+        if np.isnan([*ours, *theirs]).any():
+            mine, base = (np.where(np.isnan(side), np.inf, side) for side in (ours, theirs))
+            key = (np.isnan(ours).sum(), np.isnan(theirs).sum(), (mine < base).sum(), (mine > base).sum())
+            if key not in outcomes:
+                test = compare_outcomes(dict(enumerate(ours)), dict(enumerate(theirs)), True)
+                outcomes[key] = judge_outcomes(test, test.p, 1).word
+            word = outcomes[key]
             _, low, high = censored_interval(ours, theirs, [end] * seeds, [end] * seeds, 0.025)
-            word = judge_outcomes(outcome, outcome.p, 1).word
+        else:
+            tested = compare_samples({"variant": (ours, theirs)})
+            word = judge_all(tested, True)["variant"].word
+            low, high = tested["variant"].pair.bounds
         verdicts += word in ("better", "worse")
         false += word in ("better", "worse") and (ratio == 1 or (word == "better") != (ratio < 1))
         covered += low <= math.log2(ratio) <= high

@@ -84,11 +84,11 @@ def target_ratio(answer: Answer, row: VariantRow, measure: str) -> Ratio | None:
     theirs = [answer.base.figures[seed] + cost for seed, (_, cost) in zip(seeds, costs, strict=True)]
     level = max(answer.plan.level, 1e-12) / max(1, answer.tests)
     if row.outcome is None and not np.isnan([*ours, *theirs]).any():
-        if measure != "seconds" and math.isfinite(row.pair.low) and len({ours_ - base for ours_, base in costs}) == 1:
+        if measure != "seconds" and row.pair.n and len({ours_ - base for ours_, base in costs}) == 1:
             shift = costs[0][0] - costs[0][1]  # the interval of the verdict, whichever its test
-            return Ratio(*(2.0 ** (value + shift) for value in (row.pair.mean, row.pair.low, row.pair.high)))
+            return Ratio(*(2.0 ** (value + shift) for value in (row.pair.mean, *row.pair.bounds)))
         pair = paired_t_test(ours, theirs, level)
-        values = (pair.mean, pair.low, pair.high)
+        values = (pair.mean, *pair.bounds)
     else:
         ends = [[horizon + cost for cost in pair] for pair in costs]
         values = censored_interval(ours, theirs, [mine for mine, _ in ends], [base for _, base in ends], level / 2)
