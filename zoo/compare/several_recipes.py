@@ -19,6 +19,7 @@ from zoo.registry import suggest
 REFUSED = {
     "attribute": "it takes two recipes and no --vary",
     "until": "each recipe would stop at another number of seeds, and intervals over tasks need a fixed one",
+    "to": "a target is of one recipe, and log2 of its steps has no score over tasks",
     "looks": "a verdict over all tasks needs a fixed number of seeds",
     "margin": "figures of different tasks have different units",
     "probe": "it is for language models on text: probe one recipe at a time",
