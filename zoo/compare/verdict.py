@@ -268,7 +268,10 @@ def answer(
     rows.sort(key=lambda row: (row.variant != base, _rank(row, "min" if lower else "max")))
     recipes = dict.fromkeys(run.recipe for runs in groups.values() for run in runs.values())
     first_run = next(iter(groups[base].values()))
-    notes = [*_failure_flags(rows, groups), *_missing_seed_flags(rows, headline)]
+    notes = [
+        *_failure_flags(rows, groups),
+        *_missing_seed_flags(rows, headline if target_of(at) is None else f"log2 steps to {headline}"),
+    ]
     return Answer(
         join_words([*recipes]), headline, lower, at, first_run.unit, base, names, tuple(rows),
         (*findings, *notes), groups, tests, tuple(commands), plan=plan,
