@@ -1,3 +1,4 @@
+import importlib
 import json
 import os
 import subprocess
@@ -417,3 +418,14 @@ def test_a_class_path_that_zoo_has_no_more_is_that_of_the_part_of_its_name(kind,
 )  # fmt: skip
 def test_other_class_paths_are_left_as_they_are(path):
     assert registry.current_path(path) == path
+
+
+@pytest.mark.parametrize("path", registry.SUCCESSORS)
+def test_a_part_that_there_is_no_more_has_a_successor_by_which_runs_go_on(path):
+    from zoo.config.run_config import flatten
+
+    with pytest.raises((ImportError, AttributeError)):
+        getattr(importlib.import_module(path.rpartition(".")[0]), path.rpartition(".")[2])
+    successor = registry.current_path(path)
+    assert registry.part_of_class(successor) is not None
+    assert flatten({"class_path": path}, "model.x") == flatten({"class_path": successor}, "model.x")

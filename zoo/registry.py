@@ -144,12 +144,17 @@ def part_of_class(path: str) -> Part | None:
     return next(mine, None)
 
 
+# what computes the same as parts that there are no more
+SUCCESSORS = {"zoo.parts.autotune.Auto": "zoo.parts.backend.SDPA"}
+
+
 def current_path(path: str) -> str:
-    """The class path itself, or where zoo's module has no such class any more: that of the installed part of its name.
+    """The class path itself or that of its successor; that of the installed part of its name where zoo has none.
 
     Runs and exports name parts by class paths, also those of parts that a package of their own has since. Raises
     PartError for one that is not installed, with the line that installs it.
     """
+    path = SUCCESSORS.get(path, path)
     module, _, name = path.rpartition(".")
     if not module.startswith("zoo.") or part_of_class(path) or name in _source(module):
         return path

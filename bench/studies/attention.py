@@ -89,8 +89,6 @@ def points(
     for length in lengths:
         if result and 4 * max(memory for _, memory in result.values()) > SHARE * free():
             break
-        if name == "Auto":
-            once(length)  # what it measures once is not its cost
         memory = peak_above(lambda length=length: once(length))  # type: ignore[misc]
         seconds_of_calls: list[float] = []
         first_start = time.monotonic()

@@ -7,8 +7,9 @@ import time
 import pytest
 import torch
 
-from bench import gpu, gpu_checks
-from bench.gpu_checks import CHECKS, DRY, Check
+from bench import gpu
+from bench.gpu import checks as gpu_checks
+from bench.gpu.checks import CHECKS, DRY, FULL, Check
 
 
 def test_every_check_runs_on_a_cpu_at_toy_size(tmp_path, capsys):
@@ -22,6 +23,22 @@ def test_every_check_runs_on_a_cpu_at_toy_size(tmp_path, capsys):
     assert all(f"| {check.name} | passed |" in table for check in CHECKS)
     assert content["results"]["training_step"]["figures"]["torch_nn: ms"] > 0
     assert content["results"]["decoding"]["figures"]["batch 8: tokens per second"] > 0
+    assert content["results"]["small_runs"]["figures"]["2 at once: steps per second"] > 0
+
+
+def test_all_checks_fit_into_twelve_minutes():
+    assert max(check.seconds for check in CHECKS) <= 60
+    assert sum(check.seconds for check in CHECKS) <= 12 * 60
+    assert FULL.runs[0] == DRY.runs[0] == 1  # what the others are relative to
+
+
+def test_a_small_run_that_fails_ends_those_that_wait_for_it(monkeypatch):
+    def fail(*_, **__):
+        raise ArithmeticError("no model")
+
+    monkeypatch.setattr(gpu_checks, "_step", fail)
+    with pytest.raises(RuntimeError, match="of 1 runs at once, 1 failed"):
+        gpu_checks.small_runs(DRY)
 
 
 def works(sizes):

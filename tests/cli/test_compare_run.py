@@ -70,7 +70,8 @@ def write_run(folder, loss):
     seed, reached = int(folder.name[1:]), {"loss": loss}
     record = {
         **WHOLE, "recipe": "toy", "variant": folder.parent.name, "seed": seed,
-        "choices": {"norm": folder.parent.name}, "goals": {"loss": "min"}, "data": {"class": "Toy", "fingerprint": "f"},
+        "choices": {"norm": folder.parent.name.rpartition("=")[2]}, "goals": {"loss": "min"},
+        "data": {"class": "Toy", "fingerprint": "f"},
         "start": {"w": str(seed)}, "batches": {"digest": str(seed), "count": 1, "first": []}, "steps": 1, "tokens": 10,
         "validations": [{"step": 1, "tokens": 10, **reached}], "best": reached, "last": reached, "finished": True,
     }  # fmt: skip
@@ -146,7 +147,7 @@ def test_until_decided_with_a_margin_ends_with_as_good_as(compare):
     words = ("--until", "decided", "--margin", "0.1", "--exit-code")
     code, out, started = compare("toy", "--vary", "model.norm=default,same", *words)
     assert code == 12
-    assert "As good as default within 0.1 nats: norm=same." in " ".join(out.split())
+    assert "As good as norm=default within 0.1 nats: norm=same." in " ".join(out.split())
     assert 12 <= len(started) < 40
 
 

@@ -43,7 +43,7 @@ def refused(zoo, *words, code=2):
         (["--model.dim", "64", "--model.heads", "5"], "Try heads=4 or heads=8. ← --model.heads 5"),
         (
             ["--model.backend", "flash", "--model.position", "alibi"],
-            "cannot take. Works with: Auto, Naive, SDPA, Tiled. ← ",
+            "cannot take. Works with: Naive, SDPA, Tiled. ← ",
         ),
         (["--model.max_length", "8", "--model.position", "learned"], "sequence length 16 exceeds max_length=8"),
         (["--model.vocab_size", "3"], "model.vocab_size is 3 but the data has"),

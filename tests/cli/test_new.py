@@ -50,7 +50,10 @@ def packages(tmp_path_factory):
 
 
 # checks that build, train or draw hundreds of times; the default run has them of built-in parts
-LONG = ("gradients_are_right", "no_state_between_calls", "dropout", "resumes", "training_is_unchanged")
+LONG = (
+    "gradients_are_right", "no_state_between_calls", "dropout", "resumes", "training_is_unchanged",
+    "hash_seed_changes_nothing",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("long", [False, pytest.param(True, marks=pytest.mark.campaign)])

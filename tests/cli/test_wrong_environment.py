@@ -12,6 +12,7 @@ import pytest
 from lightning.pytorch.callbacks import DeviceStatsMonitor
 from lightning_utilities.core.imports import RequirementCache
 
+from tests.covering import choices_in_turn
 from zoo.cli.environment_errors import check_meeting, check_ranks, explain_meeting, port_problem
 from zoo.cli.error_report import options_error
 from zoo.compare.tensorboard_command import _free_port
@@ -130,8 +131,9 @@ def test_device_stats_without_psutil(monkeypatch):
     assert "DeviceStatsMonitor needs a package" in str(options_error(caught.value))
 
 
-@pytest.mark.parametrize("name", ["attr", "attrs", "docstring_parser"])
-@pytest.mark.parametrize("form", ["{}.py", "{}/__init__.py"])
+@pytest.mark.parametrize(
+    ("name", "form"), choices_in_turn(["attr", "attrs", "docstring_parser"], ["{}.py", "{}/__init__.py"])
+)
 def test_a_file_beside_a_script_that_hides_what_options_are_read_with_is_named(name, form, tmp_path):
     hidden = tmp_path / form.format(name)
     hidden.parent.mkdir(exist_ok=True)
@@ -143,7 +145,10 @@ def test_a_file_beside_a_script_that_hides_what_options_are_read_with_is_named(n
     assert f"{hidden} hides the package {name}" in done.stderr, done.stderr
 
 
-@pytest.mark.parametrize("name", ["attr", "yaml", "rich", "packaging", "random"])
+@pytest.mark.parametrize(
+    "name",
+    ["attr", "random", *(pytest.param(name, marks=pytest.mark.campaign) for name in ("yaml", "rich", "packaging"))],
+)
 def test_a_file_named_like_a_package_replaces_it_nowhere(name, tmp_path):
     (tmp_path / f"{name}.py").write_text("raise SystemExit('the file of the working folder was imported')\n")
     (tmp_path / "own.py").write_text("from zoo.parts.norm import RMSNorm\n\n\nclass Own(RMSNorm):\n    pass\n")

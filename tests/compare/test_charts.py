@@ -162,7 +162,7 @@ def test_drawing_leaves_no_global_state(monkeypatch):
 def test_names_are_text_and_neither_markup_nor_mathematics():
     runs = [*costly(2), *(run("a=x", seed, choices={"position": "<b>$x_1$ #0072b2"}) for seed in (1, 2, 3))]
     for chart in draw_charts(answer(runs)):
-        assert "<b>$x_1$ #0072b2" in words(chart.svg())
+        assert "position=<b>$x_1$ #0072b2" in words(chart.svg())
         assert "<b>" not in chart.svg()
 
 

@@ -260,7 +260,7 @@ def test_solving(count, target, usual, width):
 def test_runs_go_seed_by_seed(fits):
     design = prepare(request(), fits, Costs(), never)
     assert [job.title for job in plan.list_jobs(design.arms, (1, 5))] == [
-        "default s1", "position=alibi s1", "default s5", "position=alibi s5",
+        "position=rope s1", "position=alibi s1", "position=rope s5", "position=alibi s5",
     ]  # fmt: skip
 
 

@@ -52,7 +52,7 @@ def test_tensorboard_has_a_run_per_variant_and_a_figure_per_task(result, tmp_pat
 def test_tensorboard_shows_the_runs_of_every_recipe_beside_the_scoreboard(tmp_path):
     members = {}
     for recipe in ("a", "b"):
-        runs = [lay(ledger(name, seed, choices={"norm": name}, recipe=recipe), tmp_path).parent
+        runs = [lay(ledger(name, seed, choices={"norm": name.removeprefix("norm=")}, recipe=recipe), tmp_path).parent
                 for name in ("default", "norm=x") for seed in (1, 2)]  # fmt: skip
         home = run_records.comparison_path(tmp_path, recipe, "norm")
         run_records.save_record(home, run_records.Record(tuple(runs), "default"))
@@ -63,7 +63,7 @@ def test_tensorboard_shows_the_runs_of_every_recipe_beside_the_scoreboard(tmp_pa
     assert load_members(place) == (members, "zoo compare a b")
     with tensorboard_folder(place) as (folder, pinned):
         links = sorted(str(path.relative_to(folder)) for path in folder.glob("*/*/s*"))
-        assert links == sorted(f"{recipe}/{name}/s{s}" for recipe in "ab" for name in ("default", "norm=x")
+        assert links == sorted(f"{recipe}/{name}/s{s}" for recipe in "ab" for name in ("norm=default", "norm=x")
                                for s in (1, 2))  # fmt: skip
         assert (folder / "scoreboard").resolve() == place / "tensorboard"
         assert pinned[:3] == ("scoreboard/all tasks", "scoreboard/P(improvement)", "val/loss")

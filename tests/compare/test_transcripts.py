@@ -45,9 +45,12 @@ def test_transcripts_are_found():
 
 @pytest.mark.parametrize(("words", "transcript"), SHORT)
 def test_a_short_transcript_is_what_the_command_prints(words, transcript, tmp_path, monkeypatch, capsys):
+    """And a variant has one name: that of a run in progress is that of the table."""
     monkeypatch.chdir(tmp_path)
+    names = set()
 
     def execute(jobs, options):
+        names.update(job.title.rpartition(" s")[0] for job in jobs)
         for job in jobs:
             if run_state.read_state(job.folder) != "finished":
                 assert main(["fit", *job.words, "--trainer.enable_progress_bar=false"]) == 0
@@ -57,3 +60,5 @@ def test_a_short_transcript_is_what_the_command_prints(words, transcript, tmp_pa
     assert main(["compare", *words, "--data.batch_size", "2", "--data.max_length", "16"]) == 0
     printed = capsys.readouterr().out
     assert shape(transcript) in shape(printed), shape(printed)
+    assert len(names) > 1
+    assert all(re.search(rf"^{re.escape(name)}  ", printed, re.MULTILINE) for name in names), names

@@ -111,7 +111,7 @@ def test_one_seed_never_wins():
     result = answer([*runs_of("default", (1.7,)), *runs_of("a=1", (0.2,))])
     assert result.rows[1].verdict.word == "no verdict"
     assert result.rows[1].sentence == "one seed: no verdict"
-    assert prose.sentences(result) == ["These runs cannot tell.", "No verdict on 1: one seed."]
+    assert prose.sentences(result) == ["These runs cannot tell.", "No verdict on a=1: one seed."]
     apart = answer([*runs_of("default", (1.7, 1.8)), *runs_of("a=1", (None, None, 1.7, 1.8))])
     assert apart.rows[1].verdict.sentence == "no seed in common with the baseline: no verdict"
 
@@ -119,7 +119,7 @@ def test_one_seed_never_wins():
 def test_two_seeds_never_win():
     result = answer([*runs_of("default", (1.70, 1.72)), *runs_of("a=1", (0.70, 0.721))])
     assert result.rows[1].sentence == "too few seeds (2 of 3): no verdict"
-    assert prose.sentences(result) == ["These runs cannot tell.", "No verdict on 1: too few seeds (2 of 3)."]
+    assert prose.sentences(result) == ["These runs cannot tell.", "No verdict on a=1: too few seeds (2 of 3)."]
     assert prose.interval(result, result.rows[1]) == "[−∞, +∞]"
     three = answer([*runs_of("default", (1.70, 1.72, 1.71)), *runs_of("a=1", (0.70, 0.721, 0.712))])
     assert three.rows[1].verdict.word == "better"
@@ -139,7 +139,7 @@ def test_one_diverged_run_takes_away_means_and_differences():
     assert diverging_row.verdict.word == "not distinguishable"
     assert prose.seeds(diverging_row) == "4 of 5"
     flag = next(flag for flag in result.flags if flag.about == "diverged")
-    assert flag.sentence == "1 of 5 diverged: 1 s5"
+    assert flag.sentence == "1 of 5 diverged: a=1 s5"
     assert prose.difference(result, diverging_row) == prose.interval(result, diverging_row) == ""
     assert prose.figure(result, diverging_row) == "1 of 5 diverged"
     assert prose.difference(result, row(result, "a=2")) != ""

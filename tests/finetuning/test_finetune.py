@@ -2,6 +2,7 @@
 
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -16,7 +17,10 @@ from zoo.finetuning.weight_transfer import transfer_weights
 from zoo.inference.find_run import ModelLocation
 from zoo.models.language import LanguageModel
 from zoo.models.vit import ViT
+from zoo.parts.attention import MultiHead
 from zoo.parts.disentangled import Disentangled
+from zoo.parts.ffn import MLP, SwiGLU
+from zoo.parts.norm import LayerNorm, RMSNorm
 from zoo.parts.position import T5, Learned, NoPosition
 from zoo.parts.shaw import Shaw
 from zoo.tasks.lm import CausalLM
@@ -27,9 +31,6 @@ SMALL += ["--trainer.logger", "false", "--trainer.max_steps", "4", "--trainer.va
 
 
 def test_a_swapped_part_is_new_and_told():
-    from zoo.parts.ffn import SwiGLU
-    from zoo.parts.norm import RMSNorm
-
     old = LanguageModel(50, 16, **TINY)
     new = LanguageModel(50, 16, norm=RMSNorm, ffn=SwiGLU, **TINY)
     result = transfer_weights(new, old.state_dict(), "x")
@@ -84,7 +85,7 @@ def test_a_matrix_with_the_same_numbers_in_another_shape_is_not_taken_over():
 
 
 def language_model(position=NoPosition, max_length=16, **parts):
-    net = LanguageModel(vocab_size=9, max_length=max_length, dim=8, depth=2, heads=2, position=position, **parts)
+    net = LanguageModel(9, max_length, dim=8, depth=2, position=position, **{"heads": 2} | parts)
     for tensor in net.parameters():  # positions matter from the first step on
         torch.nn.init.normal_(tensor, std=0.5)
     return net.eval()
@@ -207,3 +208,83 @@ def test_a_run_starts_from_one_with_other_registers(tmp_path, monkeypatch, capsy
     start = str(tmp_path / "vit-glyphs" / "old" / "s1")
     assert main(["fit", "vit-glyphs", "--name", "new", *small, "--tune.start", start, "--model.registers", "2"]) == 0
     assert "moved     1 tensor" in capsys.readouterr().out
+
+
+def swap(old_parts, new_parts):
+    """Networks before and after a swap, the second with the converted weights of the first, and the report."""
+    old, new = (language_model(**parts) for parts in (old_parts, new_parts))
+    with torch.device("meta"):
+        start = LanguageModel(9, 16, dim=8, depth=2, **{"position": NoPosition} | old_parts)
+    return old, new, transfer_weights(new, old.state_dict(), "x", start)
+
+
+SAME_FUNCTION = {
+    "more heads of keys and values": (
+        {"attention": partial(MultiHead, kv_heads=1)}, {"attention": partial(MultiHead, kv_heads=2)},
+    ),
+    "as many as queries": ({"attention": partial(MultiHead, kv_heads=2)}, {"attention": MultiHead}),
+    "without biases": (
+        {"attention": partial(MultiHead, kv_heads=1, bias=False)}, {"attention": partial(MultiHead, bias=False)},
+    ),
+    "an offset of the norm": ({"norm": RMSNorm}, {"norm": partial(RMSNorm, offset=1.0)}),
+    "no offset of the norm": ({"norm": partial(RMSNorm, offset=1.0)}, {"norm": RMSNorm}),
+    "a wider MLP": ({"ffn": MLP, "hidden": 12}, {"ffn": MLP, "hidden": 20}),
+    "a wider SwiGLU": ({"ffn": SwiGLU}, {"ffn": partial(SwiGLU, multiple_of=64)}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SAME_FUNCTION)
+def test_a_swap_that_can_keep_the_function_keeps_it(case):
+    old, new, result = swap(*({"heads": 4, **parts} for parts in SAME_FUNCTION[case]))
+    tokens = torch.randint(9, (3, 12))
+    assert result.converted
+    assert (old(tokens) - new(tokens)).abs().max() <= 1e-4
+
+
+def test_fewer_heads_are_means_and_a_norm_without_means_keeps_its_weight():
+    grouped = {"heads": 4, "norm": RMSNorm, "attention": partial(MultiHead, kv_heads=2)}
+    old, new, result = swap({"heads": 4}, grouped)
+    mine, theirs = new.state_dict(), old.state_dict()
+    name = "stack.blocks.1.attend.part.qkv.weight"
+    assert torch.equal(mine[name][:8], theirs[name][:8])
+    for i, head in enumerate((8, 12, 16, 20)):  # two of keys and two of values, each from two neighbours of 2 rows
+        means = (theirs[name][head : head + 2] + theirs[name][head + 2 : head + 4]) / 2
+        assert torch.allclose(mine[name][8 + 2 * i : 10 + 2 * i], means)
+    norm = "stack.blocks.1.attend.norm.weight"
+    assert torch.equal(mine[norm], theirs[norm])
+    table = result.table()
+    assert "mean of each 2 heads of keys and values" in table
+    assert "weight of LayerNorm" in table
+    assert "stack.blocks.{0-1}.attend.norm.bias" in table
+
+
+def test_a_narrower_mlp_keeps_the_units_with_the_largest_weights():
+    old, new = MLP(2, 3), MLP(2, 2)
+    with torch.no_grad():
+        old.up.weight.copy_(torch.tensor([[1.0, 0], [9, 9], [2, 0]]))
+        old.down.weight.copy_(torch.tensor([[1.0, 0.001, 1], [0, 0, 1]]))
+    converted = new.convert_state(old, old.state_dict())
+    assert converted["up.weight"][0].tolist() == [[1, 0], [2, 0]]
+    assert converted["down.weight"][0].tolist() == [[1, 1], [0, 1]]
+
+
+class Doubled(LayerNorm):
+    """A part from elsewhere that declares its conversion."""
+
+    answer: ClassVar = {"weight": (torch.full((8,), 2.0), "twice")}
+
+    def convert_state(self, start, state):
+        return self.answer
+
+
+def test_a_part_from_elsewhere_declares_its_conversion():
+    _, new, result = swap({}, {"norm": Doubled})
+    assert new.stack.blocks[0].attend.norm.weight.eq(2).all()
+    assert ("converted", "stack.blocks.0.attend.norm.weight", "8 = twice, was 8") in result.rows()
+
+
+@pytest.mark.parametrize("answer", [{"weight": (torch.ones(9), "x")}, {"heavy": (torch.ones(8), "x")}])
+def test_a_conversion_of_another_shape_or_name_is_refused(answer, monkeypatch):
+    monkeypatch.setattr(Doubled, "answer", answer)
+    with pytest.raises(UsageError, match=r"Doubled\.convert_state gives (weight of shape 9|heavy of shape 8)"):
+        swap({}, {"norm": Doubled})

@@ -35,7 +35,6 @@ CHANGES: dict[str, dict[str, Any]] = {
     "plain": {},
     **{name: {"position": part(f"position.{name}")} for name in "NoPosition Sinusoidal Learned RoPE ALiBi T5".split()},
     **{name: {"backend": part(f"backend.{name}")} for name in ("Naive", "Tiled", "Flash")},
-    "Auto": {"backend": part("auto.Auto")},
     "Additive": {"attention": part("attention.Additive"), "position": part("position.Learned")},
     "Gaussian": {"attention": part("attention.Gaussian")},
     "Disentangled": {"attention": part("disentangled.Disentangled"), "position": part("position.Learned")},

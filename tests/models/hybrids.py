@@ -20,8 +20,8 @@ KINDS = ("position", "norm", "attention", "backend", "ffn", "block")
 
 def parts(kind):
     builtin = [part for part in registry.parts(kind) if part.distribution == registry.BUILTIN]
-    # what Auto picks depends on times; a GPU's kernels serve no float64
-    classes = [part.load() for part in builtin if part.name not in ("Auto", "Flash")]
+    # a GPU's kernels serve no float64
+    classes = [part.load() for part in builtin if part.name != "Flash"]
     return classes + {"attention": [Retention, GatedConvolution], "block": [TokenShift, MixerBlock]}.get(kind, [])
 
 

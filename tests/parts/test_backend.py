@@ -13,7 +13,6 @@ from torch.testing import assert_close
 from tests.covering import covering_params
 from zoo.errors import UsageError
 from zoo.parts import cpu_attention
-from zoo.parts.autotune import Auto
 from zoo.parts.backend import SDPA, Backend, Flash, Naive, Tiled
 from zoo.parts.pattern import Pattern
 
@@ -416,7 +415,7 @@ def test_gradients_of_a_cap_and_of_the_log_sum_exp_are_differences(name):
 
 def test_kernels_of_torch_refuse_a_cap_and_the_log_sum_exp():
     q, k, v, _ = leaves(3, 3, 4)
-    for backend in (SDPA(), Flash(), Auto()):
+    for backend in (SDPA(), Flash()):
         with pytest.raises(UsageError, match="cannot lower score_cap"):
             backend(q, k, v, Pattern(score_cap=2.0))
         with pytest.raises(UsageError, match=r"gives no log-sum-exp \(lse\)"):

@@ -11,7 +11,7 @@ from tests.plugins.home import PACKAGES, ROOT
 from zoo import registry
 
 # the suite of `zoo new` is the contract, of which the default run does a few checks
-QUICK = ("zoo-hello", "zoo-learn")
+QUICK = ("zoo-hello",)
 NAMES = ["zoo-own-norm", *(package.name for package in PACKAGES)]
 PYTEST = "pytest -q -p no:cacheprovider -p no:xdist -o addopts= tests"
 

@@ -21,7 +21,7 @@ PARTS = [(kind, part.name) for kind in KINDS for part in registry.parts(kind) if
 SIZED_BY_DATA = {"MoE"}  # how many tokens an expert gets is known when they are there
 # by default models with a part of each kind and those of SIZED_BY_DATA: Additive takes no other backend than Naive
 TOGETHER = [
-    {"position": "ALiBi", "backend": "Auto", "norm": "RMSNorm", "ffn": "Bilinear", "block": "Parallel"},
+    {"position": "ALiBi", "backend": "SDPA", "norm": "RMSNorm", "ffn": "Bilinear", "block": "Parallel"},
     {"attention": "Additive", "backend": "Naive", "ffn": "MoE"},
 ]
 ALONE = [pytest.param({kind: name}, marks=pytest.mark.campaign) for kind, name in PARTS]

@@ -16,7 +16,7 @@ import numpy as np
 
 from zoo import registry
 from zoo.compare.paired_tests import T_TEST, PairedTestPlan, count_fewest_seeds
-from zoo.compare.plan import Arm, Choice, Point, ZooFit, option_text
+from zoo.compare.plan import Arm, Choice, Point, ZooFit, label_arms, option_text
 from zoo.compare.run_records import DECISIVE, RunRecord, number
 from zoo.compare.statistics import Paired, Verdict, holm_adjust, judge, last_p, paired_t_test, round_count, rounding_of
 from zoo.errors import UsageError
@@ -158,7 +158,7 @@ def build_hybrids(
             )
             raise UsageError(f"a hybrid cannot be built: {mixed}.\n{str(error).splitlines()[0]}") from error
         arms[subset] = arm
-    return arms
+    return dict(zip(arms, label_arms(list(arms.values())), strict=True))
 
 
 def shapley_values(names: Sequence[str], value: Mapping[Subset, float]) -> dict[str, float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shlex
 import signal
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from zoo.compare import run_records
+from zoo.compare.fork_server import ForkedRun, ForkServer, can_fork, prepare_child
 from zoo.errors import StorageError, UsageError, ZooError
 from zoo.inference.checkpoint_manifest import newest_intact
 from zoo.io import atomic_files
@@ -31,8 +31,6 @@ TAIL = 3  # lines of a failed run's log to print
 # options and plugins
 NO_CRASH = (5, 130, 143, -signal.SIGINT, -signal.SIGTERM)
 NO_CRASH_BEFORE_STEPS = (2, 3)
-PR_SET_PDEATHSIG = 1
-LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None  # loaded here: not after a fork
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,7 @@ class ActiveRun:
     """A job whose process is running, with its lock and log file."""
 
     job: FitJob
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | ForkedRun
     lock: Lock
     log: IO[bytes]
     log_offset: int  # bytes: where the output of this attempt begins in the log
@@ -117,6 +115,13 @@ class _Worker:
         self.finished_count = self.count - len(self.waiting)
         self.last_refresh = time.monotonic()
         self.last_message = ""
+        self.server: ForkServer | None = None
+        if tuple(options.command) == COMMAND and can_fork():  # also for one run: the table compares memory
+            self.server = ForkServer(COMMAND[:-1], self._environment())
+
+    def _environment(self) -> dict[str, str]:
+        cores = threads_per_run(self.options.jobs)
+        return {**os.environ, "OMP_NUM_THREADS": str(cores), **self.options.environment}
 
     def run(self) -> dict[str, int]:
         while self.waiting or self.active:
@@ -160,16 +165,17 @@ class _Worker:
     def _spawn(self, job: FitJob, lock: Lock) -> None:
         try:
             words = [*self.options.command, "fit", *job.words, *run_state.resume_options(job.folder)]
-            log = _open_log(run_state.path_beside(job.folder, ".log"), words)
-            parent, cores = os.getpid(), threads_per_run(self.options.jobs)
-            environment = {**os.environ, "OMP_NUM_THREADS": str(cores), **self.options.environment}
+            log_path, parent = run_state.path_beside(job.folder, ".log"), os.getpid()
+            log = _open_log(log_path, words)
+            environment = self._environment()
             devices = self.free_devices[0] if self.free_devices else None
             if devices is not None:
                 environment[VARIABLE] = devices
-            process = subprocess.Popen(
+            forked = self.server and self.server.start(words[len(COMMAND) :], log_path, environment)
+            process = forked or subprocess.Popen(
                 words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
                 env=environment,
-                preexec_fn=lambda: _prepare_child(parent),  # this process has one thread
+                preexec_fn=lambda: prepare_child(parent),  # this process has one thread
             )  # fmt: skip
         except BaseException:
             lock.release()
@@ -248,6 +254,8 @@ class _Worker:
                 run.lock.release()
                 run.log.close()
             self.active.clear()
+            if self.server is not None:
+                self.server.stop()
 
 
 def headline_text(run: run_records.RunRecord, goal: str, at: str) -> str:
@@ -308,24 +316,12 @@ def _leave_on_signals() -> dict[int, Any]:
         return {}
 
 
-def _prepare_child(parent: int) -> None:
-    """In the child: let the kernel kill it when its parent dies, and restore the default SIGINT handler.
-
-    A shell starts background jobs of scripts with SIGINT ignored, and children inherit that.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    if LIBC is not None:
-        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
-
-
-def _signal(process: subprocess.Popen[bytes], number: int) -> None:
+def _signal(process: subprocess.Popen[bytes] | ForkedRun, number: int) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
+def _kill(process: subprocess.Popen[bytes] | ForkedRun) -> None:
     _signal(process, signal.SIGKILL)
     process.wait()
 

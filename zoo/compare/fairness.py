@@ -19,9 +19,9 @@ from zoo.compare.run_records import (
     closest_to_recipe,
     duplicate_runs,
     group_by_variant,
+    labels_of,
     number,
     shared_goals,
-    short_names,
 )  # fmt: skip
 from zoo.config.passive_settings import is_passive
 
@@ -65,7 +65,7 @@ def finding_flags(groups: Groups, findings: Iterable[tuple[tuple[str, str], str,
 
 def describe_runs(groups: Groups, where: Mapping[str, Sequence[int]]) -> str:
     """The variants of ``where``, with seeds, ``s1 s2``, unless all seeds of the variant are concerned."""
-    labels = short_names(groups)
+    labels = labels_of(groups)
     return join_words(
         [labels[v] + "".join(f" s{seed}" for seed in s if len(s) < len(groups[v])) for v, s in where.items()]
     )
@@ -157,7 +157,7 @@ def code_flags(groups: Groups, base: str) -> list[Flag]:
 
 def _library_flags(groups: Groups, base: str) -> list[Flag]:
     """Flags for libraries of which runs had other versions; that of torch is a setting."""
-    label, usual = short_names(groups)[base], _libraries(_first(groups[base]))
+    label, usual = labels_of(groups)[base], _libraries(_first(groups[base]))
     findings = [
         (("libraries", f"different {name}: {version} against {usual[name]} of {label}"), variant, seed)
         for variant, runs in groups.items()
@@ -233,7 +233,7 @@ def config_flags(groups: Groups, base: str, varied: Collection[str] | None) -> l
 
     Where what varies is not known, settings of training that differ besides a choice of the model are flagged.
     """
-    labels, against = short_names(groups), _first(groups[base])
+    labels, against = labels_of(groups), _first(groups[base])
     result, findings = [], []
     for variant, runs in groups.items():
         example = _first(runs) if runs else None
@@ -292,7 +292,7 @@ def moment_flags(groups: Groups, base: str, goal: str, at: str, lower_is_better:
              for v, runs in groups.items()}  # fmt: skip
     counts = {variant: {len(run.validations) for run in runs.values()} for variant, runs in ended_runs.items()}
     usual = _common(ended_runs[base], lambda run: len(run.validations))
-    result, label = [], short_names(groups)
+    result, label = [], labels_of(groups)
     strange = {variant: numbers - {usual} for variant, numbers in counts.items() if usual and numbers - {usual}}
     if strange:
         many = join_words([f"{label[variant]} {max(numbers)}" for variant, numbers in strange.items()])
@@ -373,7 +373,7 @@ def _goal_flags(groups: Groups, base: str) -> list[Flag]:
         )
     ]
     comparable = [run for runs in others.values() for run in runs.values()]
-    shared, labels = shared_goals([usual, *comparable]), short_names(groups)
+    shared, labels = shared_goals([usual, *comparable]), labels_of(groups)
     alone: dict[str, list[str]] = {}
     for name, runs in others.items():
         for goal in dict.fromkeys(goal for run in runs.values() for goal in run.goals):
@@ -408,7 +408,7 @@ def _difference_flags(
     )  # fmt: skip
     result = []
     for strange_value, where in strange.items():
-        strangers, baseline = describe_runs(groups, where), short_names(groups)[base]
+        strangers, baseline = describe_runs(groups, where), labels_of(groups)[base]
         sentence = f"{about}: {display(strange_value)} ({strangers}) against {display(usual)} ({baseline})"
         concerned = () if base in where else tuple(where)
         result.append(
@@ -436,7 +436,7 @@ def _budget_flags(
     result = []
     for (amount, due), where in strange.items():
         ours, theirs = format_apart(amount, due)
-        label = short_names(groups)[base]
+        label = labels_of(groups)[base]
         sentence = f"{NOT_COMPARABLE}: {about} {ours} ({describe_runs(groups, where)}) against {theirs} ({label})"
         result.append(Flag(sentence, True, "tokens", () if base in where else tuple(where)))
     return result
@@ -445,7 +445,7 @@ def _budget_flags(
 def _cost_flags(groups: Groups, base: str) -> list[Flag]:
     """Flags for parameters beyond TOLERANCE, and for hardware or load that make speed and memory incomparable."""
     findings, usual = [], number(_first(groups[base]).cost.get("parameters"))
-    label, uneven = short_names(groups)[base], _speed_spread(groups)
+    label, uneven = labels_of(groups)[base], _speed_spread(groups)
     spreads = [number(run.cost.get("spread")) for runs in groups.values() for run in runs.values()]
     widest = max((spread for spread in spreads if spread == spread), default=0.0)
     for variant, runs in groups.items():
@@ -473,7 +473,7 @@ def _cost_flags(groups: Groups, base: str) -> list[Flag]:
 def _work_flags(groups: Groups, base: str) -> list[Flag]:
     """Flags for variants that do much more or less work per token, or are much slower or faster, than the baseline."""
     budget = str(_first(groups[base]).setting.get("budget") or "").partition("=")[0]
-    result, label = [], short_names(groups)
+    result, label = [], labels_of(groups)
 
     def median(runs: Mapping[int, RunRecord], name: str) -> float:
         return statistics.median([value for run in runs.values() if (value := number(run.cost.get(name))) > 0] or [0.0])
@@ -577,7 +577,7 @@ ALL = ("dim",)  # options that change the shape of every tensor
 
 def pair_flags(groups: Groups, base: str) -> list[Flag]:
     """Flags for runs whose batches or shared initial tensors differ from the baseline's run of the same seed."""
-    findings, label = [], short_names(groups)[base]
+    findings, label = [], labels_of(groups)[base]
     for variant, runs in groups.items():
         for seed, run in runs.items():
             against = groups[base].get(seed)

@@ -19,7 +19,8 @@ from zoo.compare import run_records
 from zoo.compare.commands import DECIDED_BY_COMPARISON
 from zoo.compare.execute import FitJob
 from zoo.compare.fairness import describe_code_change
-from zoo.compare.run_records import number, short_names
+from zoo.compare.run_records import RunRecord, label_variants, number
+from zoo.compare.verdict import chosen_options, varied_choices
 from zoo.config import fit_options, run_config, yaml_source
 from zoo.config.fit_options import nearest_option
 from zoo.config.passive_settings import CALLBACKS, is_passive
@@ -102,16 +103,17 @@ class Arm:
     point: Point
     notes: tuple[str, ...] = ()
     solved: str = ""  # "hidden 258, parameters -0.097% from the baseline's"
+    label: str = ""  # the variant's name in tables and messages
 
     @property
     def name(self) -> str:
-        """The variant's name in folders and tables."""
+        """The variant's name in folders."""
         return self.point.variant
 
-    def job(self, seed: int, label: str = "") -> FitJob:
-        """The run of one seed; ``label`` replaces the variant's name in its title."""
+    def job(self, seed: int) -> FitJob:
+        """The run of one seed."""
         words = (*self.words, f"--seed={seed}", f"--runs={self.point.root}")
-        return FitJob(f"{label or self.name} s{seed}", self.point.folder(seed), words)
+        return FitJob(f"{self.label or self.name} s{seed}", self.point.folder(seed), words)
 
     def with_options(self, fits: ZooFit, *words: str, note: str = "") -> Arm:
         """A copy with more options, and a note about them. Raises UsageError as `zoo fit` does."""
@@ -165,7 +167,7 @@ def build_arms(
             invalid[arm.name] = str(error).splitlines()[0]
             continue
         by_name[arm.name] = arm
-    return list(by_name.values()), invalid
+    return label_arms(list(by_name.values())), invalid
 
 
 def split_foreign(
@@ -182,8 +184,22 @@ def split_foreign(
 
 def list_jobs(arms: Sequence[Arm], seeds: Sequence[int]) -> list[FitJob]:
     """Every run, ordered by seed, so that an unfinished comparison has equally many seeds of all variants."""
-    labels = short_names(arm.name for arm in arms)
-    return [arm.job(seed, labels[arm.name]) for seed in seeds for arm in arms]
+    return [arm.job(seed) for seed in seeds for arm in arms]
+
+
+def label_arms(arms: Sequence[Arm]) -> list[Arm]:
+    """The variants, the baseline first, with the labels that the tables will have, from their configurations."""
+    from zoo.training.setup import describe_configuration  # here: finished runs are read without torch
+
+    groups = {}
+    for arm in arms:
+        config = arm.point.config
+        choices = describe_configuration(config["model"], config.get("data") or {})["choices"]
+        run = RunRecord(arm.point.folder(0), arm.point.recipe, arm.name, 0, choices, config=run_config.flatten(config))
+        groups[arm.name] = {0: run}
+    options_of = chosen_options(groups)
+    labels = label_variants(options_of, varied_choices(options_of), arms[0].name)
+    return [replace(arm, label=labels[arm.name]) for arm in arms]
 
 
 def verify_runs(arms: Sequence[Arm], seeds: Sequence[int], fits: ZooFit) -> None:

@@ -15,9 +15,9 @@ from zoo.compare.number_format import (
     join_words,
 )
 from zoo.compare.paired_tests import ASSUMPTIONS, failure_text
-from zoo.compare.run_records import target_of
+from zoo.compare.run_records import describe_values, target_of
 from zoo.compare.statistics import MAX_SEEDS, Paired, Verdict, round_count, seeds_text
-from zoo.compare.verdict import Answer, VariantRow, describe_values
+from zoo.compare.verdict import Answer, VariantRow
 
 WORDS = ("better", "worse", "as good as", "not distinguishable", "no verdict", "not comparable")
 BETWEEN, MANY = "95 % interval", 4

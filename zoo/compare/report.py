@@ -13,10 +13,10 @@ from typing import Any
 from zoo.compare import prose, scale_table, table
 from zoo.compare.charts import ReportChart, draw_charts
 from zoo.compare.number_format import format_duration, format_fixed, format_short, join_words
-from zoo.compare.run_records import RunRecord, number
+from zoo.compare.run_records import RunRecord, describe_values, number
 from zoo.compare.scale_table import draw_scaling
 from zoo.compare.targets import draw_survival
-from zoo.compare.verdict import Answer, VariantRow, describe_values
+from zoo.compare.verdict import Answer, VariantRow
 from zoo.console import printable
 from zoo.errors import UsageError
 from zoo.io import atomic_files, limits

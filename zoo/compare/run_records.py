@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from zoo.compare.number_format import NONE
 from zoo.errors import UsageError
 from zoo.io import atomic_files, limits
 from zoo.io.content_digests import KEY, check_digest, content_digest, with_digest
@@ -64,6 +65,7 @@ class RunRecord:
     resumed: Sequence[Mapping[str, Any]] = ()  # from which steps it went on with other options or data, and which
     test: Mapping[str, Any] = field(default_factory=dict)  # figures of the test split, where they were measured
     problem: str = ""
+    label: str = ""  # what its variant is called in a comparison, where it is read for one
 
     @property
     def name(self) -> str:
@@ -403,6 +405,47 @@ def short_names(variants: Iterable[str]) -> dict[str, str]:
         recipe, slash, _ = name.rpartition("/")
         short[name] = recipe + slash + (",".join(p for p in name_pieces(name) if p not in shared) or DEFAULT)
     return short if len(set(short.values())) == len(names) else {name: name for name in names}
+
+
+def describe_values(value: object) -> str:
+    """An option's value as text for tables."""
+    if isinstance(value, bool) or value is None:
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else " ".join(str(value).split())
+
+
+def label_variants(choices: Mapping[str, Mapping[str, object]], names: Sequence[str], baseline: str) -> dict[str, str]:
+    """What variants are called in all that people read: the values that differ from the baseline's, "SwiGLU + ALiBi".
+
+    ``choices`` are the options of each variant by its name, and ``names`` those that vary. The baseline is called by
+    its own value if one option is varied, else by its short name. Short names are used for all if values do not tell
+    variants apart, or if an option of a part is one of several varied options.
+    """
+    values = {variant: [describe_values(options.get(n, NONE)) for n in names] for variant, options in choices.items()}
+    usual, short = values[baseline], short_names(choices)
+    if len(names) > 1 and any(_same_part(*pair) for own in values.values() for pair in zip(own, usual, strict=True)):
+        return short
+    labels = {}
+    for variant, own in values.items():
+        differing = [
+            value if value[:1].isupper() else f"{name}={value}"
+            for name, value, of_baseline in zip(names, own, usual, strict=True)
+            if value != of_baseline
+        ]
+        labels[variant] = " + ".join(differing) if differing and variant != baseline else short[variant]
+    if len(names) == 1 and usual != [NONE]:
+        labels[baseline] = usual[0] if usual[0][:1].isupper() else f"{names[0]}={usual[0]}"
+    return labels if len(set(labels.values())) == len(labels) else short
+
+
+def _same_part(value: str, usual: str) -> bool:
+    return value != usual and "(" in value + usual and value.partition("(")[0] == usual.partition("(")[0]
+
+
+def labels_of(groups: Mapping[str, Mapping[int, RunRecord]]) -> dict[str, str]:
+    """What the variants of runs that are read for a comparison are called; short names for other runs."""
+    short = short_names(groups)
+    return {name: next((run.label for run in runs.values() if run.label), short[name]) for name, runs in groups.items()}
 
 
 def closest_to_recipe(variants: Iterable[str]) -> str:

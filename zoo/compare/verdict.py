@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from zoo.compare.fairness import (
@@ -38,8 +39,10 @@ from zoo.compare.run_records import (
     RunRecord,
     chosen_alike,
     closest_to_recipe,
+    describe_values,
     group_by_variant,
     is_lower_better,
+    label_variants,
     match_variant,
     number,
     parse_moment,
@@ -208,6 +211,12 @@ def answer(
         raise UsageError(f"no run is finished: {waiting} were started. Run the same command again to go on.")
     lower = is_lower_better(direction, at)
     varied_set = None if varied is None else varied_names(varied) | _tuned_options(tuned or {})
+    options_of = chosen_options(groups)
+    names = varied_choices(options_of, tuned or {}, varied_set)
+    labels = label_variants(options_of, names, base)
+    of_run = {id(run): labels[name] for name, runs in groups.items() for run in runs.values()}
+    everything = [replace(run, label=of_run.get(id(run), "")) for run in everything]
+    groups = group_by_variant(everything)
     findings = find_flags(everything, base, varied_set)
     findings += [*moment_flags(groups, base, headline, at, direction == "min"), *refusals]
     findings.sort(key=lambda flag: not flag.fatal)
@@ -227,8 +236,7 @@ def answer(
         name: _outcome_p(test, (failures[name], failures[base])) for name, test in outcomes.items() if test is not None
     }
     groups = _with_settings(groups)
-    names = _varied_choices(groups, tuned or {}, varied_set)
-    choices = {name: {n: describe_values(_choice(runs, n)) for n in names} for name, runs in groups.items()}
+    choices = {name: {n: describe_values(options.get(n, NONE)) for n in names} for name, options in options_of.items()}
     contrasts: dict[str, Sample] = {}
     if len({tuple(values.values()) for values in choices.values()}) == len(samples) + 1 == len(groups):
         cells = {tuple(choices[name].values()): figures[name] for name in groups}
@@ -238,7 +246,6 @@ def answer(
     judged = judge_all({name: tested[name] for name in samples | contrasts}, lower, plan)
     tests = sum(not math.isnan(result.adjusted) for result in tested.values())
     tested |= {name: plan.earlier[name][1] for name in samples if judged[name].earlier}
-    labels = _labels(groups, names, base)
     rows = []
     for name, runs in groups.items():
         paired, outcome = tested.get(name, NOT_TESTED), outcomes.get(name)
@@ -301,19 +308,14 @@ def _with_settings(groups: Mapping[str, Seeds]) -> dict[str, dict[int, RunRecord
     }  # fmt: skip
 
 
-def describe_values(value: object) -> str:
-    """An option's value as text for tables."""
-    if isinstance(value, bool) or value is None:
-        return str(value).lower()
-    return f"{value:g}" if isinstance(value, float) else " ".join(str(value).split())
-
-
 def _baseline(groups: Mapping[str, Seeds], requested: str | None) -> str:
     if requested is None:
         return closest_to_recipe(groups)
-    names = _varied_choices(groups, {})
+    options_of = chosen_options(groups)
+    names = varied_choices(options_of)
     fitting = match_variant(
-        requested, {name: {n: describe_values(_choice(runs, n)) for n in names} for name, runs in groups.items()}
+        requested,
+        {name: {n: describe_values(options.get(n, NONE)) for n in names} for name, options in options_of.items()},
     )
     if len(fitting) != 1:
         why = f"stands for {join_words(fitting)}." if fitting else f"is no variant.{suggest(requested, groups)}"
@@ -346,16 +348,18 @@ def _verdict(name: str, base: str, judged: Mapping[str, Verdict], findings: Sequ
     return judged.get(name, Verdict("no verdict", "no verdict"))
 
 
-def _varied_choices(
-    groups: Mapping[str, Seeds], tuned: Mapping[str, str], varied_set: Collection[str] | None = None
+def varied_choices(
+    options_of: Mapping[str, Mapping[str, object]],
+    tuned: Mapping[str, str] = MappingProxyType({}),
+    varied_set: Collection[str] | None = None,
 ) -> tuple[str, ...]:
     """The options that differ between variants, except those that were solved or tuned for each.
 
     Of a comparison that names what varies, only those; of other runs, all that differ.
     """
-    names = dict.fromkeys(name for runs in groups.values() for run in runs.values() for name in run.choices)
+    names = dict.fromkeys(name for options in options_of.values() for name in options)
     tuned_options = _tuned_options(tuned)
-    values = {name: {_value_or_none(runs, name) for runs in groups.values()} for name in names}
+    values = {name: {_value_or_none(options, name) for options in options_of.values()} for name in names}
     values["model"] = values.get("model", set()) - {NONE}  # a run that crashed before its first record does not say
     if len(values["model"]) > 1:  # what one task lacks is part of the choice of the task
         values = {name: of_name - {NONE} for name, of_name in values.items()}
@@ -365,9 +369,9 @@ def _varied_choices(
     )  # fmt: skip
 
 
-def _value_or_none(runs: Seeds, name: str) -> str:
+def _value_or_none(options: Mapping[str, object], name: str) -> str:
     """An option's value as text; None and an option that a run lacks are the same."""
-    value = _choice(runs, name)
+    value = options.get(name, NONE)
     return NONE if chosen_alike(value, None) else describe_values(value)
 
 
@@ -376,35 +380,10 @@ def _tuned_options(tuned: Mapping[str, str]) -> set[str]:
     return {piece.split()[0] for sentence in tuned.values() for piece in sentence.split("; ") if piece}
 
 
-def _choice(runs: Seeds, name: str) -> object:
-    return next((run for run in runs.values() if run.choices), next(iter(runs.values()))).choices.get(name, NONE)
-
-
-def _labels(groups: Mapping[str, Seeds], names: Sequence[str], base: str) -> dict[str, str]:
-    """Labels of variants in charts and tables: the values that differ from the baseline's, "SwiGLU + ALiBi".
-
-    The baseline is labelled by its own value if one option is varied, else by its variant name. Variant names are used
-    for all if labels are not unique, or if an option of a part is one of several varied options.
-    """
-    usual = {name: describe_values(_choice(groups[base], name)) for name in names}
-    if len(names) > 1 and any(
-        _same_part(describe_values(_choice(runs, n)), usual[n]) for runs in groups.values() for n in names
-    ):
-        return short_names(groups)
-    labels, short = {}, short_names(groups)
-    for variant, runs in groups.items():
-        values = {name: describe_values(_choice(runs, name)) for name in names}
-        differing = [
-            v if v[:1].isupper() or len(names) == 1 else f"{name}={v}" for name, v in values.items() if v != usual[name]
-        ]
-        labels[variant] = " + ".join(differing) if differing and variant != base else short[variant]
-    if len(names) == 1 and usual[names[0]] != NONE:
-        labels[base] = usual[names[0]]
-    return labels if len(set(labels.values())) == len(labels) else short
-
-
-def _same_part(value: str, usual: str) -> bool:
-    return value != usual and "(" in value + usual and value.partition("(")[0] == usual.partition("(")[0]
+def chosen_options(groups: Mapping[str, Seeds]) -> dict[str, Mapping[str, object]]:
+    """The options of each variant, settings of training among them, as its first run that says any has them."""
+    runs_of = _with_settings(groups)
+    return {name: next((run.choices for run in runs.values() if run.choices), {}) for name, runs in runs_of.items()}
 
 
 def _cost(runs: Seeds) -> dict[str, float]:

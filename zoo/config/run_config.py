@@ -244,7 +244,9 @@ def as_yaml(value: object) -> object:
 def flatten(value: object, key: str = "") -> dict[str, object]:
     """A configuration as dotted keys: a class name at its slot's key, its options below."""
     if isinstance(value, dict) and "class_path" in value:
-        return {key: str(value["class_path"]).rpartition(".")[2], **flatten(value.get("init_args") or {}, key)}
+        path = str(value["class_path"])
+        name = registry.SUCCESSORS.get(path, path).rpartition(".")[2]
+        return {key: name, **flatten(value.get("init_args") or {}, key)}
     if isinstance(value, dict):
         leaves: dict[str, object] = {}
         for name, item in value.items():

@@ -22,6 +22,7 @@ class Transfer:
     copied: dict[str, Shape] = field(default_factory=dict)
     extended: dict[str, tuple[Shape, Shape]] = field(default_factory=dict)  # copied, with rows for new tokens
     moved: dict[str, tuple[Shape, Shape]] = field(default_factory=dict)  # each row to the place that it stood for
+    converted: dict[str, tuple[Shape, Shape, str]] = field(default_factory=dict)  # by the formula that a part declares
     # tensors of another shape, newly initialised
     reshaped: dict[str, tuple[Shape, Shape]] = field(default_factory=dict)
     new: dict[str, Shape] = field(default_factory=dict)
@@ -40,6 +41,10 @@ class Transfer:
             for fate, tensors in (("extended", self.extended), ("moved", self.moved))
             for name, (old, new) in tensors.items()
         ]
+        rows += [
+            ("converted", name, f"{format_shape(new)} = {formula}, was {format_shape(old)}")
+            for name, (old, new, formula) in self.converted.items()
+        ]
         rows += [("new", name, format_shape(shape)) for name, shape in self.new.items()]
         rows += [
             ("new", name, f"{format_shape(new)}, was {format_shape(old)}") for name, (old, new) in self.reshaped.items()
@@ -49,7 +54,7 @@ class Transfer:
     def table(self) -> str:
         """The report as text: a line per kind of change, and below it the tensors, those of equal blocks together."""
         rows, lines = self.rows(), []
-        for fate in ("kept", "extended", "moved", "new", "left out"):
+        for fate in ("kept", "extended", "moved", "converted", "new", "left out"):
             mine = [(name, shape) for row_fate, name, shape in rows if row_fate == fate]
             if mine:
                 lines.append(f"  {fate:<9} {len(mine)} tensor{'s' if len(mine) > 1 else ''}")
@@ -91,16 +96,22 @@ def transfer_weights(
 
     A tensor with a row per token that has more rows than the file's keeps the additional rows as they are. In a table
     of positions or distances each row comes from the row that stood for the same place in ``start``, the network that
-    the file belongs to; where that is not known, a table of another length is newly initialised. ``others`` are tensors
+    the file belongs to; where that is not known, a table of another length is newly initialised. A part with a method
+    ``convert_state`` computes its tensors from those of the part of ``start`` in its place. ``others`` are tensors
     whose rows mean something else, which are not copied. Raises UsageError if no matrix fits.
     """
     own, result = net.state_dict(), Transfer()
     words, places = token_tensors(net), place_tables(net)
     theirs = {} if start is None else place_tables(start)
+    conversions = {} if start is None else convert_parts(net, start, tensors)
     for name, tensor in own.items():
         loaded = tensors.get(name)
         if loaded is None or (name in others and loaded.shape == tensor.shape):
             result.new[name] = tuple(tensor.shape)
+        elif name in conversions:
+            value, formula = conversions[name]
+            tensor.copy_(value)
+            result.converted[name] = tuple(loaded.shape), tuple(tensor.shape), formula
         elif name in places and name in theirs:
             if not _move_rows(tensor, loaded, places[name], theirs[name]):
                 result.reshaped[name] = tuple(loaded.shape), tuple(tensor.shape)
@@ -117,13 +128,40 @@ def transfer_weights(
         else:
             result.reshaped[name] = tuple(loaded.shape), tuple(tensor.shape)
     result.unused = {name: tuple(tensor.shape) for name, tensor in tensors.items() if name not in own}
-    matrices = [name for name in (*result.copied, *result.extended) if own[name].dim() > 1]
+    matrices = [name for name in (*result.copied, *result.extended, *result.converted) if own[name].dim() > 1]
     if not matrices:
         raise UsageError(
             f"nothing of {source} fits this model: no matrix has the same name and shape.\n{result.table()}\n"
             "Give the model the sizes and parts of the one it starts from."
         )
     return result
+
+
+def convert_parts(
+    net: nn.Module, start: nn.Module, tensors: Mapping[str, Tensor]
+) -> dict[str, tuple[Tensor, str]]:  # fmt: skip
+    """By name, the tensors that parts of ``net`` compute from those of the parts of ``start`` in their places, with the
+    formula.
+
+    A part declares this by ``convert_state(start, state)``: ``start`` is the old part without memory for its tensors,
+    ``state`` its tensors by their names in it; the result has a tensor and its formula under each converted name, of
+    the shape in the new part. Raises UsageError for another name or shape.
+    """
+    parts, conversions = dict(start.named_modules(remove_duplicate=False)), {}
+    for name, part in net.named_modules(remove_duplicate=False):
+        if name not in parts or not callable(getattr(part, "convert_state", None)):
+            continue
+        prefix, own = f"{name}." if name else "", part.state_dict()
+        state = {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
+        for key, (tensor, formula) in part.convert_state(parts[name], state).items():
+            if key not in own or own[key].shape != tensor.shape:
+                right = format_shape(tuple(own[key].shape)) if key in own else f"one of {', '.join(own)}"
+                raise UsageError(
+                    f"{type(part).__name__}.convert_state gives {key} of shape {format_shape(tuple(tensor.shape))} for "
+                    f"{name}; right would be {right}."
+                )
+            conversions[prefix + key] = tensor, formula
+    return conversions
 
 
 def _move_rows(tensor: Tensor, loaded: Tensor, part: Any, start: Any) -> bool:

@@ -1,6 +1,6 @@
 """Attention: which function of queries, keys and values a layer computes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -89,6 +89,30 @@ class Attention(nn.Module):
         self.qkv = Linear(dim, (heads * self.query_matrix + 2 * kv_heads) * self.head_dim, bias=bias)
         self.out = Linear(heads * self.head_dim, dim, bias=bias if out_bias is None else out_bias)
         self.query_norm, self.key_norm = nn.Identity(), nn.Identity()  # norms of each head, before the rotation
+
+    def convert_state(self, start: nn.Module, state: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, str]]:
+        """Heads of keys and values from those of the attention that this one replaces, where their numbers differ.
+
+        Fewer heads are the means of neighbours (Ainslie et al., 2023); more are copies, which computes the same.
+        """
+        if not isinstance(start, Attention) or start.kv_heads == self.kv_heads or "qkv.weight" not in state:
+            return {}
+        few, many = sorted((start.kv_heads, self.kv_heads))
+        sizes = [start.heads * start.query_matrix, start.kv_heads, start.kv_heads]
+        rows, alike = sum(sizes) * self.head_dim, (self.heads, self.head_dim, self.query_matrix)
+        if (start.heads, start.head_dim, start.query_matrix) != alike or many % few or len(state["qkv.weight"]) != rows:
+            return {}
+        result, group = {}, many // few
+        for name in self.state_dict().keys() & state.keys() & {"qkv.weight", "qkv.bias"}:
+            q, *keys_values = state[name].unflatten(0, (sum(sizes), self.head_dim)).split(sizes)
+            if self.kv_heads == few:
+                formula = f"mean of each {group} heads of keys and values"
+                heads = [x.unflatten(0, (few, group)).mean(1) for x in keys_values]
+            else:
+                formula = f"each head of keys and values {group} times"
+                heads = [x.repeat_interleave(group, 0) for x in keys_values]
+            result[name] = torch.cat([q, *heads]).flatten(0, 1), formula
+        return result
 
     def unsupported(self, needs: frozenset[str]) -> frozenset[str]:
         """Which of these needs neither this attention nor its backend can serve."""

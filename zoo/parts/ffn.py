@@ -1,6 +1,6 @@
 """Feed-forwards: what each token computes on its own."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from functools import partial
 from typing import Literal, Protocol, cast
@@ -61,6 +61,32 @@ class RealTokens(nn.Module):
         return torch.zeros_like(x).index_put((valid,), self.ffn(x[valid]))
 
 
+def resize_hidden(part: nn.Module, start: nn.Module, state: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, str]]:
+    """The tensors of a feed-forward network from those of one of its class with another hidden width.
+
+    A wider one computes the same: what is added has weights of zero towards the output. A narrower one has the hidden
+    units with the largest product of the norms of their weights.
+    """
+    own = part.state_dict()
+    if type(part) is not type(start) or not {"up.weight", "down.weight"} <= own.keys() & state.keys():
+        return {}
+    old, new = state["down.weight"].size(1), own["down.weight"].size(1)
+    if old == new or len(own["down.weight"]) != len(state["down.weight"]) or len(state["up.weight"]) % old:
+        return {}
+    up = state["up.weight"].unflatten(0, (-1, old))
+    size = state["down.weight"].norm(dim=0) * up.norm(dim=-1).prod(0)
+    units = torch.arange(old) if new > old else size.topk(new).indices.sort().values
+    formula = f"{old} units and new ones that give 0" if new > old else f"the {new} units with the largest weights"
+    result = {}
+    for name in own.keys() & state.keys() & {"up.weight", "up.bias"}:
+        tensor = own[name].unflatten(0, (-1, new)).clone()
+        tensor[:, : len(units)] = state[name].unflatten(0, (-1, old))[:, units].to(tensor)
+        result[name] = tensor.flatten(0, 1), formula
+    down = torch.zeros_like(own["down.weight"])
+    down[:, : len(units)] = state["down.weight"][:, units].to(down)
+    return {**result, "down.weight": (down, formula)}
+
+
 class MLP(FFN):
     """Two matrices and an activation: W2 act(W1 x + b1) + b2 (Vaswani et al., 2017)."""
 
@@ -76,6 +102,10 @@ class MLP(FFN):
         self.activation = activation
         self.up = Linear(dim, hidden, bias=bias)
         self.down = Linear(hidden, dim, bias=bias)
+
+    def convert_state(self, start: nn.Module, state: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, str]]:
+        """Its tensors from those of one of another hidden width, as ``resize_hidden`` gives them."""
+        return resize_hidden(self, start, state)
 
     def forward(self, x: Tensor) -> Tensor:
         """x (..., dim) to the same shape."""
@@ -103,6 +133,10 @@ class Gated(FFN):
         width = -(-max(1, 2 * hidden // 3) // multiple_of) * multiple_of
         self.up = Linear(dim, 2 * width, bias=bias)  # gate and value side by side: one matrix product
         self.down = Linear(width, dim, bias=bias)
+
+    def convert_state(self, start: nn.Module, state: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, str]]:
+        """Its tensors from those of one of another hidden width, as ``resize_hidden`` gives them."""
+        return resize_hidden(self, start, state)
 
     def gate(self, x: Tensor) -> Tensor:
         """The gate's product W1 x (..., width) to the same shape. Each gated feed-forward has its own."""

@@ -1,5 +1,7 @@
 """Normalisation over the last dimension."""
 
+from collections.abc import Mapping
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -53,6 +55,13 @@ class LayerNorm(Norm):
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
+    def convert_state(self, start: nn.Module, state: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, str]]:
+        """The weight from the tensors of an RMSNorm that this norm replaces; its bias begins at zero."""
+        if not isinstance(start, RMSNorm) or start.dim != self.dim or "weight" not in state:
+            return {}
+        shift = f" + {start.offset:g}" if start.offset else ""
+        return {"weight": (state["weight"] + start.offset, f"weight of RMSNorm{shift}")}
+
     def forward(self, x: Tensor) -> Tensor:
         """x (..., dim) to the same shape and dtype."""
         if x.dtype is self.weight.dtype:
@@ -91,6 +100,18 @@ class RMSNorm(Norm):
     def reset_parameters(self) -> None:
         """Weights of one, less the offset."""
         nn.init.constant_(self.weight, 1.0 - self.offset)
+
+    def convert_state(self, start: nn.Module, state: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, str]]:
+        """The weight for this offset, from the tensors of the norm that this one replaces."""
+        if not isinstance(start, (LayerNorm, RMSNorm)) or start.dim != self.dim or "weight" not in state:
+            return {}
+        shift = (start.offset if isinstance(start, RMSNorm) else 0.0) - self.offset
+        if isinstance(start, RMSNorm) and not shift:
+            return {}  # the same tensor
+        formula = f"weight of {type(start).__name__}" + (
+            f" {'+' if shift > 0 else '-'} {abs(shift):g}" if shift else ""
+        )
+        return {"weight": (state["weight"] + shift, formula)}
 
     def forward(self, x: Tensor) -> Tensor:
         """x (..., dim) to the same shape and dtype; the mean of squares is taken in float32."""

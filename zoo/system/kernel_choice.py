@@ -44,7 +44,6 @@ TRAINING_PRODUCTS = ("training products", 512, 384, 1152)  # a class of `zoo.par
 Prepare = Callable[[], Mapping[str, Callable[[], object]]]
 
 _kernels: dict[tuple[Hashable, ...], str] = {}  # chosen kernel by call class, in this process
-_times: dict[str, dict[str, float]] = {}  # seconds of each kernel, by the class in words
 _recorded: dict[str, str] = {}  # choices of the run that is resumed
 _recorded_mode = ""
 _resumed = False  # whether a record was adopted
@@ -102,13 +101,8 @@ def forget() -> None:
     """Forget every choice of this process; those in the cache folder stay."""
     global _recorded_mode, _resumed
     _recorded_mode, _resumed = "", False
-    for choices in (_kernels, _times, _recorded):
+    for choices in (_kernels, _recorded):
         choices.clear()
-
-
-def times(call: tuple[Hashable, ...]) -> dict[str, float]:
-    """Seconds that each kernel took for a class of calls; nothing where they were not measured."""
-    return _times.get(words_of(call), {})
 
 
 def stored() -> dict[str, dict[str, float]]:
@@ -194,7 +188,6 @@ def _settle(words: str, kernels: Sequence[str], prepare: Prepare) -> str:
     seconds = results[0]
     if isinstance(seconds, BaseException):
         raise seconds
-    _times[words] = seconds
     return fastest(seconds)
 
 

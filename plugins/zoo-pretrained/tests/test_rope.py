@@ -52,7 +52,7 @@ def random_config(kind, draw):
 @pytest.mark.parametrize("kind", KINDS)
 def test_frequencies_and_attention_factor_are_those_of_transformers(kind, seed, monkeypatch):
     draw = random.Random(f"{kind} {seed}")
-    for _ in range(10):
+    for number in range(10):
         wide, config = random_config(kind, draw)
         described = dict(config["rope_parameters"])
         options = read_rope({**config, "model_type": "x"}, described, "rope_parameters", partial=True)
@@ -69,6 +69,8 @@ def test_frequencies_and_attention_factor_are_those_of_transformers(kind, seed, 
             assert torch.stack(turned)[..., 0, :].sub(right[..., 0, :]).abs().max() <= 1e-12
             if length > 1:
                 assert torch.stack(turned).sub(right).abs().max() <= 1e-10, described
+        if number >= 2:  # reading the options of a whole model takes most of this test
+            continue
         model = {**Llama.example, "head_dim": wide, "max_position_embeddings": config["max_position_embeddings"]}
         model = complete_options({"class_path": Llama.task, "init_args": {
             **Llama().options(Llama().complete({"model_type": "llama", **model}, "x")), "position": options,

@@ -93,7 +93,7 @@ def test_vectors_that_are_all_alike_find_nothing():
     assert metric.compute()["recall@5"] == 0
 
 
-@pytest.mark.parametrize("sizes", [(4, 4), (5, 2)])
+@pytest.mark.parametrize("sizes", [pytest.param((4, 4), marks=pytest.mark.campaign), (5, 2)])
 def test_processes_share_their_negatives_and_the_gradient_is_that_of_one_process(sizes, tmp_path):
     torch.multiprocessing.spawn(run_process, (tmp_path, sizes), nprocs=len(sizes))
     shares = [torch.load(tmp_path / f"{rank}.pt") for rank in range(len(sizes))]

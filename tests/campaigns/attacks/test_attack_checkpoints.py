@@ -400,7 +400,12 @@ TOO_MUCH = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", TOO_MUCH)
+QUICK = ("keys of one hash", "marks", "a shape of shared tuples")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.campaign]) for name in TOO_MUCH]
+)
 def test_screening_itself_is_bounded(run, name):
     """In a process of its own that may have 3 GiB: neither hours nor the whole memory."""
     archive(run, TOO_MUCH[name], [DATA])

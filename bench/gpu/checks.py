@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+import multiprocessing
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -45,6 +46,8 @@ class Sizes:
     large_vocab: int
     tokens: int  # that are generated
     turns: int
+    small_steps: int  # of each of several small runs
+    runs: tuple[int, ...]  # how many small runs at once
     compiled: bool
     plugins: bool  # whether backends of plugins are checked
     peers: tuple[str, ...]
@@ -52,11 +55,11 @@ class Sizes:
 
 FULL = Sizes(
     "cuda", dim=768, depth=12, heads=12, length=1024, rows=16, vocab=8192, large_vocab=50257, tokens=256, turns=10,
-    compiled=True, plugins=True, peers=("transformers", "litgpt", "x_transformers", "torch_nn"),
+    small_steps=200, runs=(1, 2, 4, 8), compiled=True, plugins=True, peers=("torch_nn", "transformers"),
 )  # fmt: skip
 DRY = Sizes(
     "cpu", dim=32, depth=2, heads=2, length=32, rows=2, vocab=64, large_vocab=512, tokens=8, turns=2,
-    compiled=False, plugins=False, peers=("torch_nn",),
+    small_steps=2, runs=(1, 2), compiled=False, plugins=False, peers=("torch_nn",),
 )  # fmt: skip
 
 
@@ -81,7 +84,7 @@ def backends(sizes: Sizes) -> dict[str, Any]:
     """Every backend that is installed, by name: those of plugins only where the sizes say so."""
     points = entry_points(group="zoo.backend")
     names = {point.name: point for point in points if sizes.plugins or point.value.startswith("zoo.")}
-    return {name: point.load() for name, point in sorted(names.items()) if name != "Auto"}
+    return {name: point.load() for name, point in sorted(names.items())}
 
 
 def attention_kernels(sizes: Sizes) -> dict[str, Any]:
@@ -239,6 +242,43 @@ def one_process(sizes: Sizes) -> dict[str, Any]:
     return losses
 
 
+def small_runs(sizes: Sizes) -> dict[str, Any]:
+    """Steps per second of several processes that train models of lm-tiny's size at once, summed over them."""
+    context = multiprocessing.get_context("fork")  # nothing in this process has touched the device
+    figures: dict[str, Any] = {}
+    for count in sizes.runs:
+        start, rates = context.Barrier(count), context.Queue()
+        processes = [context.Process(target=_small_run, args=(sizes, start, rates)) for _ in range(count)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+        if any(process.exitcode for process in processes):
+            raise RuntimeError(f"of {count} runs at once, {sum(bool(p.exitcode) for p in processes)} failed")
+        total = sum(rates.get() for _ in processes)
+        figures[f"{count} at once: steps per second"] = round(total, 1)
+        figures[f"{count} at once: of alone"] = round(total / figures["1 at once: steps per second"], 2)
+    return figures
+
+
+def _small_run(sizes: Sizes, start: Any, rates: Any) -> None:
+    try:
+        step = _step(
+            replace(sizes, dim=min(sizes.dim, 128), depth=min(sizes.depth, 4), heads=2, length=min(sizes.length, 64)),
+            "zoo",
+        )
+        step(0)
+        start.wait()
+        moment = time.perf_counter()
+        for number in range(sizes.small_steps):
+            step.run(number)
+        _wait(sizes)
+        rates.put(sizes.small_steps / (time.perf_counter() - moment))
+    except BaseException:
+        start.abort()  # the others wait for this run
+        raise
+
+
 def resume(sizes: Sizes) -> dict[str, Any]:
     """Two steps, saved and loaded, and two more give the bits of four steps."""
     step = _step(sizes, "zoo")
@@ -260,16 +300,17 @@ def resume(sizes: Sizes) -> dict[str, Any]:
 
 
 CHECKS = (
-    Check("attention_kernels", "which kernels SDPA, Flash, Flex and varlen launch", 240, attention_kernels),
-    Check("backends_agree", "backends in bf16 and fp16 against float64", 240, backends_agree),
+    Check("backends_agree", "backends in bf16 and fp16 against float64", 60, backends_agree),
+    Check("attention_kernels", "which kernels SDPA, Flash, Flex and varlen launch", 60, attention_kernels),
+    Check("training_step", "a GPT-2-like step against peers, MFU", 60, training_step),
+    Check("compiled_step", "the step compiled, against compiled peers", 60, compiled_step),
     Check("no_synchronisation", "no host synchronisation in a training step", 60, no_synchronisation),
-    Check("training_step", "a GPT-2-like step against peers, MFU", 300, training_step),
-    Check("decoding", "tokens per second, share of the memory bandwidth", 120, decoding),
+    Check("decoding", "tokens per second, share of the memory bandwidth", 60, decoding),
+    Check("large_vocabulary", "a step with 50,257 tokens: time and memory", 60, large_vocabulary),
     Check("resume", "a resumed run is bit-equal", 60, resume),
-    Check("large_vocabulary", "a step with 50,257 tokens: time and memory", 240, large_vocabulary),
-    Check("one_process", "DDP and FSDP2 on one device", 120, one_process),
-    Check("contracts", "the contracts of zoo-flash and zoo-flex", 480, contracts),
-    Check("compiled_step", "the step compiled, against compiled peers", 480, compiled_step),
+    Check("small_runs", "1, 2, 4 and 8 small runs at once on one device", 60, small_runs),
+    Check("one_process", "DDP and FSDP2 on one device", 60, one_process),
+    Check("contracts", "the contracts of zoo-flash and zoo-flex", 60, contracts),
 )
 
 

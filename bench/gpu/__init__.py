@@ -2,8 +2,8 @@
 
 Each check runs in a process of its own with a time limit. results.json and results.md in the folder are written after
 each; what failed is recorded, and the others go on. A second call leaves out what passed. --dry runs the same code on a
-CPU at toy size. It needs no network: install zoo, plugins/zoo-flash and plugins/zoo-flex from this repository, and
-peers where their figures are to be compared.
+CPU at toy size. It needs no network: bench/gpu/wheels.sh packs beforehand what a machine with torch, Lightning and
+transformers lacks. Install zoo, plugins/zoo-flash and plugins/zoo-flex from this repository.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ import json
 import multiprocessing
 import os
 import signal
-import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.gpu_checks import CHECKS, DRY, FULL, Check, Sizes, machine
+from bench.gpu.checks import CHECKS, DRY, FULL, Check, Sizes, machine
 
 HEAD_SECONDS = 120.0  # for the first call of CUDA
 
@@ -34,7 +33,7 @@ def main(argv: Sequence[str] | None = None, checks: Sequence[Check] = CHECKS) ->
     parser.add_argument(
         "--out", type=Path, default=Path("gpu-results"), help="a folder for results.json and results.md"
     )
-    parser.add_argument("--minutes", type=float, default=40.0, help="no check starts later, or runs longer")
+    parser.add_argument("--minutes", type=float, default=12.0, help="no check starts later, or runs longer")
     arguments = parser.parse_args(argv)
     if unknown := set(arguments.checks) - {check.name for check in checks}:
         parser.error(f"unknown check {min(unknown)!r}: choose from {', '.join(check.name for check in checks)}")
@@ -126,7 +125,3 @@ def _write(path: Path, text: str) -> None:
     draft = path.with_name(path.name + ".draft")
     draft.write_text(text, "utf-8")
     draft.replace(path)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
