@@ -95,7 +95,7 @@ def decoder_attention(family, part, extra=(), **options):
     )  # fmt: skip
     oracle = getattr(module, f"{family}Attention")(config, 0).eval()
     rows = {"q_proj": slice(0, 16), "k_proj": slice(16, 24), "v_proj": slice(24, 32)}
-    names = {f"{name}.weight": ("qkv.weight", cut) for name, cut in rows.items()}
+    names = {f"{name}.weight": ("qkv.weight", place) for name, place in rows.items()}
     names |= {f"{name}.weight": (f"{own}.weight", slice(None)) for name, own in (("o_proj", "out"), *extra)}
     copy_state(part, oracle, names)
     x, hidden = tokens(), torch.full((LENGTH, LENGTH), -1e30).triu(1)[None, None]

@@ -87,7 +87,7 @@ def test_sixty_null_changes_in_a_row_are_kept_in_five_percent_of_series():
     trials, tries, seeds, with_a_change = 400, 60, 6, 0
     rng = np.random.default_rng(5)
     for _ in range(trials):
-        series, kept = Series(tries), 0
+        series, keeps = Series(tries), 0
         shared = rng.standard_normal(seeds)
         baseline = shared + rng.standard_normal(seeds)
         for number in range(tries):
@@ -96,7 +96,7 @@ def test_sixty_null_changes_in_a_row_are_kept_in_five_percent_of_series():
             plan = PairedTestPlan(level=entry.level)
             word = judge_all(compare_samples(samples, plan), True, plan)["v"].word
             series = series.with_entry(entry, ["v"] if word in ("better", "worse") else [])
-            kept += word == "better"
-        with_a_change += kept > 0
+            keeps += word == "better"
+        with_a_change += keeps > 0
     print(f"a change without an effect was kept in {with_a_change} of {trials} series")
     assert with_a_change <= 0.05 * trials

@@ -59,10 +59,10 @@ def censored_interval(
     count = len(lower)
     middle = [(bounds[(count - 1) // 2] + bounds[count // 2]) / 2 if count else math.nan for bounds in (lower, upper)]
     median = float(middle[0]) if middle[0] == middle[1] and math.isfinite(middle[0]) else math.nan
-    left_out = int(np.sum(2 * binom.cdf(np.arange(count // 2 + 1), count, 0.5) <= level)) - 1
-    if left_out < 0:
+    trimmed = int(np.sum(2 * binom.cdf(np.arange(count // 2 + 1), count, 0.5) <= level)) - 1
+    if trimmed < 0:
         return median, -math.inf, math.inf
-    return median, float(lower[left_out]), float(upper[count - 1 - left_out])
+    return median, float(lower[trimmed]), float(upper[count - 1 - trimmed])
 
 
 def target_ratio(answer: Answer, row: VariantRow, measure: str) -> Ratio | None:

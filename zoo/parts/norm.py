@@ -56,7 +56,7 @@ class LayerNorm(Norm):
             nn.init.zeros_(self.bias)
 
     def convert_state(self, start: nn.Module, state: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, str]]:
-        """The weight from the tensors of an RMSNorm that this norm replaces; its bias begins at zero."""
+        """The weight (dim,) from the tensors of an RMSNorm that this norm replaces; its bias begins at zero."""
         if not isinstance(start, RMSNorm) or start.dim != self.dim or "weight" not in state:
             return {}
         shift = f" + {start.offset:g}" if start.offset else ""
@@ -102,7 +102,7 @@ class RMSNorm(Norm):
         nn.init.constant_(self.weight, 1.0 - self.offset)
 
     def convert_state(self, start: nn.Module, state: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, str]]:
-        """The weight for this offset, from the tensors of the norm that this one replaces."""
+        """The weight of shape (dim,) for this offset, from the tensors of the norm that this one replaces."""
         if not isinstance(start, (LayerNorm, RMSNorm)) or start.dim != self.dim or "weight" not in state:
             return {}
         shift = (start.offset if isinstance(start, RMSNorm) else 0.0) - self.offset
