@@ -62,7 +62,7 @@ class RealTokens(nn.Module):
 
 
 def resize_hidden(part: nn.Module, start: nn.Module, state: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, str]]:
-    """The tensors of a feed-forward network, each of its own shape, from those of one of its class with another hidden width.
+    """The tensors of a feed-forward network for its shape, from those of one of its class with another hidden width.
 
     A wider one computes the same: what is added has weights of zero towards the output. A narrower one has the hidden
     units with the largest product of the norms of their weights.
@@ -104,7 +104,7 @@ class MLP(FFN):
         self.down = Linear(hidden, dim, bias=bias)
 
     def convert_state(self, start: nn.Module, state: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, str]]:
-        """Its tensors, each of its own shape, from those of one of another hidden width: see ``resize_hidden``."""
+        """Its tensors for its shape, from those of one of another hidden width: see ``resize_hidden``."""
         return resize_hidden(self, start, state)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -135,7 +135,7 @@ class Gated(FFN):
         self.down = Linear(width, dim, bias=bias)
 
     def convert_state(self, start: nn.Module, state: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, str]]:
-        """Its tensors, each of its own shape, from those of one of another hidden width: see ``resize_hidden``."""
+        """Its tensors for its shape, from those of one of another hidden width: see ``resize_hidden``."""
         return resize_hidden(self, start, state)
 
     def gate(self, x: Tensor) -> Tensor:
