@@ -13,7 +13,7 @@ from zoo import recipe_files
 from zoo.command_line import ParsedOptions
 from zoo.compare import plan
 from zoo.compare.plan import Comparison, fit_words, take_shard
-from zoo.compare.run_records import parse_moment
+from zoo.compare.run_records import check_target, parse_moment
 from zoo.config import yaml_source
 from zoo.config.fit_options import SECTIONS
 from zoo.config.output_paths import check_output_path
@@ -171,6 +171,8 @@ def _of_two_recipes(options: ParsedOptions) -> Comparison:
 def _with_options(comparison: Comparison, values: Mapping[str, Any]) -> Comparison:
     """A comparison with further options of the command line or a file."""
     names, values = {"baseline": "base"}, expand_target(values)
+    if "at" not in values and values.get("goal") != comparison.goal:
+        check_target(comparison.at, goal=values.get("goal"))
     fields: dict[str, Any] = {
         names.get(name, name): values[name]
         for name in ("baseline", "design", "budget", "match", "tune", "probe", "goal", "at", "until")
@@ -202,8 +204,8 @@ def expand_target(values: Mapping[str, Any]) -> dict[str, Any]:
     if "to" not in values:
         return dict(values)
     goal, _, target = str(values["to"]).partition("=")
-    for name in ("goal", "at", "margin", "scale", "probe", "attribute"):
-        if name in values and (name, values[name]) not in (("goal", goal), ("at", f"to:{target}")):
+    for name, value in (("goal", goal), ("at", f"to:{target}")):
+        if values.get(name, value) != value:
             raise UsageError(f"--to {values['to']} does not go with --{name}: it says which figure decides, and when.")
     try:
         parse_moment(f"to:{target}")

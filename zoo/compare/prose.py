@@ -31,10 +31,13 @@ NEEDED = (  # by whether a later look uses the sequential test
 def question(answer: Answer) -> str:
     """The question of the comparison: "Does another position than RoPE lower the validation loss of lm-tiny?"."""
     verb = "lower" if answer.lower_is_better else "raise"
-    validation = "" if target_of(answer.at) is not None else "validation "
-    subject = f"the {validation}{goal(answer)} of {answer.recipe}"
+    subject = f"the validation {goal(answer)} of {answer.recipe}"
+    if (target := target_of(answer.at)) is not None:
+        verb, subject = "reach", f"{metric(answer)} {target:g} of {answer.recipe} in fewer steps"
     if len(answer.rows) == 1:
-        return f"What is {subject}?"
+        return f"What is {subject}?" if target is None else f"Does {answer.base.label} {verb} {subject} than another?"
+    if len(answer.rows) == 2 and target is not None:
+        return f"Does {answer.rows[1].label} {verb} {subject} than {answer.base.label}?"
     if len(answer.varied) == 1 and answer.base.label != answer.baseline:
         return f"Does another {answer.varied[0]} than {answer.base.label} {verb} {subject}?"
     if answer.varied:

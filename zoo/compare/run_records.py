@@ -201,6 +201,25 @@ def target_of(at: str) -> float | None:
     return target
 
 
+NOT_OF_A_TARGET = {
+    "--goal": "the target is a value of another figure",
+    "--margin": "a margin is in the unit of the figure, and log2 of steps decides",
+    "--scale": "laws of scale are of the figure itself",
+    "--probe": "losses on longer texts are not steps",
+    "--attribute": "contributions are of the figure itself",
+    "several recipes": "a target is of one recipe, and log2 of its steps has no score over tasks",
+}
+
+
+def check_target(at: str, **options: object) -> None:
+    """Raise UsageError for a moment that is a target, and any of NOT_OF_A_TARGET whose name has a value."""
+    if target_of(at) is None:
+        return
+    for name, why in NOT_OF_A_TARGET.items():
+        if options.get(name.strip("-").replace(" ", "_")):
+            raise UsageError(f"a target, {at.partition(':')[2]}, does not go with {name}: {why}.")
+
+
 def is_lower_better(way: str, at: str = DECISIVE) -> bool:
     """Whether lower figures are better, for a goal of "min" or "max": always for steps to a target."""
     return way == "min" or target_of(at) is not None

@@ -19,7 +19,6 @@ from zoo.registry import suggest
 REFUSED = {
     "attribute": "it takes two recipes and no --vary",
     "until": "each recipe would stop at another number of seeds, and intervals over tasks need a fixed one",
-    "to": "a target is of one recipe, and log2 of its steps has no score over tasks",
     "looks": "a verdict over all tasks needs a fixed number of seeds",
     "margin": "figures of different tasks have different units",
     "probe": "it is for language models on text: probe one recipe at a time",
@@ -45,6 +44,7 @@ def check_recipes(options: ParsedOptions) -> None:
     for name, why in REFUSED.items():
         if name in options.values:
             raise UsageError(f"--{name} does not go with several recipes: {why}.")
+    run_records.check_target(options.get("at") or "", several_recipes=True)
 
 
 def run(options: ParsedOptions, comparison: Comparison) -> int:
@@ -110,6 +110,7 @@ def show(
                 f"{home_of_recipe} is no folder of a comparison any more. Run the command again: {command}"
             )
         record = replace(record, at=options.get("at") or record.at)
+        run_records.check_target(record.at or "", several_recipes=True)
         answer, own_place = error_budget.look_and_record(record, options, home_of_recipe)
         tasks.append(RecipeTask(answer, names))
         if place is not None:
