@@ -10,8 +10,9 @@ from PIL import Image
 
 # the examples as they are read, simple ones first
 ORDER = (
-    "swap_a_part", "write_a_part", "search_with_optuna", "explain_a_model", "attention_picture", "predictions_by_layer",
-    "position_encodings", "layer_patterns", "mixture_of_experts", "beam_search", "key_value_cache", "train_a_recipe",
+    "swap_a_part", "write_a_part", "search_with_optuna", "keep_or_discard", "explain_a_model", "attention_picture",
+    "predictions_by_layer", "position_encodings", "layer_patterns", "mixture_of_experts", "beam_search",
+    "key_value_cache", "train_a_recipe",
 )  # fmt: skip
 
 

@@ -3,9 +3,11 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from zoo.compare.error_budget import Series, check_series_file, load_series, save_series
+from zoo.compare.paired_tests import PairedTestPlan, compare_samples, judge_all
 from zoo.compare.statistics import ALPHA
 from zoo.errors import StorageError, UsageError
 
@@ -77,3 +79,24 @@ def test_a_place_where_no_series_can_be_is_refused_in_a_sentence(tmp_path, monke
     else:
         with pytest.raises(error, match="--series"):
             check_series_file(Path(path))
+
+
+@pytest.mark.campaign
+def test_sixty_null_changes_in_a_row_are_kept_in_five_percent_of_series():
+    """Each of the changes is compared with one baseline's runs, as an automatic search does it."""
+    trials, tries, seeds, with_a_change = 400, 60, 6, 0
+    rng = np.random.default_rng(5)
+    for _ in range(trials):
+        series, keeps = Series(tries), 0
+        shared = rng.standard_normal(seeds)
+        baseline = shared + rng.standard_normal(seeds)
+        for number in range(tries):
+            entry = series.entry(f"c{number}", ["v"])
+            samples = {"v": ((shared + rng.standard_normal(seeds)).tolist(), baseline.tolist())}
+            plan = PairedTestPlan(level=entry.level)
+            word = judge_all(compare_samples(samples, plan), True, plan)["v"].word
+            series = series.with_entry(entry, ["v"] if word in ("better", "worse") else [])
+            keeps += word == "better"
+        with_a_change += keeps > 0
+    print(f"a change without an effect was kept in {with_a_change} of {trials} series")
+    assert with_a_change <= 0.05 * trials

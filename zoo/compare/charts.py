@@ -15,7 +15,7 @@ import numpy as np
 from zoo.compare import prose
 from zoo.compare.number_format import decimal_places, format_fixed
 from zoo.compare.paired_tests import failure_text
-from zoo.compare.run_records import number
+from zoo.compare.run_records import number, target_of
 from zoo.compare.statistics import mean_and_deviation
 from zoo.compare.verdict import Answer, VariantRow
 from zoo.logging.cost_measures import MEASURES
@@ -101,6 +101,9 @@ def draw_curves(answer: Answer) -> ReportChart:
     with style():
         figure, axes = line_axes(names.values(), 400, 346)
         axes.set(xlim=(0.0, end), ylim=_range_after_warmup(every, end), ylabel=axis_label(answer))
+        if (target := target_of(answer.at)) is not None:
+            axes.set_ylabel(prose.metric(answer))
+            axes.axhline(target, color=LIGHT["grey"], linewidth=1)
         _prefix_ticks(axes, f"{answer.unit}s seen")
         for order, row in enumerate(reversed(answer.rows)):
             colour, _, dashes = styles[row.variant]

@@ -13,6 +13,7 @@ from zoo import recipe_files
 from zoo.command_line import ParsedOptions
 from zoo.compare import plan
 from zoo.compare.plan import Comparison, fit_words, take_shard
+from zoo.compare.run_records import check_target, parse_moment
 from zoo.config import yaml_source
 from zoo.config.fit_options import SECTIONS
 from zoo.config.output_paths import check_output_path
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 FILE_KEYS = (
     "recipe", "vary", "seeds", "until", "looks", "baseline", "design", "budget", "match", "tune", "tune_seeds", "scale",
-    "probe", "goal", "at", "margin", "options",
+    "probe", "goal", "at", "to", "margin", "options",
 )  # fmt: skip
 MOST_UNTIL_DECIDED = 30  # seeds of --until decided
 # what --attribute leaves no choice of
@@ -61,6 +62,7 @@ def compare(
     varied = [f"{name}={','.join(map(str, values))}" for name, values in vary.items()]
     words = [recipe, *(word for text in varied for word in ("--vary", text)), f"--seeds={seeds}", f"--runs={runs}"]
     parsed = parse(find_command("compare"), [*words, *option_words(options or {}), *arguments])
+    parsed = replace(parsed, values=expand_target(parsed.values))
     comparison = read_comparison(parsed)
     if comparison is None or comparison.attribute or len(parsed.words) > 1:
         raise UsageError("zoo.compare compares variants of one recipe: vary must name an option and its values.")
@@ -77,6 +79,7 @@ def compare(
 
 def run(options: ParsedOptions) -> int:
     """`zoo compare`."""
+    options = replace(options, values=expand_target(options.values))
     fit_words(options)  # checked, like the shard, before torch is imported
     take_shard([], options.get("shard"))
     sequential = next((f"--{name} {options.get(name)}" for name in ("until", "looks") if options.get(name)), None)
@@ -167,7 +170,9 @@ def _of_two_recipes(options: ParsedOptions) -> Comparison:
 
 def _with_options(comparison: Comparison, values: Mapping[str, Any]) -> Comparison:
     """A comparison with further options of the command line or a file."""
-    names = {"baseline": "base"}
+    names, values = {"baseline": "base"}, expand_target(values)
+    if "at" not in values and values.get("goal") != comparison.goal:
+        check_target(comparison.at, goal=values.get("goal"))
     fields: dict[str, Any] = {
         names.get(name, name): values[name]
         for name in ("baseline", "design", "budget", "match", "tune", "probe", "goal", "at", "until")
@@ -192,6 +197,23 @@ def _with_options(comparison: Comparison, values: Mapping[str, Any]) -> Comparis
     elif "until" in fields:
         fields["seeds"] = plan.parse_seeds(str(MOST_UNTIL_DECIDED))
     return replace(comparison, **fields)
+
+
+def expand_target(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Options with ``to``, such as "loss=4.2", as the goal "loss" at "to:4.2". Raises UsageError for anything else."""
+    if "to" not in values:
+        return dict(values)
+    goal, _, target = str(values["to"]).partition("=")
+    for name, value in (("goal", goal), ("at", f"to:{target}")):
+        if values.get(name, value) != value:
+            raise UsageError(f"--to {values['to']} does not go with --{name}: it says which figure decides, and when.")
+    try:
+        parse_moment(f"to:{target}")
+    except UsageError:
+        goal = ""
+    if not goal:
+        raise UsageError(f"--to {values['to']!r:.60}: write a figure and a number, such as --to loss=4.2")
+    return {**values, "goal": goal, "at": f"to:{target}"}
 
 
 def _parse_count(value: object) -> int:

@@ -52,6 +52,8 @@ COMPARE_OPTIONS = (
     Option("goal", "the figure that decides; the task's first unless named", metavar="NAME", heading=ANSWER),
     Option("at", "last (the default), last:3 (mean of three), test (untouched split), best",
            metavar="WHEN", heading=ANSWER),
+    Option("to", "loss=4.2: how many steps until a validation first reaches it decide", metavar="GOAL=TARGET",
+           heading=ANSWER),
     Option("margin", "a variant within it, in the unit of the figure, is as good as the baseline", float,
            metavar="SIZE", above=0, heading=ANSWER),
     Option("test", "t, moderated (similar variances) or permutation", metavar="NAME", default="t",

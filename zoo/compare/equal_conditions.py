@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from zoo.compare import run_records
 from zoo.compare.number_format import format_duration, join_words
 from zoo.compare.plan import MOST_SEEDS, Arm, Comparison, Factor, ZooFit, parse_factor, variant_text
-from zoo.compare.run_records import BACKWARD, DECISIVE, RunRecord, number
+from zoo.compare.run_records import BACKWARD, DECISIVE, RunRecord, is_lower_better, number
 from zoo.errors import UsageError, ZooError
 from zoo.logging import run_state
 from zoo.registry import suggest
@@ -242,7 +242,7 @@ def tune_variants(
         winners.append(winner)
         runs = [run for of_value in records.values() for run in of_value]
         example = next((run for run in runs if run.goals), runs[0])
-        sign = -1 if example.goals.get(_goal(example, goal)) == "max" else 1
+        sign = 1 if is_lower_better(example.goals.get(_goal(example, goal), "min"), at) else -1
         cost = TuningCost(len(runs), sum(run.steps for run in runs), _sum(number(r.cost.get("seconds")) for r in runs))
         variants[winner.name] = {
             "value": best,
@@ -262,12 +262,12 @@ def is_at_edge(value: str, values: Sequence[str]) -> bool:
 
 
 def score(run: RunRecord, goal: str | None = None, at: str = DECISIVE) -> float:
-    """The validation figure of a run, negated if higher is better; NaN if it failed or has none."""
+    """The validation figure of a run, negated if higher is better, or log2 of steps; NaN if it failed."""
     name = _goal(run, goal)
     figure = run.figure(name, at) if name else None
     if figure is None:
         return math.nan
-    return -figure if run.goals[name] == "max" else figure
+    return figure if is_lower_better(run.goals[name], at) else -figure
 
 
 def _goal(run: RunRecord, goal: str | None) -> str:

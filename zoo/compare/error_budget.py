@@ -30,7 +30,7 @@ from zoo.compare.fairness import Flag
 from zoo.compare.looks import DECISIONS, Looks, Question, load_looks, parse_planned, save_looks
 from zoo.compare.looks import FILE as LOOKS
 from zoo.compare.paired_tests import T_TEST, PairedTestPlan, PairResult
-from zoo.compare.run_records import DECISIVE, RunRecord
+from zoo.compare.run_records import DECISIVE, RunRecord, target_of
 from zoo.compare.statistics import ALPHA
 from zoo.compare.verdict import Answer
 from zoo.errors import StorageError, UsageError
@@ -84,7 +84,8 @@ def look_at_comparison(
         check_looks(looks, home, seeds)
         if opened:
             looks.check_budget(opened[1].level)
-        answer = answer_after_looks(looks, first_answer, ledgers, options, record)
+        targets = journal.planned_targets(home)
+        answer = answer_after_looks(looks, first_answer, ledgers, options, record, targets)
         assert answer.look is not None
         words = {row.variant: row.verdict.word for row in answer.rows[1:]}
         results = {row.variant: PairResult(row.pair, row.adjusted, row.equivalent) for row in answer.rows[1:]}
@@ -113,9 +114,10 @@ def look_at_runs(ledgers: Sequence[RunRecord], options: ParsedOptions, record: r
 
 def answer_after_looks(
     looks: Looks, first_answer: Answer, ledgers: Sequence[RunRecord], options: ParsedOptions,
-    record: run_records.Record,
+    record: run_records.Record, targets: Collection[tuple[str, str]] = (),
 ) -> Answer:  # fmt: skip
-    """The verdict that a look after others gives; without one on variants of which seeds are left out.
+    """The verdict that a look after others gives; without one on variants of which seeds are left out, and for a target
+    that is none of ``targets``, which were named before the runs.
 
     ``first_answer`` is that of a first look at the same runs.
     """
@@ -124,10 +126,13 @@ def answer_after_looks(
         first_answer.goal, first_answer.baseline, first_answer.at, record.margin, options.get("test")
     )  # fmt: skip
     refusals = refuse_missing_seeds(looks.find_missing_seeds(seeds), [*seeds])
+    if target_of(question.at) is not None and (question.goal, question.at) not in targets:
+        refusals += [refuse_late_target(question, [*seeds][1:])]
     refused = {name for flag in refusals for name in flag.variants}
     tested = {name: numbers for name, numbers in seeds.items() if name not in refused}
     runs = {name: {seed: first_answer.runs[name][seed].digest() for seed in tested[name]} for name in tested}
-    look = looks.next_look(question, tested, record.until == "decided", runs, count_alternatives(first_answer),
+    alternatives = count_alternatives(first_answer, len(targets))
+    look = looks.next_look(question, tested, record.until == "decided", runs, alternatives,
                            parse_planned(record.until))  # fmt: skip
     answer = answer_records(ledgers, options, record, looks.plan(look), refusals)
     return replace(answer, look=look, looks_elsewhere=len(looks.elsewhere))
@@ -139,6 +144,7 @@ def answer_records(
 ) -> Answer:  # fmt: skip
     """The verdict over finished runs, with the goal and the moment of the command line."""
     at = options.get("at") or record.at or DECISIVE
+    run_records.check_target(at, margin=record.margin, scale=record.scale)
     commands = [record.command] if record.command else []
     goal = record.goal or options.get("goal")
     return verdict.answer(
@@ -174,13 +180,26 @@ def refuse_missing_seeds(missing_seeds: Mapping[str, Sequence[int]], variants: S
     return result
 
 
-def count_alternatives(answer: Answer) -> dict[str, int]:
-    """How many figures could decide, and how many moments of runs."""
+def refuse_late_target(question: Question, variants: Sequence[str]) -> Flag:
+    """A flag that refuses a verdict for a target that no journal shows to be older than the runs.
+
+    There are too many targets to pay for: whoever has seen the curves finds those where they are far apart.
+    """
+    target = question.at.partition(":")[2]
+    sentence = (
+        f"the journal does not show that the target, {question.goal}={target}, was chosen before the first run had "
+        "ended; a verdict needs --to in the command that starts the runs"
+    )
+    return Flag(sentence, True, "late target", tuple(variants))
+
+
+def count_alternatives(answer: Answer, targets: int = 0) -> dict[str, int]:
+    """How many figures could decide, and how many moments of runs, ``targets`` that were named before them included."""
     runs = [run for seeds in answer.runs.values() for run in seeds.values() if run.finished]
     validations = min((len(run.validations) for run in runs), default=1)
     moments = validations + (validations > 1) + all(run.test for run in runs)  # last, last:2 and so on, best, test
     others = [mean for mean, _ in (answer.base.others or {}).values() if math.isfinite(mean)]
-    return {"goal": 1 + len(others), "at": max(1, moments)}
+    return {"goal": 1 + len(others), "at": max(1, moments + targets)}
 
 
 def reserve_tries(options: ParsedOptions, place: Path, variants: Sequence[str], save: bool = True) -> None:

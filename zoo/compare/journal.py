@@ -21,6 +21,7 @@ from filelock import FileLock
 
 from zoo.compare.looks import Question
 from zoo.compare.number_format import join_words
+from zoo.compare.run_records import target_of
 from zoo.config.run_folder import slug
 from zoo.errors import StorageError, UsageError
 from zoo.io import atomic_files, limits
@@ -223,6 +224,14 @@ def choices_after_looking(events: Sequence[Event], question: RunsQuestion) -> tu
         changes = [f"{verb} {list_seeds(seeds)}" for verb, seeds in (("added", added), ("left out", removed)) if seeds]
         phrases.append(f"seeds, of which {' and '.join(changes)} {often}")
     return tuple(phrases)
+
+
+def planned_targets(home: Path) -> set[tuple[str, str]]:
+    """Figures and targets, ("loss", "to:4.2"), that were named before any run had ended; none of a damaged journal."""
+    events, damaged, _ = read_journal(home)
+    early_events = itertools.takewhile(lambda event: not event.ended_runs, [] if damaged else events)
+    questions = [event.question for event in early_events if event.what == PLAN]
+    return {(question.goal, question.at) for question in questions if target_of(question.at) is not None}
 
 
 def list_seeds(seeds: Sequence[int]) -> str:

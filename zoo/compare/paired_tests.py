@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from zoo.compare.number_format import MINUS
-from zoo.compare.run_records import FAILURES
+from zoo.compare.run_records import FAILURES, NOT_REACHED
 from zoo.compare.statistics import (
     ALPHA,
     MAX_SEEDS,
@@ -391,5 +391,5 @@ def judge_outcomes(test: OutcomeTest, adjusted: float, tests: int, level: float 
 
 def other_failures(failures: Sequence[Mapping[int, str]]) -> str:
     """The words for runs that crashed or ran out of memory, which need not be the model's fault; empty for none."""
-    words = {word for by_seed in failures for word in count_failures(by_seed)} - {"diverged"}
+    words = {word for by_seed in failures for word in count_failures(by_seed)} - {"diverged", NOT_REACHED}
     return " and ".join(sorted("ran out of memory" if word == "out of memory" else word for word in words))

@@ -63,6 +63,9 @@ class Comparison:
         if not self.vary and not self.attribute:
             raise UsageError("nothing varies: --vary OPTION=VALUE,VALUE such as --vary model.position=rope,alibi")
         run_records.parse_moment(self.at)
+        run_records.check_target(
+            self.at, margin=self.margin, scale=self.scale, probe=self.probe, attribute=self.attribute
+        )
 
     @property
     def title(self) -> str:

@@ -12,6 +12,7 @@ from zoo.compare import attribute, equal_conditions, length_probe, plan
 from zoo.compare.attribute import OptionDifference
 from zoo.compare.equal_conditions import Execute
 from zoo.compare.plan import Arm, Comparison, ZooFit
+from zoo.compare.run_records import target_of
 from zoo.errors import UsageError
 from zoo.registry import suggest
 
@@ -190,6 +191,7 @@ def check_validations(
     ``variants`` are names and configurations; ``batches`` counts the batches of an epoch of a configuration.
     """
     count = (at or "").partition(":")[2]
+    count = "2" if target_of(at or "") is not None else count  # a target lies between two validations
     if not count:
         return
     for name, config in variants:

@@ -15,7 +15,7 @@ from zoo.compare.number_format import (
     join_words,
 )
 from zoo.compare.paired_tests import ASSUMPTIONS, failure_text
-from zoo.compare.run_records import describe_values
+from zoo.compare.run_records import describe_values, target_of
 from zoo.compare.statistics import MAX_SEEDS, Paired, Verdict, round_count, seeds_text
 from zoo.compare.verdict import Answer, VariantRow
 
@@ -32,8 +32,12 @@ def question(answer: Answer) -> str:
     """The question of the comparison: "Does another position than RoPE lower the validation loss of lm-tiny?"."""
     verb = "lower" if answer.lower_is_better else "raise"
     subject = f"the validation {goal(answer)} of {answer.recipe}"
+    if (target := target_of(answer.at)) is not None:
+        verb, subject = "reach", f"{metric(answer)} {target:g} of {answer.recipe} in fewer steps"
     if len(answer.rows) == 1:
-        return f"What is {subject}?"
+        return f"What is {subject}?" if target is None else f"Does {answer.base.label} {verb} {subject} than another?"
+    if len(answer.rows) == 2 and target is not None:
+        return f"Does {answer.rows[1].label} {verb} {subject} than {answer.base.label}?"
     if len(answer.varied) == 1 and answer.base.label != answer.baseline:
         return f"Does another {answer.varied[0]} than {answer.base.label} {verb} {subject}?"
     if answer.varied:
@@ -97,6 +101,8 @@ def late_choices(answer: Answer) -> list[str]:
 def moment(at: str) -> str:
     """``last validation``, ``mean of the last 3 validations``, ``test split``."""
     what, _, count = at.partition(":")
+    if what == "to":
+        return "straight lines between validations"
     if count:
         return f"mean of the last {count} validations"
     return "figure on the test split" if what == "test" else f"{what} validation"
@@ -139,13 +145,19 @@ def _look_price(answer: Answer) -> str:
 
 
 def goal(answer: Answer) -> str:
-    """The headline's name without underscores."""
+    """The headline's name without underscores, "log2 steps to loss 4.2" for a target."""
+    target, name = target_of(answer.at), metric(answer)
+    return name if target is None else f"log2 steps to {name} {target:g}"
+
+
+def metric(answer: Answer) -> str:
+    """The name of the goal itself, without underscores."""
     return answer.goal.replace("_", " ")
 
 
 def unit(answer: Answer) -> str:
     """The headline's unit with a space before it, or nothing."""
-    return f" {UNITS[answer.goal]}" if answer.goal in UNITS else ""
+    return f" {UNITS[answer.goal]}" if answer.goal in UNITS and target_of(answer.at) is None else ""
 
 
 def places(answer: Answer) -> int:
@@ -249,6 +261,9 @@ def _by_how_much(answer: Answer, row: VariantRow) -> str:
 
 def _size(answer: Answer, row: VariantRow) -> str:
     """``0.113 nats (95 % interval 0.085 to 0.141)``: a difference without its sign, which the verdict implies."""
+    if target_of(answer.at) is not None and math.isfinite(row.pair.low):
+        value, low, high = (f"{2.0**value:.2g}" for value in (row.pair.mean, row.pair.low, row.pair.high))
+        return f"a factor of {value} in steps ({BETWEEN} {low} to {high})"
     if math.isnan(row.pair.low):  # decided at an earlier look
         return f"{format_fixed(abs(row.pair.mean), places(answer))}{unit(answer)}"
     sign = -1 if row.pair.mean < 0 else 1

@@ -15,6 +15,7 @@ from zoo.compare.charts import ReportChart, draw_charts
 from zoo.compare.number_format import format_duration, format_fixed, format_short, join_words
 from zoo.compare.run_records import RunRecord, describe_values, number
 from zoo.compare.scale_table import draw_scaling
+from zoo.compare.targets import draw_survival
 from zoo.compare.verdict import Answer, VariantRow
 from zoo.console import printable
 from zoo.errors import UsageError
@@ -39,7 +40,7 @@ def write_report(answer: Answer, folder: str | Path, more: Sequence[ReportChart]
 
     ``more`` are additional charts, such as those of probes. Raises UsageError if the folder cannot be written to.
     """
-    all_charts = [*draw_scaling(answer), *draw_charts(answer), *more]
+    all_charts = [*draw_scaling(answer), *draw_charts(answer), *draw_survival(answer), *more]
     texts = {"md": table.as_markdown(answer), "csv": table.as_csv(answer), "json": table.as_json(answer)}
     return write_files("comparison", texts | {"html": page(answer, all_charts)}, all_charts, Path(folder))
 

@@ -223,7 +223,7 @@ def check_plan(comparison: Comparison, stages: Sequence[Stage], meter: Any, runn
             prepare_runs.check_test_split(arms, meter)
         device_shares(arms[0].point.config["trainer"], options.get("jobs"))
         if not prepare_runs.needs_runs(stage.request):
-            runner.jobs(arms, comparison.seeds)
+            check_finished_runs(comparison, plan.unfinished_jobs(runner.jobs(arms, comparison.seeds)), stages, goal)
     last = stages[-1].ready.arms
     if comparison.scale:
         goals = meter.goals(last[0].point.config)[1]
@@ -232,6 +232,30 @@ def check_plan(comparison: Comparison, stages: Sequence[Stage], meter: Any, runn
     names = [arm.name for arm in last]
     error_budget.check_looks(load_looks(place, names), place, names)
     error_budget.reserve_tries(options, place, names[1:], save=False)
+
+
+def check_finished_runs(
+    comparison: Comparison, unfinished: Sequence[FitJob], stages: Sequence[Stage], goal: str | None
+) -> None:
+    """Raise UsageError for a target which earlier runs of the variants reached by their first validation, and where
+    runs that would be made could give no verdict on it, because others had ended before it was named.
+    """
+    if run_records.target_of(comparison.at) is None:
+        return
+    place = comparison_path(comparison, stages)
+    homes = [arm.point.folder(0).parent for arm in stages[-1].ready.arms]
+    folders = [path.parent for home in homes for path in sorted(home.glob(f"s*/{run_state.LEDGER}"))]
+    runs = [run for run in run_records.read_ledgers(folders) if run.goals]
+    names = [(goal or next(iter(run.goals))).removeprefix("val/") for run in runs]
+    for run, name in zip(runs, names, strict=True):
+        run.figure(name, comparison.at)
+    ended = [name for run, name in zip(runs, names, strict=True) if run.has_ended and run.seed in comparison.seeds]
+    if unfinished and ended and (ended[0], comparison.at) not in journal.planned_targets(place):
+        raise UsageError(
+            f"--to {ended[0]}={comparison.at.partition(':')[2]}: {len(ended)} runs of this comparison had ended before "
+            "the target was named, so that further ones would give no verdict.\nMake new ones: --runs DIR. To see "
+            f"where the runs stand: zoo compare {place} --to …"
+        )
 
 
 def check_names(comparisons: Sequence[Comparison], drafts: Sequence[Sequence[Stage]]) -> None:
@@ -255,7 +279,9 @@ def comparison_path(comparison: Comparison, stages: Sequence[Stage]) -> Path:
 def _run_stages(comparison: Comparison, stages: list[Stage], meter: Any, runner: Runner) -> FinishedRuns | None:
     """Run what is missing of a comparison; None in a dry run, and where other shards have runs left."""
     options, seeds = runner.options, comparison.seeds
-    runner.goal, runner.at = stages[-1].ready.goal, comparison.at
+    has_target = run_records.target_of(comparison.at) is not None
+    runner.goal = stages[-1].ready.goal
+    runner.at = run_records.DECISIVE if has_target else comparison.at  # progress shows the metric itself
     try:
         for index, stage in enumerate(stages):
             runner.budget = stage.request.budget
@@ -523,6 +549,8 @@ def answer_folders(folders: Sequence[Path], options: ParsedOptions) -> int:
     place = Path(out) if out else None
     record = run_records.load_record(folders[0]) if len(folders) == 1 else None
     if record is not None:
+        if not options.get("at") and options.get("goal") != record.goal:
+            run_records.check_target(record.at or "", goal=options.get("goal"))
         new_record = replace(
             record, baseline=options.get("baseline") or record.baseline, goal=options.get("goal") or record.goal,
             at=options.get("at") or record.at, margin=options.get("margin") or record.margin,

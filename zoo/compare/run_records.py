@@ -24,7 +24,8 @@ DIGITS = re.compile(r"(\d+)")
 FORMAT = 1
 BETTER = {"min": min, "max": max}
 UNMEASURED = "without a figure"  # a run that went through, and whose metric has no finite value
-FAILURES = ("diverged", "out of memory", "crashed", UNMEASURED)  # outcomes without a figure
+NOT_REACHED = "short of the target"  # a run that went through without a validation that reached it
+FAILURES = ("diverged", NOT_REACHED, "out of memory", "crashed", UNMEASURED)  # outcomes without a figure
 BACKWARD = 3  # cost of a training step in forward passes: the gradient of a matrix product is two products
 CRASH = ".crash.json"  # how a run's process died, beside its folder
 OTHER_SEED = "and stands in the folder of another seed"
@@ -82,13 +83,18 @@ class RunRecord:
             name in figures and not math.isfinite(number(figures[name])) for figures, name in newest
         )
 
-    def failure(self, goal: str) -> str:
+    def failure(self, goal: str, at: str = DECISIVE) -> str:
         """One of FAILURES if the run ended without a figure for this reason, else empty."""
+        target = target_of(at)
+        if target is not None and self.reaching_step(goal, target) is not None:
+            return ""
         if self.diverged_on(goal):
             return "diverged"
         state = str(self.outcome.get("state", ""))
         if not self.finished:
             return state if state in FAILURES else ""
+        if target is not None:
+            return NOT_REACHED
         return UNMEASURED if goal in self.goals and not math.isfinite(number(self.last.get(goal))) else ""
 
     @property
@@ -114,10 +120,15 @@ class RunRecord:
         """The run's figure for a goal; NaN if it failed, None if it has none yet.
 
         ``at`` is "last" or "best" of its validations, "last:3" for the mean of the last three, or "test" for the test
-        split. Raises UsageError if it has fewer validations than that.
+        split; "to:4.2" is log2 of the step at which a validation first reaches 4.2. Raises UsageError if it has fewer
+        validations than that.
         """
         if self.problem:
             return None
+        target = target_of(at)
+        if target is not None and (self.finished or self.failure(goal)):
+            step = self.reaching_step(goal, target)
+            return math.nan if step is None else math.log2(step)
         if self.failure(goal):
             return math.nan
         if not self.finished:
@@ -133,6 +144,27 @@ class RunRecord:
         figures = {"best": self.best, "last": self.last, "test": self.test}[what]
         return number(figures.get(goal)) if goal in figures or goal in self.goals else None
 
+    def reaching_step(self, goal: str, target: float) -> float | None:
+        """The step at which straight lines between validations first reach a target; None if none does.
+
+        Raises UsageError where the first validation has reached it already: nothing says when.
+        """
+        sign = 1 if self.goals.get(goal) == "min" else -1
+        points = [(number(validation.get("step")), sign * (number(validation[goal]) - target))
+                  for validation in self.validations if goal in validation]  # fmt: skip
+        points = [(step, gap) for step, gap in points if math.isfinite(step) and math.isfinite(gap)]
+        index = next((index for index, (_, gap) in enumerate(points) if gap <= 0), None)
+        if index is None:
+            return None
+        if index == 0:
+            raise UsageError(
+                f"--to {goal}={target:g}: {self.name} has reached it by its first validation, at step "
+                f"{points[0][0]:.0f}.\nValidate more often (--trainer.val_check_interval), or name a target that takes "
+                "longer."
+            )
+        (before, above), (after, below) = points[index - 1 : index + 1]
+        return before + (after - before) * above / (above - below)
+
     def _mean_of_last(self, goal: str, count: int) -> float:
         values = [number(validation[goal]) for validation in self.validations if goal in validation][-count:]
         if len(values) < count:
@@ -146,9 +178,51 @@ class RunRecord:
 def parse_moment(text: str) -> str:
     """The moment at which the decisive figure is taken, as `--at` has it. Raises UsageError for an unknown one."""
     what, colon, count = text.partition(":")
-    if (what in ("best", "last", "test") and not colon) or (what == "last" and count.isdecimal() and int(count) > 0):
+    if (
+        target_of(text) is not None
+        or (what in ("best", "last", "test") and not colon)
+        or (what == "last" and count.isdecimal() and int(count) > 0)
+    ):
         return text
     raise UsageError(f"--at {text!r}: figures are taken at last, last:3 (the mean of the last three), test, or best.")
+
+
+def target_of(at: str) -> float | None:
+    """The target of a moment such as ``to:4.2``; None for another one. Raises UsageError for a target of no number."""
+    what, _, text = at.partition(":")
+    if what != "to":
+        return None
+    try:
+        target = float(text)
+    except ValueError:
+        target = math.nan
+    if not math.isfinite(target):
+        raise UsageError(f"--at {at!r}: a target is a finite number, such as --to loss=4.2")
+    return target
+
+
+NOT_OF_A_TARGET = {
+    "--goal": "the target is a value of another figure",
+    "--margin": "a margin is in the unit of the figure, and log2 of steps decides",
+    "--scale": "laws of scale are of the figure itself",
+    "--probe": "losses on longer texts are not steps",
+    "--attribute": "contributions are of the figure itself",
+    "several recipes": "a target is of one recipe, and log2 of its steps has no score over tasks",
+}
+
+
+def check_target(at: str, **options: object) -> None:
+    """Raise UsageError for a moment that is a target, and any of NOT_OF_A_TARGET whose name has a value."""
+    if target_of(at) is None:
+        return
+    for name, why in NOT_OF_A_TARGET.items():
+        if options.get(name.strip("-").replace(" ", "_")):
+            raise UsageError(f"a target, {at.partition(':')[2]}, does not go with {name}: {why}.")
+
+
+def is_lower_better(way: str, at: str = DECISIVE) -> bool:
+    """Whether lower figures are better, for a goal of "min" or "max": always for steps to a target."""
+    return way == "min" or target_of(at) is not None
 
 
 def number(value: Any) -> float:

@@ -44,6 +44,7 @@ def check_recipes(options: ParsedOptions) -> None:
     for name, why in REFUSED.items():
         if name in options.values:
             raise UsageError(f"--{name} does not go with several recipes: {why}.")
+    run_records.check_target(options.get("at") or "", several_recipes=True)
 
 
 def run(options: ParsedOptions, comparison: Comparison) -> int:
@@ -109,6 +110,7 @@ def show(
                 f"{home_of_recipe} is no folder of a comparison any more. Run the command again: {command}"
             )
         record = replace(record, at=options.get("at") or record.at)
+        run_records.check_target(record.at or "", several_recipes=True)
         answer, own_place = error_budget.look_and_record(record, options, home_of_recipe)
         tasks.append(RecipeTask(answer, names))
         if place is not None:

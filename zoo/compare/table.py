@@ -23,6 +23,9 @@ from zoo.compare.number_format import (
     strict_values,
 )
 from zoo.compare.paired_tests import ASSUMPTIONS
+from zoo.compare.run_records import target_of
+from zoo.compare.targets import MEASURES as TARGET_MEASURES
+from zoo.compare.targets import describe_targets, target_ratio
 from zoo.compare.verdict import EXIT_CODES, Answer, VariantRow
 from zoo.console import format_bytes, printable
 from zoo.logging.cost_measures import MEASURES
@@ -55,6 +58,8 @@ def as_text(answer: Answer, width: int = WIDTH, colour: bool = False) -> str:
         lines += [*align_columns(*effects, width), ""]
     for section in scale_table.sections(answer):
         lines += [*wrap_text(section.text, width), "", *align_columns(section.headings, section.rows, width), ""]
+    if targets := describe_targets(answer):
+        lines += [*align_columns(*targets, width), ""]
     lines += [*align_columns(*costs(answer), width), ""]
     for row in answer.rows:
         lines += wrap_text(f"{row.label}: {row.tuned}", width) if row.tuned else []
@@ -73,6 +78,8 @@ def as_markdown(answer: Answer) -> str:
         parts += ["## Main effects and interactions", markdown_table(*effects), prose.grid_legend()]
     for section in scale_table.sections(answer):
         parts += [f"## {section.title}", section.text, markdown_table(section.headings, section.rows)]
+    if targets := describe_targets(answer):
+        parts += ["## Until the target", markdown_table(*targets)]
     parts += ["## Cost", markdown_table(*costs(answer))]
     if others := goals(answer):
         parts += ["## Other figures", markdown_table(*others)]
@@ -150,6 +157,10 @@ def as_json(answer: Answer) -> str:
         | {"others": {goal: {"mean": mean, "sd": sd} for goal, (mean, sd) in (row.others or {}).items()}}
         for row in answer.rows
     ]
+    if target_of(answer.at) is not None:
+        for row, content_of_row in zip(answer.rows[1:], content["variants"][1:], strict=True):
+            ratios = {measure: target_ratio(answer, row, measure) for measure in TARGET_MEASURES}
+            content_of_row["target_ratios"] = {name: ratio and asdict(ratio) for name, ratio in ratios.items()}
     return console.as_json(strict_values(content), indent=2, allow_nan=False) + "\n"
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo.compare import run_records
-from zoo.compare.run_records import short_names
+from zoo.compare.run_records import short_names, target_of
+from zoo.compare.targets import survival
 from zoo.compare.verdict import Answer, answer
 from zoo.config.run_folder import slug
 from zoo.console import printable
@@ -67,7 +68,10 @@ def write_summary(home: Path, answer: Answer) -> list[str]:
 
                 write_verdict(record.path.parent, scalars, words)
         # the row of HParams that the runs of the variant share
-        write_row(folder / f"{index}-{slug(row.variant)[:60]}", f"{run.variant} ({run.recipe})", choices, scalars)
+        curve = survival(row.figures, float(run.steps)) if target_of(answer.at) is not None else ()
+        write_row(
+            folder / f"{index}-{slug(row.variant)[:60]}", f"{run.variant} ({run.recipe})", choices, scalars, curve
+        )
     return figures
 
 
@@ -110,8 +114,17 @@ def pinned_scores(board: Scoreboard) -> tuple[str, ...]:
     return (*SCOREBOARD_TAGS, *goals)[:MOST]
 
 
-def write_row(folder: Path, group: str, choices: Mapping[str, str], scalars: Mapping[str, float]) -> None:
-    """Write a run that is a row of HParams, or part of the row of its ``group``: its values and its figures."""
+def write_row(
+    folder: Path,
+    group: str,
+    choices: Mapping[str, str],
+    scalars: Mapping[str, float],
+    curve: Iterable[tuple[float, float]] = (),
+) -> None:
+    """Write a run that is a row of HParams, or part of the row of its ``group``: its values and its figures.
+
+    ``curve`` is the share of runs short of a target, by steps.
+    """
     from tensorboard.plugins.hparams import summary_v2
 
     from zoo.logging.event_files import Events
@@ -121,6 +134,8 @@ def write_row(folder: Path, group: str, choices: Mapping[str, str], scalars: Map
     writer.add_summary(summary_v2.hparams_pb(texts, trial_id=printable(group)))
     for name, value in scalars.items():
         writer.add_scalar(name, value, 0)
+    for step, share in curve:
+        writer.add_scalar("comparison/share short of the target", share, round(step))
     writer.close()
 
 

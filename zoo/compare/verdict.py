@@ -41,12 +41,14 @@ from zoo.compare.run_records import (
     closest_to_recipe,
     describe_values,
     group_by_variant,
+    is_lower_better,
     label_variants,
     match_variant,
     number,
     parse_moment,
     shared_goals,
     short_names,
+    target_of,
 )
 from zoo.compare.statistics import Paired, Verdict, mean_and_deviation
 from zoo.errors import UsageError
@@ -207,7 +209,7 @@ def answer(
     if not any(figures.values()):
         waiting = sum(len(runs) for runs in groups.values())
         raise UsageError(f"no run is finished: {waiting} were started. Run the same command again to go on.")
-    lower = direction == "min"
+    lower = is_lower_better(direction, at)
     varied_set = None if varied is None else varied_names(varied) | _tuned_options(tuned or {})
     options_of = chosen_options(groups)
     names = varied_choices(options_of, tuned or {}, varied_set)
@@ -216,9 +218,9 @@ def answer(
     everything = [replace(run, label=of_run.get(id(run), "")) for run in everything]
     groups = group_by_variant(everything)
     findings = find_flags(everything, base, varied_set)
-    findings += [*moment_flags(groups, base, headline, at, lower), *refusals]
+    findings += [*moment_flags(groups, base, headline, at, direction == "min"), *refusals]
     findings.sort(key=lambda flag: not flag.fatal)
-    failures = {name: {seed: runs[seed].failure(headline) or UNMEASURED for seed, f in figures[name].items()
+    failures = {name: {seed: runs[seed].failure(headline, at) or UNMEASURED for seed, f in figures[name].items()
                        if math.isnan(f)} for name, runs in groups.items()}  # fmt: skip
     comparable = [name for name in groups if name != base and not any(flag.refuses(name) for flag in findings)]
     common = {name: plan.sort_seeds([seed for seed in figures[name] if seed in figures[base]]) for name in comparable}
@@ -270,10 +272,13 @@ def answer(
                 outcome=outcome,
             )
         )  # fmt: skip
-    rows.sort(key=lambda row: (row.variant != base, _rank(row, direction)))
+    rows.sort(key=lambda row: (row.variant != base, _rank(row, "min" if lower else "max")))
     recipes = dict.fromkeys(run.recipe for runs in groups.values() for run in runs.values())
     first_run = next(iter(groups[base].values()))
-    notes = [*_failure_flags(rows, groups), *_missing_seed_flags(rows, headline)]
+    notes = [
+        *_failure_flags(rows, groups),
+        *_missing_seed_flags(rows, headline if target_of(at) is None else f"log2 steps to {headline}"),
+    ]
     return Answer(
         join_words([*recipes]), headline, lower, at, first_run.unit, base, names, tuple(rows),
         (*findings, *notes), groups, tests, tuple(commands), plan=plan,
@@ -398,6 +403,7 @@ def _kernels(runs: Seeds) -> str:
 def _others(runs: Seeds, goal: str, at: str) -> dict[str, tuple[float, float]]:
     """Mean and standard deviation over seeds of the goals besides the headline."""
     names = dict.fromkeys(name for run in runs.values() for name in run.goals if name != goal)
+    at = DECISIVE if target_of(at) is not None else at  # the target is of the headline
     return {
         name: _mean_unless_failed([f for run in runs.values() if (f := run.figure(name, at)) is not None])
         for name in names
