@@ -73,8 +73,8 @@ OWN_PARTS = ("mynorm", "my.Norm")  # classes that the reader has just made: test
 def test_a_command_of_the_first_pages_is_valid(words, tmp_path, monkeypatch, capsys):
     command, *words = words
     assert main(["--help"]) == 0
-    packages = [tomllib.loads(path.read_text(encoding="utf-8"))["project"]["entry-points"] for path in PROJECTS]
-    others = [name.lower() for points in packages for name in points.get("zoo.command", {})]
+    packages = [tomllib.loads(path.read_text(encoding="utf-8"))["project"] for path in PROJECTS]
+    others = [name.lower() for package in packages for name in package.get("entry-points", {}).get("zoo.command", {})]
     assert command in others or re.search(rf"\b{command}\b", capsys.readouterr().out)
     if command not in ("fit", "compare") or {*OWN_PARTS} & {*words}:
         return
