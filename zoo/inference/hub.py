@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import re
 from pathlib import Path
 
 from zoo.errors import UsageError
 
+log = logging.getLogger(__name__)
 SCHEME = "hf://"
 NAME = re.compile(r"hf:/{1,2}([\w.-]+/[\w.-]+)(?:@([\w./-]+))?/?")
 # weights as safetensors, and small texts; no pickles and no code
@@ -48,6 +50,8 @@ def local_folder(place: str | Path) -> Path:
     where = f"{SCHEME}{name}" + (f"@{revision}" if revision else "")
     try:
         folder = snapshot_download(name, revision=revision, allow_patterns=[*FILES], ignore_patterns=[*OTHERS])
+        if Path(folder).name == "snapshots":  # of no commit: the cache's file of the revision is empty
+            raise LocalEntryNotFoundError(f"no commit of {where}")
     except GatedRepoError as error:
         raise UsageError(f"{where} is gated: accept its conditions on the hub, and log in: hf auth login") from error
     except RevisionNotFoundError as error:
@@ -55,8 +59,17 @@ def local_folder(place: str | Path) -> Path:
     except RepositoryNotFoundError as error:
         raise UsageError(f"{where} is not on the hub, or is private: then log in with hf auth login") from error
     except LocalEntryNotFoundError as error:
+        commit, commits = find_commits(name, revision or "main")
+        # a cache that was copied by hand may lack the file that names the commit, or have white space in it
+        if commit is None and revision is None and len(commits) == 1:
+            log.warning("%s: the cache does not say which commit is main. Taken: %s, the only one.", where, commits[0])
+            commit = commits[0]
+        if commit in commits and commit != revision:
+            return local_folder(f"{SCHEME}{name}@{commit}")
+        there = ", ".join(f"{SCHEME}{name}@{known}" for known in commits)
         raise UsageError(
             f"{where} is not in the cache, and the hub cannot be reached or HF_HUB_OFFLINE is set."
+            + (f" What is there: {there}" if there else "")
         ) from error
     except HFValidationError as error:
         raise UsageError(f"{where} is no name of a repository: {error}") from error
@@ -65,6 +78,19 @@ def local_folder(place: str | Path) -> Path:
     if not any(Path(folder).glob("*.safetensors")):
         raise UsageError(f"{where} has no file of safetensors: zoo reads no pickles, which can run code.")
     return Path(folder)
+
+
+def find_commits(name: str, revision: str) -> tuple[str | None, list[str]]:
+    """The commit that the hub's cache has for a revision of a repository, None where it has none, and all commits
+    whose files are there.
+    """
+    from huggingface_hub import constants
+
+    folder = Path(constants.HF_HUB_CACHE) / f"models--{name.replace('/', '--')}"
+    commits = sorted(snapshot.name for snapshot in folder.glob("snapshots/*") if snapshot.is_dir())
+    ref = folder / "refs" / revision
+    text = ref.read_text(encoding="utf-8", errors="replace").strip() if ref.is_file() else ""
+    return text or None, commits
 
 
 def describe_origin(folder: Path) -> dict[str, str]:

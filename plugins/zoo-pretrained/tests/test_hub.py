@@ -148,6 +148,32 @@ def test_the_cache_is_used_without_a_network(hub, monkeypatch):
         local_folder("hf://org/other")
 
 
+@pytest.mark.parametrize("commits", [[NEW], [OLD, NEW]], ids=["one", "two"])
+@pytest.mark.parametrize("ref", [None, "", "\n", NEW, NEW + "\n", f" {NEW}\r\n", "3" * 40])
+@pytest.mark.parametrize("revision", ["main", "v1"])
+def test_a_cache_made_by_hand_is_read_or_its_commits_are_named(hub, monkeypatch, commits, ref, revision):
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    folder = Path(constants.HF_HUB_CACHE) / "models--org--tiny"
+    for commit in commits:
+        (folder / "snapshots" / commit).mkdir(parents=True)
+        (folder / "snapshots" / commit / "model.safetensors").write_bytes(b"")
+    if ref is not None:
+        (folder / "refs").mkdir()
+        (folder / "refs" / revision).write_bytes(ref.encode())
+    place = "hf://org/tiny" + ("" if revision == "main" else f"@{revision}")
+    text = (ref or "").strip()
+    if text == NEW or (not text and revision == "main" and len(commits) == 1):
+        assert describe_origin(local_folder(place))["revision"] == NEW
+        return
+    with pytest.raises(UsageError, match="is not in the cache") as caught:
+        local_folder(place)
+    for commit in commits:
+        assert f"hf://org/tiny@{commit}" in str(caught.value)
+        assert describe_origin(local_folder(f"hf://org/tiny@{commit}"))["revision"] == commit
+
+
 @pytest.mark.parametrize(
     ("place", "error", "message"),
     [

@@ -67,10 +67,11 @@ CASES = {
 }
 
 
-def build_model(name):
+def build_model(name, **changes):
     cls, path, options = CASES[name]
+    options = {**options, **changes}
     task = complete_options({"class_path": path, "init_args": options})
-    facts = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": EOS, **sizes(None, task["init_args"])}
+    facts = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": EOS, **sizes(task["init_args"])}
     start = {"decoder_start_token_id": 1} if path == TRANSLATION else {}
     model = cls(cls.config_class(task=task, **facts, **start)).eval()
     if cls.can_generate():
@@ -322,6 +323,116 @@ def test_states_and_the_matrix_of_logits_are_there_for_trainers_that_join_them_t
     names = set(model.state_dict())
     model.set_output_embeddings(model.get_output_embeddings())
     assert set(model.state_dict()) == names
+
+
+def labels_of(model, inputs):
+    """Random labels (B,) or (B, T) of which rows count different numbers."""
+    classes = WORDS if "LM" in type(model).__name__ or model.config.is_encoder_decoder else 5
+    labels = torch.randint(3, classes, own_logits(model, inputs).shape[:-1])
+    for row in range(len(labels) if labels.dim() > 1 else 0):
+        labels[row, : row + 1] = -100
+    return labels
+
+
+PROBLEMS = [(name, None) for name in CASES] + [("texts", "multi_label_classification"), ("texts", "regression")]
+
+
+@pytest.mark.parametrize(("name", "problem"), PROBLEMS)
+@torch.no_grad()
+def test_the_losses_of_pieces_of_a_batch_add_up_to_that_of_the_batch(name, problem):
+    model = build_model(name).eval()
+    model.config.problem_type = problem
+    inputs = inputs_of(model)
+    inputs["labels"] = torch.rand(3, 5) if problem else labels_of(model, inputs)
+    counted = inputs["labels"][:, 1:] if isinstance(model, models.ZooForCausalLM) else inputs["labels"]
+    items = counted.ne(-100).sum()
+    whole = model(**inputs).loss
+    pieces = [{key: value[row : row + 1] for key, value in inputs.items()} for row in range(3)]
+    assert torch.allclose(sum(model(**piece, num_items_in_batch=items).loss for piece in pieces), whole, rtol=1e-4)
+    assert torch.allclose(model(**inputs, num_items_in_batch=int(items)).loss, whole, rtol=1e-4)
+
+
+def test_a_mixtures_own_loss_is_shared_among_accumulated_batches():
+    model = build_model("experts").train()
+    inputs = inputs_of(model)
+    inputs["labels"] = inputs["input_ids"]
+    items = inputs["labels"][:, 1:].numel()
+    whole = model(**inputs).loss
+    assert torch.allclose(model(**inputs, num_items_in_batch=4 * items).loss, whole / 4, rtol=1e-4)
+
+
+TIED = [("alibi-swiglu", True), ("masked", True), *(("t5-bias", tie) for tie in ("output", "inputs", "all"))]
+
+
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize(("name", "tie"), TIED)
+@torch.no_grad()
+def test_a_tied_model_loaded_untied_has_its_own_matrix_and_is_saved_with_it(name, tie, replace, tmp_path):
+    model = build_model(name, tie=tie)
+    inputs = inputs_of(model)
+    model.save_pretrained(tmp_path / "tied")
+    untied = model.auto.from_pretrained(tmp_path / "tied", tie_word_embeddings=False)
+    assert torch.equal(untied(**inputs).logits, model(**inputs).logits)
+    assert untied.config.tie_word_embeddings is False
+    assert not models.shared_weights(untied)
+    head = untied.get_output_embeddings()
+    if replace:
+        head = torch.nn.Linear(DIM, WORDS, bias=False)
+        untied.set_output_embeddings(head)
+    head.weight.add_(torch.rand_like(head.weight))
+    logits = untied(**inputs).logits
+    assert not torch.allclose(logits, model(**inputs).logits, atol=1e-2)
+    untied.save_pretrained(tmp_path / "untied")
+    again = model.auto.from_pretrained(tmp_path / "untied")
+    assert torch.equal(again(**inputs).logits, logits)
+    assert again.config.tie_word_embeddings is False
+    tied = model.auto.from_pretrained(tmp_path / "untied", tie_word_embeddings=True)
+    assert tied.config.tie_word_embeddings is True
+    assert tied.net.state_dict().keys() < again.net.state_dict().keys() or name == "t5-bias"
+
+
+@pytest.mark.parametrize(("name", "tie"), TIED)
+@torch.no_grad()
+def test_a_new_matrix_of_a_tied_model_is_saved(name, tie, tmp_path):
+    model = build_model(name, tie=tie)
+    inputs = inputs_of(model)
+    model.set_output_embeddings(torch.nn.Linear(DIM, WORDS, bias=False))
+    logits = model(**inputs).logits
+    model.save_pretrained(tmp_path)
+    again = model.auto.from_pretrained(tmp_path)
+    assert torch.equal(again(**inputs).logits, logits)
+    assert models.shared_weights(again) == models.shared_weights(model)
+
+
+@pytest.mark.parametrize("name", [*CAUSAL, *PAIRS, "masked"])
+def test_the_matrix_of_logits_is_one_module_that_adapters_find_and_leave_out(name):
+    model = build_model(name)
+    head = model.get_output_embeddings()
+    if head is not None:
+        assert [module for module in model.modules() if module is head] == [model.get_output_embeddings()]
+    peft = pytest.importorskip("peft", reason="adapts models")
+    adapted = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules="all-linear"))
+    assert any("lora" in key for key, _ in adapted.named_parameters())
+    twin = copy.deepcopy(build_model(name))
+    if name in CAUSAL:
+        assert twin.get_output_embeddings().weight is twin.net.output
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_sizes_that_follow_from_the_task_cannot_be_set_beside_it(name, tmp_path):
+    model = build_model(name)
+    model.save_pretrained(tmp_path)
+    facts = sizes(model.config.task["init_args"])
+    for key in facts.keys() - {"vocab_size", "num_labels", "tie_word_embeddings"}:
+        with pytest.raises(ValueError, match=rf"{key}={facts[key] + 1} is not this model's, which is {facts[key]}"):
+            model.auto.from_pretrained(tmp_path, **{key: facts[key] + 1})
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 8), (3, 8, 4), (3, 16, 16), (1, 8, 8), (4, 8, 8), (8, 8)])
+def test_an_image_of_another_shape_is_refused_with_both(shape):
+    words = r"must be \(batch, 3, 8, 8\), got \(2, " + ", ".join(map(str, shape))
+    with pytest.raises(ValueError, match=words):
+        build_model("vit")(torch.rand(2, *shape))
 
 
 class MeanState(PartState):

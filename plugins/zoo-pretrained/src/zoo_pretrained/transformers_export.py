@@ -54,7 +54,7 @@ def export_transformers(trained: Trained, folder: Path, force: bool = False) -> 
         if record["distribution"] and record["class_path"].partition(".")[0] not in ("torch", "zoo"):
             packages[record["distribution"]] = record["version"]
     needed = [f"{name} {number}" for name, number in packages.items()]
-    about: dict[str, Any] = {"task": task, "packages": needed, **sizes(trained.net, task["init_args"])}
+    about: dict[str, Any] = {"task": task, "packages": needed, **sizes(task["init_args"])}
     try:
         with atomic_files.replace_files(folder, hf_files.CONFIG, hf_files.ANY_WEIGHTS) as draft:
             about = tokenizer_files.export_tokenizers(trained.place.folder, draft, task["class_path"], about)
@@ -83,8 +83,8 @@ def _copy_target_tokenizer(source: Path, folder: Path) -> None:
         )
 
 
-def sizes(net: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """What transformers asks a configuration for, by its names, from the options of a task and its network."""
+def sizes(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What transformers asks a configuration for, by its names, from the options of a task."""
     names = {
         "vocab_size": "vocab_size", "target_vocab_size": "vocab_size", "dim": "hidden_size",
         "depth": "num_hidden_layers", "heads": "num_attention_heads", "max_length": "max_position_embeddings",
@@ -94,4 +94,4 @@ def sizes(net: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     facts = {name: options[key] for key, name in names.items() if options.get(key) is not None}
     if options.get("decoder_depth"):
         facts |= {"num_hidden_layers": options["decoder_depth"], "encoder_layers": options["depth"]}
-    return facts | {"tie_word_embeddings": getattr(net, "head", None) is None}
+    return facts | {"tie_word_embeddings": options.get("tie", False) not in (False, "none")}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -50,7 +50,7 @@ from zoo.io import atomic_files
 from zoo.models.attention_weights import attention_layers
 from zoo.models.initialization import derive_seed, rule_of
 from zoo.models.language import LanguageModel
-from zoo.models.seq2seq import Seq2Seq
+from zoo.models.seq2seq import Seq2Seq, Tie
 from zoo.models.stack import Stack
 from zoo.models.vit import ViT
 from zoo.parts.attention import Attention
@@ -60,7 +60,10 @@ from zoo.parts.few_row_linear import linear
 from zoo.parts.ffn import aux_losses
 from zoo_pretrained import sentence_files
 from zoo_pretrained.transformers_caches import LayerKeys, count_tokens, holds_keys, layer_caches
+from zoo_pretrained.transformers_export import sizes
 
+TIES = get_args(Tie)
+CHANGEABLE = ("vocab_size", "num_labels", "tie_word_embeddings")  # after an export; other sizes are the task's
 IGNORED = -100  # labels of transformers that count for nothing
 CODE = "modeling_zoo.py"
 STUB = '''"""Finds the model of this folder in the packages that it was exported with."""
@@ -99,11 +102,31 @@ class ZooConfig(PreTrainedConfig):
         for name, size in (("vocab_size", self.vocab_size), ("target_vocab_size", self.vocab_size)):
             if name in options:
                 options[name] = size
+        if "tie" in options and (options["tie"] not in (False, "none")) != self.tie_word_embeddings:
+            pair = {True: "output", False: "none"}
+            options["tie"] = pair[self.tie_word_embeddings] if options["tie"] in TIES else self.tie_word_embeddings
         if options.get("tie") in ("inputs", "all"):
             options["source_vocab_size"] = self.vocab_size
         if "num_classes" in options:
             options["num_classes"] = self.num_labels
         return options
+
+    def set_tie(self, tie: bool | str) -> None:
+        """Say which of the embeddings and the output are one, as the task has it."""
+        task = self.task or {}
+        self.task = {**task, "init_args": {**task["init_args"], "tie": tie}}
+        self.tie_word_embeddings = tie not in (False, "none")
+
+    def check_sizes(self) -> None:
+        """Raise ValueError for a size that is not the task's."""
+        options = (self.task or {})["init_args"]
+        for name, size in sizes(options).items():
+            stated = getattr(self, name, None)
+            if name not in CHANGEABLE and stated and stated != size:
+                raise ValueError(
+                    f"{name}={stated} is not this model's, which is {size}: it follows from config.task and cannot be "
+                    "set beside it."
+                )
 
 
 class ZooCausalLMConfig(ZooConfig):
@@ -212,6 +235,7 @@ class ZooModel(PreTrainedModel):
     config_class: type[ZooConfig]
     reads: ClassVar[type[nn.Module]] = nn.Module  # the network of zoo
     auto: ClassVar[Any] = None  # the class of transformers that loads it
+    ties: ClassVar[dict[str, str]] = {}  # a matrix that may be another's, and the other
 
     def __init__(self, config: ZooConfig) -> None:
         super().__init__(config)
@@ -221,7 +245,9 @@ class ZooModel(PreTrainedModel):
         blocks = [block for stack in self.stacks() for block in stack.blocks]
         self._no_split_modules = sorted({type(block).__name__ for block in blocks})
         self._tied_weights_keys = shared_weights(self)
-        config.tie_word_embeddings = config.tie_word_embeddings or bool(self._tied_weights_keys)
+        options = config.network_options()
+        if "tie" in options:
+            config.set_tie(options["tie"])
         self.post_init()
 
     @classmethod
@@ -250,9 +276,16 @@ class ZooModel(PreTrainedModel):
         """The stacks of the network."""
         return [module for module in self.net.modules() if isinstance(module, Stack)]
 
+    def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
+        """The weights that modules have in common, which may be others than the embedding and the output."""
+        return dict(self._tied_weights_keys)
+
     @torch.no_grad()
     def initialize_weights(self) -> None:
-        """Initialise by zoo's rule what was not loaded; a module keeps those of its weights that were."""
+        """Initialise by zoo's rule what was not loaded; a module keeps those of its weights that were.
+
+        A matrix that is not tied any more begins as a copy of what it was tied to.
+        """
         rule, seed = rule_of(self.net), int(torch.randint(2**62, ()))
         for name, part in self.net.named_modules():
             own = [*part.parameters(recurse=False), *part.buffers(recurse=False)]
@@ -263,6 +296,13 @@ class ZooModel(PreTrainedModel):
                     rule.reset(part, name, self.net)
                 for tensor, value in loaded:
                     tensor.copy_(value)
+        weights = dict(self.named_parameters())
+        for name, source in self.ties.items():
+            pair = weights.get(name), weights.get(source)
+            if pair[0] is None or pair[1] is None or any(weight.is_meta for weight in pair):
+                continue
+            if getattr(pair[1], "_is_hf_initialized", False) and not getattr(pair[0], "_is_hf_initialized", False):
+                pair[0].copy_(pair[1])
 
     def _set_gradient_checkpointing(self, enable: bool = True, *args: Any, **kwargs: Any) -> None:
         """Compute activations of blocks again in the backward pass."""
@@ -278,9 +318,24 @@ class ZooModel(PreTrainedModel):
         """Replace the embedding of tokens."""
         self.net.embedding, self.net.vocab_size = value, len(cast(Any, value).weight)
 
-    def own_losses(self, loss: Tensor) -> Tensor:
-        """A loss () with those that parts have of their own in training, such as a mixture's."""
-        return torch.stack([loss, *aux_losses(self.net)]).sum() if self.training else loss
+    def loss_of(self, labels: Tensor, options: Mapping[str, Any], **logits: Any) -> Tensor:
+        """The mean loss () of labels, with those that parts have of their own in training, such as a mixture's.
+
+        With ``num_items_in_batch``, the labels of all batches whose gradients a trainer adds up, both are this batch's
+        share of that mean.
+        """
+        loss = self.loss_function(labels=labels, config=self.config, **{**options, **logits})
+        own = aux_losses(self.net) if self.training else []
+        items = options.get("num_items_in_batch")
+        if items is not None:
+            targets = {**options, **logits}.get("shift_labels")
+            if targets is None:
+                targets = labels[..., 1:] if self.loss_type == "ForCausalLM" else labels
+            share = targets.ne(IGNORED).sum().to(loss.device) / torch.as_tensor(items, device=loss.device)
+            own = [share * value for value in own]
+            if "pooled_logits" in logits and self.config.problem_type != "single_label_classification":
+                loss = share * loss  # transformers gives the mean of this batch, whatever is asked for
+        return torch.stack([loss, *own]).sum()
 
     def pop_outputs(self, options: dict[str, Any]) -> tuple[bool, bool]:
         """Whether hidden states and attention weights are asked for, by the call, whose options lose that, or the
@@ -323,6 +378,7 @@ def build_network(config: ZooConfig) -> nn.Module:
     """
     if config.task is None:
         raise ValueError("a configuration of zoo's models needs task: it is made by zoo export --format transformers.")
+    config.check_sizes()
     section = {"model": {**config.task, "init_args": config.network_options()}}
     network = rebuild_network(section, Path("config.json"))
     return (rebuild_task(section, Path("config.json")) if network is None else network[0]).net
@@ -359,9 +415,11 @@ class ZooForCausalLM(ZooModel, GenerationMixin):
 
     config_class = ZooCausalLMConfig
     reads, auto = LanguageModel, AutoModelForCausalLM
+    ties: ClassVar[dict[str, str]] = {"net.head.weight": "net.embedding.weight"}
 
     def __init__(self, config: ZooConfig) -> None:
         super().__init__(config)
+        self.tied_head = TiedHead(self)
         caches = self.net.stack.caches(1)
         self._is_stateful = not all(holds_keys(states) for states in caches)
 
@@ -372,17 +430,13 @@ class ZooForCausalLM(ZooModel, GenerationMixin):
 
     def get_output_embeddings(self) -> nn.Module:
         """The matrix that turns states into logits, as a layer also where it is the embedding's."""
-        if self.net.head is not None:
-            return cast(nn.Module, self.net.head)
-        weight = self.net.embedding.weight
-        head = nn.Linear(weight.size(1), weight.size(0), bias=False, device="meta")
-        head.weight = weight
-        return head
+        return self.tied_head if self.net.head is None else cast(nn.Module, self.net.head)
 
     def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
         """Replace the matrix that turns states into logits; the embedding's own is none besides."""
         tied = cast(Any, new_embeddings).weight is self.net.embedding.weight
         self.net.head = None if tied else new_embeddings
+        self.config.set_tie(tied)
 
     @staticmethod
     def create_masks_for_generate(attention_mask: Tensor | None = None, **_: Any) -> Tensor | None:
@@ -414,8 +468,7 @@ class ZooForCausalLM(ZooModel, GenerationMixin):
         logits = self.net.logits(last[:, rows])
         loss = None
         if labels is not None:
-            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
-            loss = self.own_losses(loss)
+            loss = self.loss_of(labels, kwargs, logits=logits, vocab_size=self.config.vocab_size)
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,
@@ -453,6 +506,25 @@ class ZooForCausalLM(ZooModel, GenerationMixin):
             hidden_states=(*states[:-1], last) if hidden else None,
             attentions=tuple(weights) if attentions else None,
         )
+
+
+class TiedHead(nn.Module):
+    """The embedding of a causal language model as the layer that turns states into logits; it has no weight itself."""
+
+    bias = None
+
+    def __init__(self, model: ZooForCausalLM) -> None:
+        super().__init__()
+        self.__dict__["model"] = model  # no submodule: the weight has one name
+
+    @property
+    def weight(self) -> Tensor:
+        """The matrix (vocab_size, dim)."""
+        return cast(Tensor, self.__dict__["model"].net.embedding.weight)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """States (..., dim) to (..., vocab_size)."""
+        return linear(states, self.weight)
 
 
 class Backbone:
@@ -513,6 +585,10 @@ class ZooForConditionalGeneration(ZooModel, GenerationMixin):
 
     config_class = ZooSeq2SeqConfig
     reads, auto = Seq2Seq, AutoModelForSeq2SeqLM
+    ties: ClassVar[dict[str, str]] = {
+        "net.head.weight": "net.target_embedding.weight",
+        "net.source_embedding.weight": "net.target_embedding.weight",
+    }
 
     def __init__(self, config: ZooConfig) -> None:
         super().__init__(config)
@@ -537,8 +613,13 @@ class ZooForConditionalGeneration(ZooModel, GenerationMixin):
         return self.net.head
 
     def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
-        """Replace the matrix that turns states into logits."""
-        self.net.head = new_embeddings
+        """Replace the matrix that turns states into logits; the target embedding's own is none besides."""
+        tied = cast(Any, new_embeddings).weight is self.net.target_embedding.weight
+        self.net.head = None if tied else new_embeddings
+        inputs = self.net.source_embedding is self.net.target_embedding
+        self.config.set_tie(
+            {(True, True): "all", (True, False): "inputs", (False, True): "output"}.get((inputs, tied), "none")
+        )
 
     def resize_token_embeddings(self, new_num_tokens: int | None = None, *args: Any, **kwargs: Any) -> nn.Embedding:
         """Change the number of tokens. Raises ValueError where source and target have vocabularies of their own."""
@@ -602,8 +683,8 @@ class ZooForConditionalGeneration(ZooModel, GenerationMixin):
         logits = logits if net.bias is None else net.bias(logits)
         loss = None
         if labels is not None:
-            loss = nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.to(logits.device).flatten())
-            loss = self.own_losses(loss)
+            # labels stand where they are predicted: the target tokens were moved
+            loss = self.loss_of(labels, kwargs, logits=logits, shift_labels=labels, vocab_size=logits.size(-1))
         return Seq2SeqLMOutput(
             loss=loss,
             logits=logits,
@@ -650,8 +731,7 @@ class ZooEncoderModel(ZooModel):
         if labels is not None:
             sizes = {"vocab_size": self.config.vocab_size} if self.config.vocab_size else {}
             logits_name = "pooled_logits" if logits.dim() == 2 else "logits"
-            loss = self.loss_function(**{logits_name: logits}, labels=labels, config=self.config, **sizes, **options)
-            loss = self.own_losses(loss)
+            loss = self.loss_of(labels, options, **{logits_name: logits}, **sizes)
         return self.output(
             loss=loss,
             logits=logits,
@@ -676,14 +756,17 @@ class ZooForMaskedLM(ZooEncoderModel):
 
     config_class = ZooMaskedLMConfig
     reads, auto, output = MaskedLanguageModel, AutoModelForMaskedLM, MaskedLMOutput
+    ties: ClassVar[dict[str, str]] = {"net.head.own.weight": "net.embedding.weight"}
 
     def get_output_embeddings(self) -> nn.Module | None:
         """The matrix that turns states into logits; None where it is the embedding."""
         return self.net.head.own
 
     def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
-        """Replace the matrix that turns states into logits."""
-        self.net.head.own = new_embeddings
+        """Replace the matrix that turns states into logits; the embedding's own is none besides."""
+        tied = cast(Any, new_embeddings).weight is self.net.embedding.weight
+        self.net.head.own = None if tied else new_embeddings
+        self.config.set_tie(tied)
 
     def resize_token_embeddings(self, new_num_tokens: int | None = None, *args: Any, **kwargs: Any) -> nn.Embedding:
         """Change the number of tokens; new ones have a bias of zero."""
@@ -752,6 +835,11 @@ class ZooForImageClassification(ZooEncoderModel):
         """Normalised images (B, C, H, W) to logits (B, classes); ``labels`` are (B,)."""
         if pixel_values is None:
             raise ValueError("You have to specify pixel_values")
+        shape = self.net.channels, self.net.image_size, self.net.image_size
+        if tuple(pixel_values.shape[1:]) != shape:
+            raise ValueError(
+                f"pixel_values must be (batch, {', '.join(map(str, shape))}), got {tuple(pixel_values.shape)}."
+            )
         arguments = (pixel_values.to(self.net.embedding.weight.dtype),)
         return self.answer(arguments, labels, kwargs)
 
