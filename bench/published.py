@@ -54,7 +54,7 @@ class Row:
     unit: str
     printed: float | str
     tolerance: float = 0.0
-    seeds: int = 3
+    seeds: int = 3  # 1 where nothing is drawn
     needs: Sequence[str] = field(default_factory=list)
     shuffle: str = ""
     fit: str = ""
@@ -143,7 +143,7 @@ def page(rows: Sequence[Row]) -> str:
         values = list(json.loads(row.results.read_text(encoding="utf-8"))["figures"].values())
         places = max(3, len(str(row.printed).partition(".")[2]))
         mean, low, high = (f"{value:.{places}f}" for value in interval(values))
-        ours = f"{mean} ({low}–{high})" if len(values) > 1 else f"{mean} (one seed)"
+        ours = f"{mean} ({low}–{high})" if len(values) > 1 else mean if row.seeds == 1 else f"{mean} (one seed)"
         cells = [f"[{row.name}]({row.link})", row.setting, f"{row.printed} {row.unit}", ours, judge(row, values)]
         lines.append("|" + "|".join([*cells, row.differs]) + "|")
     if waiting:
