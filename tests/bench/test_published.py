@@ -19,15 +19,15 @@ def row(**options):
 
 @pytest.mark.parametrize("name", ROWS)
 def test_a_row_is_short_and_can_be_run_or_says_why_not(name):
-    known = ROWS[name]
+    entry = ROWS[name]
     assert len((published.ROWS / f"{name}.yaml").read_text("utf-8").splitlines()) <= 40
-    assert bool(known.fit) != bool(known.missing)
-    if known.fit:
-        words = shlex.split(known.fit)
-        assert isinstance(known.printed, float)
-        assert known.tolerance > 0
+    assert bool(entry.fit) != bool(entry.missing)
+    if entry.fit:
+        words = shlex.split(entry.fit)
+        assert isinstance(entry.printed, float)
+        assert entry.tolerance > 0
         assert "--seed" not in words
-        assert all(f"{{data}}/{need}" in known.fit or need == known.shuffle for need in known.needs)
+        assert all(f"{{data}}/{need}" in entry.fit or need == entry.shuffle for need in entry.needs)
 
 
 @pytest.mark.parametrize(("values", "verdict"), [
@@ -70,23 +70,23 @@ def test_a_shuffled_file_keeps_every_line_once(tmp_path):
 def test_a_row_is_trained_over_seeds_and_stands_on_the_page(tmp_path, monkeypatch):
     monkeypatch.setattr(published, "ROWS", tmp_path / "rows")
     (tmp_path / "rows").mkdir()
-    known = row(differs="smaller")
-    monkeypatch.setattr(published, "read_rows", lambda: {"row": known})
+    entry = row(differs="smaller")
+    monkeypatch.setattr(published, "read_rows", lambda: {"row": entry})
     monkeypatch.setattr(published, "train", lambda row, seed, runs: 2.0 + seed / 100)
     assert published.main(["row", "--seeds", "3", "--runs", str(tmp_path)]) == 0
-    assert json.loads(known.results.read_text())["figures"] == {"1": 2.01, "2": 2.02, "3": 2.03}
-    text = published.page([known, replace(row(missing="no data"), name="later")])
+    assert json.loads(entry.results.read_text())["figures"] == {"1": 2.01, "2": 2.02, "3": 2.03}
+    text = published.page([entry, replace(row(missing="no data"), name="later")])
     assert "|[row](https://example.org)|small|2.0 nats|2.020 (1.995–2.045)|inside|smaller|" in text
     assert text.endswith("Not run: later (no data).\n")
 
 
 def test_a_run_that_fails_leaves_no_figure(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(published, "ROWS", tmp_path)
-    known = row(fit="lm-no-such-recipe")
-    monkeypatch.setattr(published, "read_rows", lambda: {"row": known})
+    entry = row(fit="lm-no-such-recipe")
+    monkeypatch.setattr(published, "read_rows", lambda: {"row": entry})
     assert published.main(["row", "--seeds", "1", "--runs", str(tmp_path / "runs")]) == 1
     assert "row: not run: row, seed 1: `zoo fit lm-no-such-recipe" in capsys.readouterr().err
-    assert not known.results.exists()
+    assert not entry.results.exists()
 
 
 def test_the_page_is_that_of_the_results():
