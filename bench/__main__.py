@@ -4,6 +4,7 @@
     python -m bench gpt2-fp32 generation-1 --turns 9 --out performance.md --json performance.json
     python -m bench attention startup overhead --turns 5
     python -m bench --gate v0.1.0 --clock cpu                           # has zoo become slower since?
+    python -m bench published NAME --seeds 3                            # a figure that others printed, trained again
 
 Peers that are not installed are reported as failed: pip install -e '.[bench]', then
 pip install --no-deps litgpt joeynmt, whose own bounds contradict what zoo needs.
@@ -17,7 +18,7 @@ import os
 import sys
 from pathlib import Path
 
-from bench import gate
+from bench import gate, published
 from bench.arena import CLOCKS, compete
 from bench.ceilings import machine
 from bench.report import head, markdown, verdict
@@ -55,7 +56,10 @@ def parse_arguments(argv: list[str] | None) -> tuple[argparse.Namespace, argpars
 
 
 def main(argv: list[str] | None = None) -> int:
-    arguments, parser = parse_arguments(argv)
+    words = sys.argv[1:] if argv is None else argv
+    if words[:1] == ["published"]:
+        return published.main(words[1:])
+    arguments, parser = parse_arguments(words)
     os.environ["OMP_NUM_THREADS"] = str(arguments.threads)
     os.environ["ZOO_BF16"] = "0"  # precision is named
     if arguments.gate is not None:

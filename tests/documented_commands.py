@@ -120,9 +120,10 @@ def check_module(name: str, words: list[str]) -> None:
     if importlib.util.find_spec(name) is None:
         raise LookupError(f"no module {name}")
     if name == "bench":
+        from bench import published
         from bench.__main__ import parse_arguments
 
-        parse_arguments(words)
+        published.parse_arguments(words[1:]) if words[:1] == ["published"] else parse_arguments(words)
 
 
 def main() -> int:

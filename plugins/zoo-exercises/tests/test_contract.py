@@ -2,11 +2,12 @@
 
 import pytest
 from zoo_exercises.commands import Probe
-from zoo_exercises.synthetic import Copying, Induction, MultiQueryRecall, Parity
+from zoo_exercises.synthetic import Copying, Induction, ModularAddition, ModularArithmetic, MultiQueryRecall, Parity
 
 from zoo.conformance import checks
 
-CHECKS = [check for part in (Probe, MultiQueryRecall, Copying, Induction, Parity) for check in checks(part)]
+PARTS = (Probe, MultiQueryRecall, Copying, Induction, Parity, ModularArithmetic, ModularAddition)
+CHECKS = [check for part in PARTS for check in checks(part)]
 LONG = {"clean_import", "hash_seed_changes_nothing"}  # which start processes
 ONCE = {"Probe"}
 

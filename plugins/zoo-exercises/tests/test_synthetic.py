@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from zoo_exercises.synthetic import Copying, Induction, MultiQueryRecall, Parity
+from zoo_exercises.synthetic import Copying, Induction, ModularAddition, ModularArithmetic, MultiQueryRecall, Parity
 
 from zoo.data.tokenizer import Tokenizer
 from zoo.errors import UsageError
@@ -15,6 +15,7 @@ KINDS = {
     "copying": lambda **o: Copying(length=6, letters=5, **o),
     "induction": lambda **o: Induction(length=12, letters=6, repeats=2, **o),
     "parity": lambda **o: Parity(length=12, **o),
+    "arithmetic": lambda **o: ModularArithmetic(operands=6, **o),
 }
 kinds = pytest.mark.parametrize("kind", KINDS)
 
@@ -53,11 +54,19 @@ def odd_ones(inputs, targets):
     return expected if len(inputs) == 12 else [-100] * 12 + expected[12:]
 
 
+def computed(inputs, targets):
+    at = inputs.index(8)
+    value = eval("".join("01234+-*"[token] for token in inputs[:at])) % 5  # Python's own arithmetic
+    return [value if place == at else -100 for place in range(len(inputs))]
+
+
 @pytest.mark.parametrize(("kind", "answers"), [
-    ("recall", recalled), ("copying", copied), ("induction", induced), ("parity", odd_ones),
+    ("recall", recalled), ("copying", copied), ("induction", induced), ("parity", odd_ones), ("arithmetic", computed),
 ])  # fmt: skip
 def test_answers_are_those_of_a_loop(kind, answers):
-    widths = {"recall": (15, 31), "copying": (12, 24), "induction": (11, 23), "parity": (12, 24)}[kind]
+    widths = {
+        "recall": (15, 31), "copying": (12, 24), "induction": (11, 23), "parity": (12, 24), "arithmetic": (12, 24),
+    }[kind]  # fmt: skip
     for split in ("train", "val"):
         for inputs, targets, longer in rows(kind, split):
             width = widths[longer]
@@ -66,11 +75,29 @@ def test_answers_are_those_of_a_loop(kind, answers):
             assert max(targets) >= 0
 
 
+def test_half_of_all_pairs_train_in_modular_addition():
+    data = ModularAddition(modulus=37, size=20000, eval_size=5000, seed=1)
+    data.ready()
+    pairs = {}
+    for split in ("train", "val"):
+        batch = data.datasets[split].batch(np.arange(len(data.datasets[split])), 0)
+        tokens, answers = batch["inputs"].numpy(), batch["targets"].numpy()
+        assert (tokens[:, 2] == 37).all()
+        assert (answers[:, :2] == -100).all()
+        assert (answers[:, 2] == (tokens[:, 0] + tokens[:, 1]) % 37).all()
+        pairs[split] = {tuple(row) for row in tokens[:, :2].tolist()}
+    assert not pairs["train"] & pairs["val"]
+    assert 0.95 * 37**2 < len(pairs["train"] | pairs["val"]) <= 37**2
+    assert 0.45 < len(pairs["train"]) / 37**2 < 0.55
+
+
 def test_texts_have_the_form_that_the_options_say():
     for inputs, targets, _ in rows("recall"):
         assert len(set(inputs[:8:2])) == 4
         assert all(token < 8 for token in inputs[::2])
         assert sum(target >= 8 for target in targets) == 4
+    assert {inputs.index(8) for inputs, _, _ in rows("arithmetic")} == {3, 5, 7, 9, 11}
+    assert {inputs.index(8) for inputs, _, longer in rows("arithmetic", "val") if longer} == {13, 15, 17, 19, 21, 23}
     lengths = [inputs.index(5) for inputs, _, _ in rows("copying")]
     assert set(lengths) == {3, 4, 5, 6}
     assert {inputs.index(5) for inputs, _, longer in rows("copying", "val") if longer} == {12}
@@ -154,6 +181,8 @@ def test_a_vocabulary_larger_than_the_letters_goes_on_with_ideographs(tmp_path):
     (lambda: Parity(length=9).ready(), "fewer than 1000 different texts"),
     (lambda: Parity(length=2**15, longer=3).ready(), "98304 tokens: at most 65536"),
     (lambda: Parity(longer=0), "longer must be at least 1"),
+    (lambda: ModularArithmetic(operands=1), "operands must be at least 2"),
+    (lambda: ModularAddition(modulus=31).ready(), "fewer than 1000 different texts"),
 ])  # fmt: skip
 def test_impossible_difficulties_are_refused(build, words):
     with pytest.raises(UsageError, match=words):

@@ -413,3 +413,114 @@ def parity_texts(uniform: np.ndarray, first: int) -> Texts:
     targets = bits.cumsum(1) % 2
     targets[:, :first] = IGNORE
     return Texts(bits, targets)
+
+
+class ModularArithmetic(SyntheticData):
+    """Sums, differences and products of digits without brackets, then =, where the answer is the value mod ``modulus``.
+
+    Products come first, as in Grazzi et al. (2024). A text has 2 to ``operands`` digits; a longer validation text has
+    more than any text of training. Chance is the share of the most frequent answer, which is 0.
+    """
+
+    def __init__(
+        self,
+        operands: int = 12,
+        modulus: int = 5,
+        longer: int = 2,
+        size: int = 20000,
+        eval_size: int = 250,
+        batch_size: int = 64,
+        num_workers: int = 0,
+        seed: int | None = None,
+    ) -> None:
+        """
+        Args:
+            operands: the most digits of a text of training.
+            modulus: number of different digits, and of answers.
+            longer: how many times as many digits the longer validation texts have at most; 1 for none.
+        """
+        at_least(2, operands=operands, modulus=modulus)
+        super().__init__(modulus + 4, longer, size, eval_size, batch_size, num_workers, seed)
+        self.operands, self.modulus = operands, modulus
+
+    @property
+    def chance(self) -> float:
+        """The share of the most frequent answer among texts drawn with a fixed seed."""
+        exercise = self.exercise(1)
+        targets = exercise.make(np.random.default_rng(0).random((FEWEST_TEXTS, exercise.numbers))).targets
+        return float(np.bincount(targets[targets >= 0]).max() / FEWEST_TEXTS)
+
+    def difficulty(self) -> list[int]:
+        """Operands and modulus."""
+        return [self.operands, self.modulus]
+
+    def exercise(self, times: int) -> Exercise:
+        """Texts of at most ``times * operands`` digits."""
+        most, fewest = times * self.operands, 2 if times == 1 else self.operands + 1
+        variety = self.operands * math.log2(self.modulus) + (self.operands - 1) * math.log2(3)
+        make = partial(arithmetic_texts, fewest=fewest, most=most, modulus=self.modulus)
+        return Exercise(make, 2 * most, 2 * most, variety)
+
+
+def arithmetic_texts(uniform: np.ndarray, fewest: int, most: int, modulus: int) -> Texts:
+    """Texts of modular arithmetic from uniform (B, 2 most): digits, operations + - * and the number of digits."""
+    digits, operations = integers(uniform[:, :most], modulus), integers(uniform[:, most:-1], 3)
+    counts = fewest + integers(uniform[:, -1], most + 1 - fewest)
+    tokens = np.full((len(uniform), 2 * most), modulus + 3)
+    tokens[:, ::2], tokens[:, 1:-1:2] = digits, modulus + operations
+    tokens[np.arange(2 * most) >= 2 * counts[:, None] - 1] = modulus + 3  # =, and padding behind it
+    total, product, answers = np.zeros_like(counts), digits[:, 0], np.zeros_like(counts)
+    for place in range(1, most):
+        digit, operation = digits[:, place], operations[:, place - 1]
+        total = np.where(operation == 2, total, total + product) % modulus
+        product = np.choose(operation, [digit, -digit, product * digit]) % modulus
+        answers = np.where(counts == place + 1, (total + product) % modulus, answers)
+    targets = np.full_like(tokens, IGNORE)
+    np.put_along_axis(targets, 2 * counts[:, None] - 1, answers[:, None], 1)
+    return Texts(tokens, targets)
+
+
+class ModularAddition(SyntheticData):
+    """a b =, where the answer is a + b mod ``modulus``: half of all pairs train, as in grokking (Power et al., 2022).
+
+    Chance: 1 / modulus.
+    """
+
+    def __init__(
+        self,
+        modulus: int = 97,
+        size: int = 20000,
+        eval_size: int = 250,
+        batch_size: int = 64,
+        num_workers: int = 0,
+        seed: int | None = None,
+    ) -> None:
+        """
+        Args:
+            modulus: number of different summands, and of answers.
+        """
+        at_least(2, modulus=modulus)
+        super().__init__(modulus + 1, 1, size, eval_size, batch_size, num_workers, seed)
+        self.modulus = modulus
+
+    @property
+    def chance(self) -> float:
+        """1 / modulus."""
+        return 1 / self.modulus
+
+    def difficulty(self) -> list[int]:
+        """Modulus."""
+        return [self.modulus]
+
+    def exercise(self, times: int) -> Exercise:
+        """Texts of three tokens."""
+        return Exercise(partial(addition_texts, modulus=self.modulus), 2, 3, 2 * math.log2(self.modulus))
+
+
+def addition_texts(uniform: np.ndarray, modulus: int) -> Texts:
+    """Texts of modular addition from uniform (B, 2)."""
+    tokens = np.full((len(uniform), 3), modulus)
+    tokens[:, :2] = integers(uniform, modulus)
+    targets = np.full_like(tokens, IGNORE)
+    targets[:, 2] = tokens[:, :2].sum(1) % modulus
+    return Texts(tokens, targets)

@@ -1,0 +1,99 @@
+"""The ledger: rows are complete, what cannot be run says so, and intervals decide."""
+
+import json
+import shlex
+from dataclasses import replace
+
+import pytest
+
+from bench import published
+from bench.published import Row
+
+ROWS = published.read_rows()
+
+
+def row(**options):
+    defaults = {"source": "someone", "link": "https://example.org", "setting": "small", "unit": "nats", "printed": 2.0}
+    return Row("row", **defaults | {"tolerance": 0.1} | options)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_row_is_short_and_can_be_run_or_says_why_not(name):
+    entry = ROWS[name]
+    assert len((published.ROWS / f"{name}.yaml").read_text("utf-8").splitlines()) <= 40
+    assert bool(entry.fit) != bool(entry.missing)
+    if entry.fit:
+        words = shlex.split(entry.fit)
+        assert isinstance(entry.printed, float)
+        assert entry.tolerance > 0
+        assert "--seed" not in words
+        assert all(f"{{data}}/{need}" in entry.fit or need == entry.shuffle for need in entry.needs)
+
+
+@pytest.mark.parametrize(("values", "verdict"), [
+    ([2.0], "inside"), ([2.1], "inside"), ([2.11], "outside, above"), ([1.5], "outside, below"),
+    ([2.4, 2.5, 2.6], "outside, above"), ([1.0, 2.0, 4.0], "inside"), ([1.2, 1.21, 1.22], "outside, below"),
+])  # fmt: skip
+def test_an_interval_that_meets_the_tolerance_is_inside(values, verdict):
+    assert published.judge(row(), values) == verdict
+
+
+def test_the_interval_is_that_of_student():
+    from scipy import stats
+
+    values = [1.0, 1.5, 1.1, 1.9]
+    expected = stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
+    assert published.interval(values) == pytest.approx((1.375, *expected))
+    assert published.interval([3.0]) == (3.0, 3.0, 3.0)
+
+
+def test_rows_without_data_or_words_are_left_out_with_the_reason(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("ZOO_BENCH_DATA", str(tmp_path))
+    with pytest.raises(published.AbsentError, match=r"no a/b\.txt in the folder ZOO_BENCH_DATA"):
+        published.words_of(row(fit="lm-tiny", needs=["a/b.txt"]), tmp_path)
+    with pytest.raises(published.AbsentError, match="no such model"):
+        published.words_of(row(missing="no such model"), tmp_path)
+    monkeypatch.delenv("ZOO_BENCH_DATA")
+    assert published.main(["nanogpt-cpu", "--runs", str(tmp_path)]) == 1
+    assert "nanogpt-cpu: not run: no tinyshakespeare/input.txt" in capsys.readouterr().err
+
+
+def test_a_shuffled_file_keeps_every_line_once(tmp_path):
+    path = tmp_path / "names.txt"
+    path.write_text("".join(f"name{number}\n" for number in range(101)))
+    published.shuffle_lines(path, tmp_path / "split")
+    parts = [(tmp_path / "split" / f"{name}.txt").read_text().splitlines() for name in ("train", "val", "test")]
+    assert [len(part) for part in parts] == [80, 10, 11]
+    assert sorted(line for part in parts for line in part) == sorted(path.read_text().splitlines())
+
+
+def test_a_row_is_trained_over_seeds_and_stands_on_the_page(tmp_path, monkeypatch):
+    monkeypatch.setattr(published, "ROWS", tmp_path / "rows")
+    (tmp_path / "rows").mkdir()
+    entry = row(differs="smaller")
+    monkeypatch.setattr(published, "read_rows", lambda: {"row": entry})
+    monkeypatch.setattr(published, "train", lambda row, seed, runs: 2.0 + seed / 100)
+    assert published.main(["row", "--seeds", "3", "--runs", str(tmp_path)]) == 0
+    assert json.loads(entry.results.read_text())["figures"] == {"1": 2.01, "2": 2.02, "3": 2.03}
+    text = published.page([entry, replace(row(missing="no data"), name="later")])
+    assert "|[row](https://example.org)|small|2.0 nats|2.020 (1.995–2.045)|inside|smaller|" in text
+    assert text.endswith("Not run: later (no data).\n")
+
+
+def test_a_run_that_fails_leaves_no_figure(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(published, "ROWS", tmp_path)
+    entry = row(fit="lm-no-such-recipe")
+    monkeypatch.setattr(published, "read_rows", lambda: {"row": entry})
+    assert published.main(["row", "--seeds", "1", "--runs", str(tmp_path / "runs")]) == 1
+    assert "row: not run: row, seed 1: `zoo fit lm-no-such-recipe" in capsys.readouterr().err
+    assert not entry.results.exists()
+
+
+def test_the_page_is_that_of_the_results():
+    assert published.PAGE.read_text(encoding="utf-8") == published.page(list(ROWS.values()))
+
+
+@pytest.mark.parametrize("words", [["no-such-row"], ["nanogpt-cpu", "--seeds", "0"]])
+def test_wrong_words_are_refused(words):
+    with pytest.raises(SystemExit):
+        published.parse_arguments(words)
