@@ -26,11 +26,12 @@ from zoo.plugins.discovery import GROUP, ZOO, Entry, Flaw, Package, discover, no
 from zoo.plugins.safe_import import describe_import_error, import_object
 
 STACK_KINDS = ("position", "backend", "attention", "norm", "ffn", "block")  # what a stack is built from
-APPLICATION_KINDS = ("command", "family", "executor")  # which no configuration of a model names
+APPLICATION_KINDS = ("command", "family", "executor", "strategy")  # which no configuration of a model names
 KINDS = (*STACK_KINDS, "task", "data", "optimizer", "schedule", "init", "callback", *APPLICATION_KINDS)
 # bases of other libraries, which cannot say their kind themselves
 FOREIGN_BASES = {
     "torch.optim.optimizer.Optimizer": "optimizer", "lightning.pytorch.callbacks.callback.Callback": "callback",
+    "lightning.pytorch.strategies.strategy.Strategy": "strategy",
 }  # fmt: skip
 BUILTIN = ZOO
 ZOO_MODULE = "zoo"

@@ -108,6 +108,9 @@ def check_hardware(options: Mapping[str, Any], origins: Mapping[str, str]) -> No
     from lightning.pytorch.accelerators import AcceleratorRegistry
     from lightning.pytorch.strategies import StrategyRegistry
 
+    from zoo.training.distributed import register_strategies
+
+    register_strategies()
     names = {"accelerator": {"auto", "gpu", *AcceleratorRegistry.available_accelerators()}}
     names["strategy"] = {"auto", *StrategyRegistry.available_strategies()}
     for name, valid_names in names.items():

@@ -17,10 +17,11 @@ from typing import Any
 
 from lightning.pytorch import Trainer
 from lightning.pytorch.plugins.environments import LightningEnvironment
-from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Strategy, StrategyRegistry
 from lightning.pytorch.utilities import rank_zero_only
 from lightning_utilities.core import rank_zero
 
+from zoo import registry
 from zoo.errors import ZooError
 from zoo.system import stop_signals
 from zoo.system.stop_signals import PARENT
@@ -121,6 +122,23 @@ def settle_rank(options: Mapping[str, Any]) -> None:
 def set_rank(rank: int) -> None:
     """Record the rank of this process where Lightning's functions for the first process alone read it."""
     setattr(rank_zero_only, "rank", rank)  # noqa: B010 (mypy knows no attributes of functions)
+
+
+def gathers_state(strategy: Strategy) -> bool:
+    """Whether the state that a strategy gives to be saved is whole, as that of one process.
+
+    A strategy of a package says so by an attribute of this name.
+    """
+    own = type(strategy) is DDPStrategy or isinstance(strategy, SingleDeviceStrategy)
+    return own or bool(getattr(strategy, "gathers_state", False))
+
+
+def register_strategies() -> None:
+    """Give Lightning the strategies of packages, each by the short name that it declares."""
+    for part in registry.parts("strategy"):
+        strategy: Any = registry.get("strategy", part.name)
+        if strategy.strategy_name not in StrategyRegistry:
+            StrategyRegistry.register(strategy.strategy_name, strategy)
 
 
 def set_timeouts() -> None:

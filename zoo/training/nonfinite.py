@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -21,7 +20,7 @@ from zoo.inference.find_run import CONFIG
 from zoo.io import atomic_files
 from zoo.logging.best_effort import BestEffort
 from zoo.logging.run_record import tensors
-from zoo.training import changed_options
+from zoo.training import changed_options, distributed
 from zoo.training.ema import CURRENT
 
 FILE = "nonfinite.json"
@@ -141,7 +140,7 @@ class NonFiniteGuard(Callback):
 
 def first_origin(trainer: Trainer, origin: str) -> str:
     """The first non-empty origin of all processes: the batch of another one may be the cause."""
-    if trainer.world_size < 2 or type(trainer.strategy) is not DDPStrategy:
+    if trainer.world_size < 2 or not distributed.gathers_state(trainer.strategy):
         return origin
     names: list[str] = [""] * trainer.world_size
     dist.all_gather_object(names, origin)
