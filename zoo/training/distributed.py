@@ -23,6 +23,7 @@ from lightning_utilities.core import rank_zero
 
 from zoo import registry
 from zoo.errors import ZooError
+from zoo.plugins.safe_import import import_object
 from zoo.system import stop_signals
 from zoo.system.stop_signals import PARENT
 from zoo.training.lightning_internals import ScriptLauncher, replace_launcher
@@ -134,11 +135,10 @@ def gathers_state(strategy: Strategy) -> bool:
 
 
 def register_strategies() -> None:
-    """Give Lightning the strategies of packages, each by the short name that it declares."""
-    for part in registry.parts("strategy"):
-        strategy: Any = registry.get("strategy", part.name)
-        if strategy.strategy_name not in StrategyRegistry:
-            StrategyRegistry.register(strategy.strategy_name, strategy)
+    """Give Lightning the strategies of packages by their names."""
+    for name, target in registry.strategies().items():
+        if name not in StrategyRegistry:
+            StrategyRegistry.register(name, import_object(*target.split(":")))
 
 
 def set_timeouts() -> None:

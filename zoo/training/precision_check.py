@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from zoo.errors import ImpreciseError, UsageError
 from zoo.logging.attention_maps import evaluation
@@ -49,6 +50,8 @@ class PrecisionCheck(Callback):
         parameter under DDP.
         """
         if trainer.global_step or batch_idx or trainer.current_epoch or not isinstance(pl_module, Task):
+            return
+        if any(isinstance(p, DTensor) for p in pl_module.parameters()):  # a copy would hold a share of each weight
             return
         if not trainer.is_global_zero or sum(p.numel() for p in pl_module.net.parameters()) > LARGEST:
             return

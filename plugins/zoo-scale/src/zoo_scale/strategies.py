@@ -31,7 +31,6 @@ class FSDP2(ModelParallelStrategy):
     A checkpoint holds whole tensors, as that of one process: it resumes with any number of processes, also by ddp.
     """
 
-    strategy_name = "fsdp2"
     gathers_state = True  # what it gives to be saved is whole
 
     def __init__(self, timeout: timedelta = PATIENCE, process_group_backend: str | None = None):
