@@ -22,6 +22,11 @@ from zoo.tasks.adamw8bit import AdamW8bit
 from zoo.training.distributed import PATIENCE
 
 STEPS = ("training_step",)
+# optimizers that need whole tensors, and what for
+WHOLE: dict[type[Optimizer], str] = {
+    AdamW8bit: "keeps its state in blocks of whole tensors",
+    torch.optim.Muon: "makes whole matrices orthogonal",
+}
 FIRST_FORWARD = "first_forward"  # a method that does nothing
 
 
@@ -169,8 +174,9 @@ def shard_module(task: nn.Module, mesh: Any) -> None:
 def check_optimizer(optimizer: Optimizer) -> None:
     """Raise UsageError for an optimizer whose state cannot be divided."""
     for member in (optimizer, *getattr(optimizer, "members", ())):
-        if isinstance(member, AdamW8bit):
-            raise UsageError(
-                "optimizer AdamW8bit keeps its state in blocks of whole tensors, which trainer.strategy fsdp2 divides. "
-                "Take torch.optim.AdamW: fsdp2 divides its state by the number of processes."
-            )
+        for kind, reason in WHOLE.items():
+            if isinstance(member, kind):
+                raise UsageError(
+                    f"optimizer {kind.__name__} {reason}, which trainer.strategy fsdp2 divides. "
+                    "Take torch.optim.AdamW: its state is divided by the number of processes."
+                )
