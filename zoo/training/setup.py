@@ -42,7 +42,7 @@ UNSUPPORTED = {
     "SpikeDetection": "it ends the run and leaves batches out of no other. Take --on-nonfinite skip",
     "StochasticWeightAveraging": "its average is in no checkpoint's weights. Take the callback EMA",
     "ThroughputMonitor": "it needs a function, and its windows begin anew. The run logs cost/tokens_per_s",
-    "ModelParallelStrategy": "it needs a model that divides itself (configure_model). Take fsdp2, of the package zoo-scale, or ddp",
+    "ModelParallelStrategy": "it needs a model that divides itself (configure_model). Take fsdp2 (zoo-scale) or ddp",
     "WeightAveraging": "before its first update the average is the initial weights. Take the callback EMA",
     "CSVLogger": "it would delete the file of a run that is resumed. Take --trackers csv",
     "TensorBoardLogger": "a resumed run would begin another folder. The run logs to TensorBoard in its own",

@@ -8,10 +8,10 @@ import sys
 import pytest
 import torch
 from torch import nn
+from zoo_scale.strategies import check_optimizer
 
 from zoo.errors import UsageError
 from zoo.tasks.adamw8bit import AdamW8bit
-from zoo_scale.strategies import check_optimizer
 
 WORKER = """
 import sys, os, torch, torch.distributed as dist
@@ -42,7 +42,8 @@ dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
 batches = torch.randint(16, (6, 4, 8), generator=torch.Generator().manual_seed(1))
 torch.manual_seed(0)
-make = {"AdamW": lambda p: torch.optim.AdamW(p, lr=0.01), "SGD": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)}[sys.argv[1]]
+make = {"AdamW": lambda p: torch.optim.AdamW(p, lr=0.01),
+        "SGD": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)}[sys.argv[1]]
 matrices = lambda net: [p for p in net.parameters() if p.dim() == 2]
 single, shared = Net(), Net()
 expected = losses(single, make(matrices(single)), batches, lambda b: b)

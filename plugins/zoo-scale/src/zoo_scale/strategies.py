@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -59,7 +58,8 @@ class FSDP2(ModelParallelStrategy):
     def setup(self, trainer: Trainer) -> None:
         """Shard the task, then make its optimizers. Raises UsageError for what cannot be sharded."""
         task = self.lightning_module
-        assert task is not None and self.accelerator is not None
+        assert task is not None
+        assert self.accelerator is not None
         self.accelerator.setup(trainer)
         self.model = self.precision_plugin.convert_module(task)
         self.model_to_device()
