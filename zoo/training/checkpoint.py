@@ -34,6 +34,7 @@ from zoo.tasks.task import Task
 from zoo.training import changed_options, distributed, loops, rng_state
 from zoo.training.checkpoint_io import AtomicCheckpointIO, collect_state
 from zoo.training.lightning_internals import replace_signal_handlers
+from zoo.training.nonfinite import all_finite
 from zoo.training.signals import Agreement, Signals, StopRequested
 
 MINUTES = 10.0
@@ -259,7 +260,7 @@ class CheckpointSaver(Checkpoint):
             self.trainer.save_checkpoint(self.folder / LAST)
             state.step, state.validated, state.improved = step, False, False
             return
-        if bad := [name for name, p in self.task.named_parameters() if not bool(p.isfinite().all())]:
+        if bad := [name for name, p in self.task.named_parameters() if not all_finite(p)]:
             raise NonFiniteError(
                 f"step {step}: the weight {bad[0]} is not finite, and such a state is not saved.\n"
                 f"Go on from step {state.step} with a smaller model.lr: --resume --accept-changes"
