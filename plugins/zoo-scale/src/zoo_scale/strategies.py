@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from zoo.errors import UsageError
 from zoo.models.stack import Stack
+from zoo.parts.block import Block
 from zoo.tasks.adamw8bit import AdamW8bit
 from zoo.training.distributed import PATIENCE
 
@@ -24,7 +25,7 @@ STEPS = ("training_step",)
 # optimizers that need whole tensors, and what for
 WHOLE: dict[type[Optimizer], str] = {
     AdamW8bit: "keeps its state in blocks of whole tensors",
-    torch.optim.Muon: "makes whole matrices orthogonal",
+    torch.optim.Adafactor: "keeps sums over rows and columns of whole matrices",
 }
 FIRST_FORWARD = "first_forward"  # a method that does nothing
 
@@ -68,7 +69,7 @@ class FSDP2(ModelParallelStrategy):
         if trainer.state.fn == "fit":
             self.setup_optimizers(trainer)
             for optimizer in self.optimizers:
-                check_optimizer(optimizer)
+                prepare_optimizer(optimizer)
         self.setup_precision_plugin()
 
     # evaluation: the number of forwards, as in decoding, differs between processes
@@ -151,7 +152,7 @@ def share_like(value: Tensor, like: Any) -> Tensor:
     """The share of a whole tensor that this process holds of ``like``; the tensor itself where that is whole."""
     if not isinstance(like, DTensor) or isinstance(value, DTensor):
         return value
-    return distribute_tensor(value.to(like.device), like.device_mesh, like.placements)
+    return distribute_tensor(value.detach().to(like.device), like.device_mesh, like.placements)
 
 
 def shard_module(task: nn.Module, mesh: Any) -> None:
@@ -161,7 +162,8 @@ def shard_module(task: nn.Module, mesh: Any) -> None:
     for block in blocks:
         holders.update({id(parameter) for parameter in block.parameters()})
     for block in blocks:
-        if all(holders[id(parameter)] == 1 for parameter in block.parameters()):  # others belong to several blocks
+        alone = all(holders[id(parameter)] == 1 for parameter in block.parameters())  # others belong to several blocks
+        if alone and called_alone(type(block)):
             fully_shard(block, mesh=mesh, reshard_after_forward=True)
     fully_shard(task, mesh=mesh, reshard_after_forward=True)
     setattr(task, FIRST_FORWARD, lambda: None)
@@ -171,8 +173,55 @@ def shard_module(task: nn.Module, mesh: Any) -> None:
         getattr(task, FIRST_FORWARD)()
 
 
+def called_alone(block: type[Block]) -> bool:
+    """Whether each block of a stack is called as a module, which makes its weights whole; Reversible ones are not."""
+    return getattr(block.through, "__func__", None) is getattr(Block.through, "__func__", block)
+
+
+class GatheringMuon(torch.optim.Muon):
+    """Muon's step on one whole matrix at a time, whose share every process takes.
+
+    Products of shares would add up bfloat16 in another order: steps that differ by a few percent from those of one
+    process, after a transfer in each product.
+    """
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """One step of every matrix that has a gradient. There is no closure."""
+        assert closure is None
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._step_whole(parameter, {name: value for name, value in group.items() if name in self.defaults})
+        return None
+
+    def _step_whole(self, parameter: nn.Parameter, options: dict[str, Any]) -> None:
+        whole = nn.Parameter(whole_tensor(parameter))
+        whole.grad = whole_tensor(parameter.grad)
+        single = torch.optim.Muon([whole], **options)
+        single.state[whole] = {name: whole_tensor(value) for name, value in self.state[parameter].items()}
+        single.step()
+        parameter.copy_(share_like(whole, parameter))
+        self.state[parameter] = {name: share_like(value, parameter) for name, value in single.state[whole].items()}
+
+
+def whole_tensor(value: Any) -> Any:
+    """The whole of what processes hold shares of; anything else as it is."""
+    return value.full_tensor() if isinstance(value, DTensor) else value
+
+
+def prepare_optimizer(optimizer: Optimizer) -> None:
+    """Have the Muon in an optimizer gather its matrices. Raises UsageError for a state that cannot be divided."""
+    check_optimizer(optimizer)
+    for member in getattr(optimizer, "members", ()):
+        if isinstance(member, torch.optim.Muon):
+            member.__class__ = GatheringMuon
+
+
 def check_optimizer(optimizer: Optimizer) -> None:
     """Raise UsageError for an optimizer whose state cannot be divided."""
+    if isinstance(optimizer, torch.optim.Muon):
+        raise UsageError("optimizer torch.optim.Muon multiplies shares of matrices in bfloat16. Take zoo's: Muon.")
     for member in (optimizer, *getattr(optimizer, "members", ())):
         for kind, reason in WHOLE.items():
             if isinstance(member, kind):
