@@ -156,7 +156,8 @@ def all_finite(*values: Tensor) -> bool:
     """Whether there is neither nan nor infinity; one wait for the device. Every process must call it for shares."""
     if any(isinstance(value, DTensor) for value in values):
         flags = [torch.isfinite(value).all() for value in values]
-        return all([bool(flag.full_tensor() if isinstance(flag, DTensor) else flag) for flag in flags])
+        whole = [flag.full_tensor() if isinstance(flag, DTensor) else flag for flag in flags]  # no process leaves early
+        return all(bool(flag) for flag in whole)
     if all(value.numel() == 1 and value.device.type == "cpu" for value in values):
         return all(math.isfinite(value.item()) for value in values)
     flags = [torch.isfinite(value).all() for value in values]

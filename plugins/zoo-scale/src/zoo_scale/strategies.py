@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import torch
 from lightning.pytorch import Trainer
@@ -163,7 +163,7 @@ def shard_module(task: nn.Module, mesh: Any) -> None:
         holders.update({id(parameter) for parameter in block.parameters()})
     for block in blocks:
         alone = all(holders[id(parameter)] == 1 for parameter in block.parameters())  # others belong to several blocks
-        if alone and called_alone(type(block)):
+        if alone and called_alone(cast(type[Block], type(block))):
             fully_shard(block, mesh=mesh, reshard_after_forward=True)
     fully_shard(task, mesh=mesh, reshard_after_forward=True)
     setattr(task, FIRST_FORWARD, lambda: None)
