@@ -1,13 +1,16 @@
 """Training with shares of the weights: equal to that of one process, what it refuses, and a step that is not finite."""
 
+import os
 import socket
+import subprocess
+import sys
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.multiprocessing import start_processes
 from zoo_scale.strategies import check_optimizer, prepare_optimizer, shard_module, share_like
 
@@ -17,6 +20,7 @@ from zoo.parts.block import PreNorm
 from zoo.tasks.adamw8bit import AdamW8bit
 from zoo.tasks.lion import Lion
 from zoo.tasks.muon import Muon
+from zoo.training.nonfinite import all_finite
 
 OPTIMIZERS = {
     "AdamW": lambda named: torch.optim.AdamW([p for _, p in named], lr=0.01),
@@ -85,6 +89,23 @@ def compare_with_whole(rank, world, port, name, block):
     dist.destroy_process_group()
 
 
+def judge_values(rank, world, port):
+    """Run in each process: a value that is not finite, in the share of one of them, is seen by both."""
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
+    mesh = init_device_mesh("cpu", (world,))
+    for shape in ((6, 3), (7,), (1,)):
+        for wrong in (None, float("nan"), float("inf"), -float("inf")):
+            for place in (0, -1):
+                whole = torch.ones(shape)
+                if wrong is not None:
+                    whole.view(-1)[place] = wrong
+                share = share_like(whole, distribute_tensor(torch.ones(shape), mesh, [Shard(0)]))
+                norm = torch.nn.utils.get_total_norm([share, share])
+                assert all_finite(share) is all_finite(norm) is all_finite(torch.ones(1), share) is (wrong is None)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
 def in_processes(function, count, *words):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -98,6 +119,45 @@ CASES = [("AdamW", PreNorm), ("SGD", PreNorm), ("Lion", PreNorm), ("Muon", PreNo
 @pytest.mark.parametrize(("optimizer", "block"), CASES)
 def test_shares_train_as_the_whole(optimizer, block):
     in_processes(compare_with_whole, 2, optimizer, block)
+
+
+def test_every_process_sees_a_share_that_is_not_finite():
+    in_processes(judge_values, 2)
+
+
+SPOIL = """
+from lightning.pytorch import Callback
+class Spoil(Callback):
+    def on_train_batch_start(self, trainer, task, batch, batch_idx):
+        if trainer.global_rank == 1 and batch_idx == 4:
+            def once(module, inputs, output):
+                handle.remove()
+                return output * float("nan")
+            handle = task.net.stack.norm.register_forward_hook(once)
+"""
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize(("policy", "code"), [("stop", 4), ("skip", 0), ("rewind", 0)])
+def test_a_loss_that_is_not_finite_in_one_process_is_one_step_of_all(tmp_path, policy, code):
+    (tmp_path / "spoil.py").write_text(SPOIL)
+    words = (
+        "fit lm-tiny --model.dim 32 --model.depth 1 --data.batch_size 4 --data.max_length 16 --trainer.max_steps 8 "
+        "--trainer.val_check_interval 4 --trainer.limit_val_batches 2 --trainer.accelerator cpu --trainer.devices 2 "
+        f"--trainer.strategy fsdp2 --allow-import spoil --save-every 2 --on-nonfinite {policy}"
+    ).split()
+    words += ["--trainer.callbacks", "[{class_path: spoil.Spoil}]"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "zoo", *words],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == code, done.stderr
+    assert done.stderr.count("step 4: the loss is not finite, in epoch 0 batch 4") == 1
 
 
 def test_an_optimizer_with_blocks_of_whole_tensors_is_refused_by_name():
