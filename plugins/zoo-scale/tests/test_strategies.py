@@ -23,10 +23,10 @@ from zoo.tasks.muon import Muon
 from zoo.training.nonfinite import all_finite
 
 OPTIMIZERS = {
-    "AdamW": lambda named: torch.optim.AdamW([p for _, p in named], lr=0.01),
-    "SGD": lambda named: torch.optim.SGD([p for _, p in named], lr=0.1, momentum=0.9),
-    "Lion": lambda named: Lion([p for _, p in named], lr=0.001),
-    "Muon": lambda named: Muon(named, lr=0.01),
+    "AdamW": lambda pairs: torch.optim.AdamW([p for _, p in pairs], lr=0.01),
+    "SGD": lambda pairs: torch.optim.SGD([p for _, p in pairs], lr=0.1, momentum=0.9),
+    "Lion": lambda pairs: Lion([p for _, p in pairs], lr=0.001),
+    "Muon": lambda pairs: Muon(pairs, lr=0.01),
 }
 
 

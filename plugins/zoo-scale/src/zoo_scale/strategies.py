@@ -149,7 +149,7 @@ class FSDP2(ModelParallelStrategy):
 
 
 def share_like(value: Tensor, like: Any) -> Tensor:
-    """The share of a whole tensor that this process holds of ``like``; the tensor itself where that is whole."""
+    """The share of a tensor shaped like ``like`` that this process holds; the tensor itself where that is whole."""
     if not isinstance(like, DTensor) or isinstance(value, DTensor):
         return value
     return distribute_tensor(value.detach().to(like.device), like.device_mesh, like.placements)
