@@ -38,6 +38,7 @@ DISABLE_VARIABLE = "ZOO_DISABLE_PLUGINS"
 NULL_NAMES = ("none", "nope", "no")  # short names of the part of a kind that does nothing, such as NoPosition
 MOST_BYTES = 2**20  # largest pyproject.toml that is read
 RECIPES = "recipes"  # the group ``zoo.recipes``: ``name = package.folder`` of YAML files, which is never imported
+STRATEGIES = "strategies"  # the group ``zoo.strategies``: ``name = module:Class``, a name for ``trainer.strategy``
 
 
 @dataclass(frozen=True)
@@ -213,7 +214,7 @@ def distributions() -> set[str]:
 
 def metadata_flaws() -> list[Flaw]:
     """Entry points that cannot be read, that have an unknown kind, or that name a missing folder of recipes."""
-    groups = (*KINDS, RECIPES)
+    groups = (*KINDS, RECIPES, STRATEGIES)
     odd = {(entry.package, entry.kind) for entry in discover().entries if entry.kind not in groups}
     groups_of_kinds = [GROUP + kind for kind in groups]
     strange = [
@@ -233,6 +234,12 @@ def recipe_folders() -> list[tuple[Package, Path]]:
     enabled = [entry for entry in _recipe_entries() if not is_disabled(entry.package.name)]
     folders = [(entry.package, package_folder(entry.value)) for entry in enabled]
     return sorted((package, place) for package, place in folders if place is not None)
+
+
+def strategies() -> dict[str, str]:
+    """``module:Class`` of each strategy of packages that are not disabled, by its name for ``trainer.strategy``."""
+    entries = [entry for entry in discover().entries if entry.kind == STRATEGIES]
+    return {entry.name: entry.value for entry in entries if not is_disabled(entry.package.name)}
 
 
 def _recipe_entries() -> list[Entry]:

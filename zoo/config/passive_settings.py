@@ -15,7 +15,8 @@ PASSIVE_SETTINGS = (
     "data.cache",
 )  # fmt: skip
 CALLBACKS, STRATEGY = "trainer.callbacks", "trainer.strategy"
-# strategies that divide batches and leave numbers as they are; others may have a precision of their own
+# strategies that divide batches and leave numbers as they are, as those that packages register do; others may have a
+# precision of their own
 PASSIVE_STRATEGIES = ("auto", "ddp", "single_device")
 # callbacks of Lightning that only watch; those of zoo and its plugins declare whether they do more
 PASSIVE_CALLBACKS = (
@@ -30,7 +31,8 @@ def is_passive(key: str, value: object) -> bool:
     Settings of data are passive also where one data module reads another.
     """
     if key.startswith(STRATEGY):
-        return key == STRATEGY and (value is None or str(value).startswith(PASSIVE_STRATEGIES))
+        passive = (*PASSIVE_STRATEGIES, *registry.strategies())
+        return key == STRATEGY and (value is None or str(value).startswith(passive))
     nested = key.startswith("data.") and f"data.{key.rpartition('.')[2]}" in PASSIVE_SETTINGS
     return nested or key.startswith(PASSIVE_SETTINGS)
 

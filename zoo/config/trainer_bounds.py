@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from zoo import registry
 from zoo.config.coercion import LARGEST_INT
 from zoo.config.layers import where
 from zoo.errors import UsageError
@@ -108,8 +109,12 @@ def check_hardware(options: Mapping[str, Any], origins: Mapping[str, str]) -> No
     from lightning.pytorch.accelerators import AcceleratorRegistry
     from lightning.pytorch.strategies import StrategyRegistry
 
+    if options.get("strategy") in registry.strategies():
+        from zoo.training.distributed import register_strategies
+
+        register_strategies()
     names = {"accelerator": {"auto", "gpu", *AcceleratorRegistry.available_accelerators()}}
-    names["strategy"] = {"auto", *StrategyRegistry.available_strategies()}
+    names["strategy"] = {"auto", *StrategyRegistry.available_strategies(), *registry.strategies()}
     for name, valid_names in names.items():
         value, key = options.get(name), f"trainer.{name}"
         if isinstance(value, str) and value.lower() not in valid_names:

@@ -23,7 +23,6 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, EarlyStopping
 from lightning.pytorch.plugins import DoublePrecision
-from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor
 
 from zoo.errors import CheckpointError, NonFiniteError
@@ -32,9 +31,10 @@ from zoo.inference.checkpoint_manifest import BEST, LAST, PREVIOUS
 from zoo.inference.find_run import FINISHED, STARTING
 from zoo.io import atomic_files
 from zoo.tasks.task import Task
-from zoo.training import changed_options, loops, rng_state
+from zoo.training import changed_options, distributed, loops, rng_state
 from zoo.training.checkpoint_io import AtomicCheckpointIO, collect_state
 from zoo.training.lightning_internals import replace_signal_handlers
+from zoo.training.nonfinite import all_finite
 from zoo.training.signals import Agreement, Signals, StopRequested
 
 MINUTES = 10.0
@@ -87,7 +87,7 @@ class CheckpointSaver(Checkpoint):
             return
         self.trainer, self.task = trainer, pl_module
         self.disabled = bool(getattr(trainer, "fast_dev_run", False))
-        self.replicated = type(trainer.strategy) is DDPStrategy or isinstance(trainer.strategy, SingleDeviceStrategy)
+        self.replicated = distributed.gathers_state(trainer.strategy)
         loops.install_loops(trainer, self)
         if isinstance(trainer.precision_plugin, DoublePrecision):
             pl_module.double()  # Lightning loads a checkpoint first, and would round it to 32 bits
@@ -260,7 +260,7 @@ class CheckpointSaver(Checkpoint):
             self.trainer.save_checkpoint(self.folder / LAST)
             state.step, state.validated, state.improved = step, False, False
             return
-        if bad := [name for name, p in self.task.named_parameters() if not bool(p.isfinite().all())]:
+        if bad := [name for name, p in self.task.named_parameters() if not all_finite(p)]:
             raise NonFiniteError(
                 f"step {step}: the weight {bad[0]} is not finite, and such a state is not saved.\n"
                 f"Go on from step {state.step} with a smaller model.lr: --resume --accept-changes"

@@ -17,11 +17,13 @@ from typing import Any
 
 from lightning.pytorch import Trainer
 from lightning.pytorch.plugins.environments import LightningEnvironment
-from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Strategy, StrategyRegistry
 from lightning.pytorch.utilities import rank_zero_only
 from lightning_utilities.core import rank_zero
 
+from zoo import registry
 from zoo.errors import ZooError
+from zoo.plugins.safe_import import import_object
 from zoo.system import stop_signals
 from zoo.system.stop_signals import PARENT
 from zoo.training.lightning_internals import ScriptLauncher, replace_launcher
@@ -121,6 +123,22 @@ def settle_rank(options: Mapping[str, Any]) -> None:
 def set_rank(rank: int) -> None:
     """Record the rank of this process where Lightning's functions for the first process alone read it."""
     setattr(rank_zero_only, "rank", rank)  # noqa: B010 (mypy knows no attributes of functions)
+
+
+def gathers_state(strategy: Strategy) -> bool:
+    """Whether the state that a strategy gives to be saved is whole, as that of one process.
+
+    A strategy of a package says so by an attribute of this name.
+    """
+    own = type(strategy) is DDPStrategy or isinstance(strategy, SingleDeviceStrategy)
+    return own or bool(getattr(strategy, "gathers_state", False))
+
+
+def register_strategies() -> None:
+    """Give Lightning the strategies of packages by their names."""
+    for name, target in registry.strategies().items():
+        if name not in StrategyRegistry:
+            StrategyRegistry.register(name, import_object(*target.split(":")))
 
 
 def set_timeouts() -> None:

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from zoo.errors import NonFiniteError
@@ -21,7 +21,7 @@ from zoo.inference.find_run import CONFIG
 from zoo.io import atomic_files
 from zoo.logging.best_effort import BestEffort
 from zoo.logging.run_record import tensors
-from zoo.training import changed_options
+from zoo.training import changed_options, distributed
 from zoo.training.ema import CURRENT
 
 FILE = "nonfinite.json"
@@ -42,7 +42,7 @@ class NonFiniteGuard(Callback):
 
     ``stop`` raises NonFiniteError; ``skip`` leaves the weights and the optimiser as they are; ``rewind`` takes both
     from the last checkpoint and goes on with the following batches. The decision is the same in every process: losses
-    are summed over them, and gradients are equal in all.
+    are summed over them, and gradients, or the norm of all shares of them, are equal in all.
     """
 
     def __init__(self, folder: Path, policy: str = "stop") -> None:
@@ -105,8 +105,10 @@ class NonFiniteGuard(Callback):
         )
         ids = [sample_numbers(trainer, place) for place in places]
         where = [f"epoch {place.epoch} batch {place.batch}" for place in places]
+        # where weights are shares a forward needs all processes, which would stop at different batches
+        looked_at = [] if holds_shares(task) else batches
         origin = first_origin(
-            trainer, next((part for batch in batches if (part := first_nonfinite(trainer, task, batch))), "")
+            trainer, next((part for batch in looked_at if (part := first_nonfinite(trainer, task, batch))), "")
         )
         step = trainer.global_step
         flat = [number for batch_ids in ids for number in batch_ids]
@@ -134,14 +136,16 @@ class NonFiniteGuard(Callback):
             raise NonFiniteError("there is no checkpoint to rewind to.")
         content = torch.load(newest, map_location=task.device, weights_only=True)
         weights = content.get(CURRENT, content["state_dict"])  # the latter are averages, then
-        task.load_state_dict({**weights, "tokens_seen": task.state_dict()["tokens_seen"]})
+        weights = {**weights, "tokens_seen": task.state_dict()["tokens_seen"]}
+        # the checkpoint may be older than a change of options by --accept-changes
         state, _ = changed_options.with_options_of(optimizer, content["optimizer_states"][0])
-        optimizer.load_state_dict(state)  # the checkpoint may be older than a change of options by --accept-changes
+        trainer.strategy.load_model_state_dict({"state_dict": weights})  # a strategy may hold shares of both
+        trainer.strategy.load_optimizer_state_dict({"optimizer_states": [state]})
 
 
 def first_origin(trainer: Trainer, origin: str) -> str:
     """The first non-empty origin of all processes: the batch of another one may be the cause."""
-    if trainer.world_size < 2 or type(trainer.strategy) is not DDPStrategy:
+    if trainer.world_size < 2 or not distributed.gathers_state(trainer.strategy):
         return origin
     names: list[str] = [""] * trainer.world_size
     dist.all_gather_object(names, origin)
@@ -149,11 +153,20 @@ def first_origin(trainer: Trainer, origin: str) -> str:
 
 
 def all_finite(*values: Tensor) -> bool:
-    """Whether there is neither nan nor infinity; one wait for the device."""
+    """Whether there is neither nan nor infinity; one wait for the device. Every process must call it for shares."""
+    if any(isinstance(value, DTensor) for value in values):
+        flags = [torch.isfinite(value).all() for value in values]
+        whole = [flag.full_tensor() if isinstance(flag, DTensor) else flag for flag in flags]  # no process leaves early
+        return all(bool(flag) for flag in whole)
     if all(value.numel() == 1 and value.device.type == "cpu" for value in values):
         return all(math.isfinite(value.item()) for value in values)
     flags = [torch.isfinite(value).all() for value in values]
     return bool(flags[0] if len(flags) == 1 else torch.stack([flag.to(flags[0].device) for flag in flags]).all())
+
+
+def holds_shares(task: nn.Module) -> bool:
+    """Whether a process holds shares of the weights, which become whole in a forward of all processes."""
+    return any(isinstance(parameter, DTensor) for parameter in task.parameters())
 
 
 def sample_numbers(trainer: Trainer, place: Place) -> list[int]:

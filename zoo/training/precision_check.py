@@ -19,6 +19,7 @@ from zoo.logging.run_record import tensors
 from zoo.parts.ffn import aux_losses
 from zoo.tasks.task import Task
 from zoo.training import part_numerics, rng_state
+from zoo.training.nonfinite import holds_shares
 from zoo.training.part_numerics import PartError
 
 LARGEST = 100_000_000  # parameters: above this a copy in float64 is a burden
@@ -49,6 +50,11 @@ class PrecisionCheck(Callback):
         parameter under DDP.
         """
         if trainer.global_step or batch_idx or trainer.current_epoch or not isinstance(pl_module, Task):
+            return
+        if holds_shares(pl_module):
+            if trainer.is_global_zero:
+                reason = "each process holds a share of each weight. One process compares: --trainer.devices 1"
+                print(f"warning: not compared with float64: {reason}", file=sys.stderr, flush=True)
             return
         if not trainer.is_global_zero or sum(p.numel() for p in pl_module.net.parameters()) > LARGEST:
             return

@@ -42,7 +42,7 @@ UNSUPPORTED = {
     "SpikeDetection": "it ends the run and leaves batches out of no other. Take --on-nonfinite skip",
     "StochasticWeightAveraging": "its average is in no checkpoint's weights. Take the callback EMA",
     "ThroughputMonitor": "it needs a function, and its windows begin anew. The run logs cost/tokens_per_s",
-    "ModelParallelStrategy": "it needs a model that divides itself (configure_model). Take fsdp or ddp",
+    "ModelParallelStrategy": "it needs a model that divides itself (configure_model). Take fsdp2 (zoo-scale) or ddp",
     "WeightAveraging": "before its first update the average is the initial weights. Take the callback EMA",
     "CSVLogger": "it would delete the file of a run that is resumed. Take --trackers csv",
     "TensorBoardLogger": "a resumed run would begin another folder. The run logs to TensorBoard in its own",
@@ -66,6 +66,8 @@ def refuse_unsupported(trainer: Trainer) -> None:
     items: list[Any] = [*trainer.callbacks, *trainer.loggers, trainer.strategy]  # type: ignore[attr-defined]
     for item in items:
         for cls in type(item).__mro__ if not isinstance(item, RunLogger) else ():
+            if getattr(item, "gathers_state", False):
+                break
             if cls.__module__.startswith(("lightning.", "pytorch_lightning.")) and cls.__name__ in UNSUPPORTED:
                 raise UsageError(f"{type(item).__name__} cannot be used: {UNSUPPORTED[cls.__name__]}.")
 

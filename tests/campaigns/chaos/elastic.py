@@ -1,6 +1,7 @@
-"""A run saved by two processes goes on with one, and the reverse, with the same global batches.
+"""A run goes on with another number of processes, or by another strategy, with the same global batches.
 
     python -m tests.campaigns.chaos.elastic --home DIR
+    python -m tests.campaigns.chaos.elastic --home DIR --strategy fsdp2 --moments mid-accumulation
 
 Without dropout, whose chance belongs to a process. Prints one JSON object: per direction and moment the largest
 relative difference of any logged loss from that of a run that keeps its number of processes.
@@ -22,11 +23,23 @@ ROWS = 8  # of a global batch
 MOMENTS = ("mid-epoch", "mid-accumulation", "epoch end", "mid-validation")
 
 
-def recipe_options(processes: int) -> list[str]:
+World = tuple[str, int]  # a strategy, and how many processes
+
+
+def directions(strategy: str) -> list[tuple[World, World]]:
+    """From which processes to which; a strategy other than ddp is also changed to that, and to more processes."""
+    pairs: list[tuple[World, World]] = [((strategy, 2), (strategy, 1)), ((strategy, 1), (strategy, 2))]
+    if strategy != "ddp":
+        pairs += [(before, after) for a, b in (((strategy, 2), (strategy, 4)), ((strategy, 2), ("ddp", 2)))
+                  for before, after in ((a, b), (b, a))]  # fmt: skip
+    return pairs
+
+
+def recipe_options(strategy: str, processes: int) -> list[str]:
     """The options by which so many processes share the same batches."""
     return [
         *("--data.batch_size", str(ROWS // processes), "--trainer.devices", str(processes)),
-        *(("--trainer.strategy", "ddp") if processes > 1 else ()),
+        *(("--trainer.strategy", strategy) if processes > 1 else ()),
     ]
 
 
@@ -37,25 +50,29 @@ def curve(run: Path) -> dict[tuple[str, int], float]:
     }
 
 
-def campaign(home: Path, tasks: tuple[str, ...] = ("lm",)) -> dict:
-    """Both directions at each moment."""
+def campaign(
+    home: Path, strategy: str = "ddp", moments: tuple[str, ...] = MOMENTS, tasks: tuple[str, ...] = ("lm",)
+) -> dict:
+    """Every direction at each moment."""
     result: dict[str, float] = {}
     problems: list[str] = []
     common = ["--save-every", "3", "--model.dropout", "0", "--trainer.limit_train_batches", "8"]
     for task in tasks:
         site = Site(home, task, common, steps=12)
-        code = site.ended(site.begin("--runs", "reference", *recipe_options(1)))
+        code = site.ended(site.begin("--runs", "reference", *recipe_options("ddp", 1)))
         assert code == 0, site.log_text()[-2000:]
         whole = curve(home / f"reference/{task}/default/s1")
-        for before, after in ((2, 1), (1, 2)):
-            for moment in MOMENTS:
-                site.clear(f"{task}-{before}-{after}-{moment.replace(' ', '-')}")
+        for before, after in directions(strategy):
+            for moment in moments:
+                name = f"{task}, {before[0]} × {before[1]} → {after[0]} × {after[1]}, {moment}"
+                site.clear(name.replace(" ", ""))
                 code = site.ended(
-                    site.begin(*recipe_options(before), prologue=at(moment, signal.SIGTERM), processes=before)
+                    site.begin(*recipe_options(*before), prologue=at(moment, signal.SIGTERM), processes=before[1])
                 )
                 worlds.emptied(site.child, 10.0)
-                ended = site.ended(site.begin(*recipe_options(after), "--resume", "--accept-changes", processes=after))
-                name = f"{task}, {before} → {after}, {moment}"
+                # the batch of each process is another one with another number of them, which is a change of the recipe
+                accept = ["--accept-changes"] if before[1] != after[1] else []
+                ended = site.ended(site.begin(*recipe_options(*after), "--resume", *accept, processes=after[1]))
                 if (code, ended) != (143, 0):
                     problems.append(f"{name}: codes {code} and {ended}: {site.log_text()[-500:]}")
                     continue
@@ -73,8 +90,10 @@ def campaign(home: Path, tasks: tuple[str, ...] = ("lm",)) -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--home", type=Path, required=True)
+    parser.add_argument("--strategy", default="ddp", help="of several processes")
+    parser.add_argument("--moments", nargs="+", choices=MOMENTS, default=MOMENTS)
     arguments = parser.parse_args()
-    report = campaign(arguments.home.resolve())
+    report = campaign(arguments.home.resolve(), arguments.strategy, tuple(arguments.moments))
     json.dump(report, sys.stdout, indent=1, ensure_ascii=False)
     print()
     raise SystemExit(bool(report["problems"]))

@@ -2,7 +2,7 @@
 
     python -m tests.campaigns.chaos.kills --kills 200  # LM, translation and ViT in turn, a third aimed at writing
     python -m tests.campaigns.chaos.kills --kills 200 --each 1  # 200 runs, each killed once
-    python -m tests.campaigns.chaos.kills --kills 20 --processes 2
+    python -m tests.campaigns.chaos.kills --kills 20 --processes 2 --strategy fsdp2
 
 TMPDIR lies on another file system (/dev/shm). Prints one JSON object.
 """
@@ -31,13 +31,14 @@ def campaign(
     tasks: tuple[str, ...] = toys.TASKS,
     each: int = 100,
     workers: int = 0,
+    strategy: str = "ddp",
 ) -> dict:
     """Kill until so many kills were made, at most ``each`` of one run, finishing each run; the figures."""
     draw = random.Random(seed)
     lives.load()
     toys.write(home, workers=workers)
     counts = {"kills": 0, "while writing": 0, "runs": 0, "identical": 0, "lost": 0, "damaged": 0, "left": 0, "lives": 0}
-    several = ["--trainer.devices", str(processes), "--trainer.strategy", "ddp"] if processes > 1 else []
+    several = ["--trainer.devices", str(processes), "--trainer.strategy", strategy] if processes > 1 else []
     reference, lasted = {}, {}
     for task in tasks:
         start = time.monotonic()
@@ -89,6 +90,7 @@ def main() -> None:
     parser.add_argument("--each", type=int, default=100, help="how often one run is killed at most")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--workers", type=int, default=0, help="loading processes of each process")
+    parser.add_argument("--strategy", default="ddp", help="of several processes")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tasks", nargs="+", choices=toys.TASKS, default=toys.TASKS)
     parser.add_argument("--home", type=Path, required=True)
@@ -104,6 +106,7 @@ def main() -> None:
         tuple(arguments.tasks),
         arguments.each,
         arguments.workers,
+        arguments.strategy,
     )
     json.dump({**report, "seconds": round(time.monotonic() - start)}, sys.stdout, indent=1)
     print()

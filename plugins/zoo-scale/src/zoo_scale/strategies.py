@@ -1,0 +1,231 @@
+"""FSDP2: every process holds a share of each weight, its gradient and its optimizer state."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, cast
+
+import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.strategies import ModelParallelStrategy
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.optim import Optimizer
+
+from zoo.errors import UsageError
+from zoo.models.stack import Stack
+from zoo.parts.block import Block
+from zoo.tasks.adamw8bit import AdamW8bit
+from zoo.training.distributed import PATIENCE
+
+STEPS = ("training_step",)
+# optimizers that need whole tensors, and what for
+WHOLE: dict[type[Optimizer], str] = {
+    AdamW8bit: "keeps its state in blocks of whole tensors",
+    torch.optim.Adafactor: "keeps sums over rows and columns of whole matrices",
+}
+FIRST_FORWARD = "first_forward"  # a method that does nothing
+
+
+class FSDP2(ModelParallelStrategy):
+    """Shards the weights of each block, and those outside of blocks, over all processes (Zhao et al., 2023).
+
+    A checkpoint holds whole tensors, as that of one process: it resumes with any number of processes, also by ddp.
+    """
+
+    gathers_state = True  # what it gives to be saved is whole
+
+    def __init__(self, timeout: timedelta = PATIENCE, process_group_backend: str | None = None):
+        """
+        Args:
+            timeout: longest time to wait for a process that hangs.
+            process_group_backend: library of collective operations; nccl on GPUs and gloo on CPUs unless given.
+        """
+        super().__init__("auto", 1, False, process_group_backend, timeout)
+
+    @property
+    def lightning_restore_optimizer(self) -> bool:
+        """Whether Lightning hands over the states of optimizers in a checkpoint."""
+        return True
+
+    def setup_environment(self) -> None:
+        """Join the processes, all of them along the dimension of data."""
+        self._data_parallel_size = self.num_nodes * self.num_processes
+        super().setup_environment()
+
+    def setup(self, trainer: Trainer) -> None:
+        """Shard the task, then make its optimizers. Raises UsageError for what cannot be sharded."""
+        task = self.lightning_module
+        assert task is not None
+        assert self.accelerator is not None
+        self.accelerator.setup(trainer)
+        self.model = self.precision_plugin.convert_module(task)
+        self.model_to_device()
+        shard_module(task, self.device_mesh["data_parallel"])
+        self.barrier()
+        if trainer.state.fn == "fit":
+            self.setup_optimizers(trainer)
+            for optimizer in self.optimizers:
+                prepare_optimizer(optimizer)
+        self.setup_precision_plugin()
+
+    # evaluation: the number of forwards, as in decoding, differs between processes
+
+    def on_validation_start(self) -> None:
+        """Give every process the whole weights."""
+        self._gather_weights()
+
+    def on_validation_end(self) -> None:
+        """Leave every process its share."""
+        self._release_weights()
+
+    on_test_start, on_test_end = on_validation_start, on_validation_end
+    on_predict_start, on_predict_end = on_validation_start, on_validation_end
+
+    def _gather_weights(self) -> None:
+        for module in self._sharded():
+            module.set_reshard_after_forward(False, recurse=False)
+            module.unshard()
+
+    def _release_weights(self) -> None:
+        for module in self._sharded():
+            module.set_reshard_after_forward(True, recurse=False)
+            module.reshard()
+
+    def _sharded(self) -> list[FSDPModule]:
+        assert self.model is not None
+        return [module for module in self.model.modules() if isinstance(module, FSDPModule)]
+
+    # checkpoints
+
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        """The whole weights in the first process; every process must call this."""
+        assert self.lightning_module is not None
+        return self._gather_state(self.lightning_module.state_dict())
+
+    def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
+        """The whole state of an optimizer in the first process; every process must call this."""
+        return self._gather_state(getattr(optimizer, "optimizer", optimizer).state_dict())
+
+    def _gather_state(self, state: Any) -> Any:
+        if isinstance(state, DTensor):
+            whole = state.full_tensor()
+            return whole.cpu() if self.is_global_zero else None
+        if isinstance(state, Mapping):
+            return {name: self._gather_state(value) for name, value in state.items()}
+        if isinstance(state, (list, tuple)):
+            return type(state)(self._gather_state(value) for value in state)
+        return state.cpu() if isinstance(state, Tensor) else state
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
+        """Write a checkpoint of whole tensors, in the first process."""
+        if self.is_global_zero:
+            self.checkpoint_io.save_checkpoint(checkpoint, filepath, storage_options=storage_options)
+
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+        """The content of a checkpoint of whole tensors."""
+        return self.checkpoint_io.load_checkpoint(checkpoint_path, weights_only=weights_only)
+
+    def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
+        """Take the own share of whole weights."""
+        assert self.lightning_module is not None
+        shares = self.lightning_module.state_dict()
+        loaded = {name: share_like(value, shares.get(name)) for name, value in checkpoint["state_dict"].items()}
+        self.lightning_module.load_state_dict(loaded, strict=strict)
+
+    def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
+        """Take the own share of whole states of optimizers."""
+        for optimizer, state in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
+            optimizer.load_state_dict(state)
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    values = optimizer.state.get(parameter, {})
+                    for name, value in values.items():
+                        if isinstance(value, Tensor) and value.shape == parameter.shape:
+                            values[name] = share_like(value, parameter)
+
+
+def share_like(value: Tensor, like: Any) -> Tensor:
+    """The share of a tensor shaped like ``like`` that this process holds; the tensor itself where that is whole."""
+    if not isinstance(like, DTensor) or isinstance(value, DTensor):
+        return value
+    return distribute_tensor(value.detach().to(like.device), like.device_mesh, like.placements)
+
+
+def shard_module(task: nn.Module, mesh: Any) -> None:
+    """Shard every block of every stack by itself, and what is left with the task, whose steps are its forwards."""
+    holders: Counter[int] = Counter()
+    blocks = [block for stack in task.modules() if isinstance(stack, Stack) for block in stack.blocks]
+    for block in blocks:
+        holders.update({id(parameter) for parameter in block.parameters()})
+    for block in blocks:
+        alone = all(holders[id(parameter)] == 1 for parameter in block.parameters())  # others belong to several blocks
+        if alone and called_alone(cast(type[Block], type(block))):
+            fully_shard(block, mesh=mesh, reshard_after_forward=True)
+    fully_shard(task, mesh=mesh, reshard_after_forward=True)
+    setattr(task, FIRST_FORWARD, lambda: None)
+    for name in (FIRST_FORWARD, *STEPS):
+        register_fsdp_forward_method(task, name)
+    with torch.no_grad():  # torch takes the module of the first forward for the root, and decoding begins in a block
+        getattr(task, FIRST_FORWARD)()
+
+
+def called_alone(block: type[Block]) -> bool:
+    """Whether each block of a stack is called as a module, which makes its weights whole; Reversible ones are not."""
+    return getattr(block.through, "__func__", None) is getattr(Block.through, "__func__", block)
+
+
+class GatheringMuon(torch.optim.Muon):
+    """Muon's step on one whole matrix at a time, whose share every process takes.
+
+    Products of shares would add up bfloat16 in another order: steps that differ by a few percent from those of one
+    process, after a transfer in each product.
+    """
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """One step of every matrix that has a gradient. There is no closure."""
+        assert closure is None
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._step_whole(parameter, {name: value for name, value in group.items() if name in self.defaults})
+        return None
+
+    def _step_whole(self, parameter: nn.Parameter, options: dict[str, Any]) -> None:
+        whole = nn.Parameter(whole_tensor(parameter))
+        whole.grad = whole_tensor(parameter.grad)
+        single = torch.optim.Muon([whole], **options)
+        single.state[whole] = {name: whole_tensor(value) for name, value in self.state[parameter].items()}
+        single.step()
+        parameter.copy_(share_like(whole, parameter))
+        self.state[parameter] = {name: share_like(value, parameter) for name, value in single.state[whole].items()}
+
+
+def whole_tensor(value: Any) -> Any:
+    """The whole of what processes hold shares of; anything else as it is."""
+    return value.full_tensor() if isinstance(value, DTensor) else value
+
+
+def prepare_optimizer(optimizer: Optimizer) -> None:
+    """Have the Muon in an optimizer gather its matrices. Raises UsageError for a state that cannot be divided."""
+    check_optimizer(optimizer)
+    for member in getattr(optimizer, "members", ()):
+        if isinstance(member, torch.optim.Muon):
+            member.__class__ = GatheringMuon
+
+
+def check_optimizer(optimizer: Optimizer) -> None:
+    """Raise UsageError for an optimizer whose state cannot be divided."""
+    if isinstance(optimizer, torch.optim.Muon):
+        raise UsageError("optimizer torch.optim.Muon multiplies shares of matrices in bfloat16. Take zoo's: Muon.")
+    for member in (optimizer, *getattr(optimizer, "members", ())):
+        for kind, reason in WHOLE.items():
+            if isinstance(member, kind):
+                raise UsageError(
+                    f"optimizer {kind.__name__} {reason}, which trainer.strategy fsdp2 divides. "
+                    "Take torch.optim.AdamW: its state is divided by the number of processes."
+                )
