@@ -59,15 +59,15 @@ def open_shards(folder: Path, vocabulary: int, tokenizer: str) -> list[Shard]:
     path = folder / HEADER
     try:
         header = json.loads(path.read_text(encoding="utf-8"))
-        found_format, sizes = header["format"], [(int(a), int(b)) for a, b in header["bytes"]]
+        format_name, sizes = header["format"], [(int(a), int(b)) for a, b in header["bytes"]]
     except FileNotFoundError:
         raise UsageError(f"{path}: missing: the token file is incomplete") from None
     except (ValueError, TypeError, KeyError):
         raise UsageError(f"{path}: not the header of a token file") from None
-    expected = {"version": VERSION, "vocabulary": vocabulary, "tokenizer": tokenizer}
-    if found_format != "zoo tokens":
+    identity = {"version": VERSION, "vocabulary": vocabulary, "tokenizer": tokenizer}
+    if format_name != "zoo tokens":
         raise UsageError(f"{path}: not the header of a token file")
-    for name, value in expected.items():
+    for name, value in identity.items():
         if header.get(name) != value:
             raise UsageError(f"{path}: {name} is {header.get(name)!r}, expected {value!r}")
     dtype = token_dtype(vocabulary)
