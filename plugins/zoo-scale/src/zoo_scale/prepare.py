@@ -57,9 +57,11 @@ def tokenize(folder: Path, paths: list[str], tokenizer_path: Path, val: float, p
     except Timeout:
         raise UsageError(f"{folder} is being written by another process. Wait for it, or choose another one.") from None
     with lock:
-        if not token_file.begin(folder, token_file.describe(files, tokenizer, val), tokenizer):
+        if token_file.begin(folder, token_file.describe(files, tokenizer, val), tokenizer):
+            counts = {split: len(tokens) for split, tokens in token_file.open_tokens(folder).splits.items()}
+        else:
             _write_shards(folder, files, tokenizer_path, val, processes)
-        counts = token_file.complete(folder)
+            counts = token_file.complete(folder)
     for split, count in counts.items():
         if count < 2:
             raise UsageError(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -12,7 +15,7 @@ from zoo.data.batches import Plan, generator, sample_sentence
 from zoo.data.cache import digest
 from zoo.data.data import Data, at_least
 from zoo.data.text import Blocks
-from zoo.data.tokenizer import EOS, Tokenizer
+from zoo.data.tokenizer import Tokenizer
 from zoo.errors import UsageError
 from zoo.io import atomic_files
 from zoo_scale.prepare import tokenize
@@ -118,12 +121,15 @@ class TokenFile(Data):
     @classmethod
     def sample_files(cls, folder: Path, seed: int) -> dict[str, Any]:
         """Write a token file of random texts; the option that reads it."""
-        (folder / "texts").mkdir()
-        for part in range(40):
-            draw = generator(seed, part)
-            atomic_files.write_text(folder / "texts" / f"{part}.txt", sample_sentence(draw) + "\n")
-        Tokenizer.bytes((EOS,)).save(folder / "tokenizer.json")
-        tokenize(folder / "tokens", [str(folder / "texts")], folder / "tokenizer.json", 0.2)
+        with tempfile.TemporaryDirectory() as place:
+            here = Path(place)
+            texts = [sample_sentence(generator(seed, number)) for number in range(60)]
+            for part in range(3):
+                lines = [json.dumps({"text": text}) for text in texts[part::3]]
+                atomic_files.write_text(here / f"{part}.jsonl", "\n".join(lines) + "\n")
+            Tokenizer.bpe(texts, 280).save(here / "tokenizer.json")
+            tokenize(here / "tokens", [str(here / "*.jsonl")], here / "tokenizer.json", 0.2)
+            shutil.copytree(here / "tokens", folder / "tokens")
         return {"path": str(folder / "tokens")}
 
     def load(self) -> None:

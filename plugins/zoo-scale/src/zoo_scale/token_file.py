@@ -1,6 +1,6 @@
 """Token files: a folder of arrays of token ids, two for each text file, under a header that is completed last.
 
-``header.json`` says what the arrays were made from, and from the moment all are there how many tokens each has;
+``header.json`` says what the arrays were made from, and from the moment all are there the length and sha256 of each;
 ``tokenizer.json`` is the tokenizer; ``00000.train.npy`` and ``00000.val.npy`` hold the documents of the first text file,
 each with <eos> behind it.
 """
@@ -8,6 +8,7 @@ each with <eos> behind it.
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import tempfile
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ from zoo.io import atomic_files, limits
 
 FORMAT, VERSION = "zoo tokens", 1
 HEADER, TOKENIZER = "header.json", "tokenizer.json"
+HASHED_BYTES = 2**30  # up to this sum arrays are read and compared when they are opened
 SPLITS = ("val", "train")  # in the order of writing: a shard with its training tokens is complete
 
 
@@ -101,21 +103,26 @@ def write_shard(folder: Path, shard: int, files: DocumentFiles, tokenizer: Token
 
 
 def complete(folder: Path) -> dict[str, int]:
-    """Write the numbers of tokens into the header, which declares all shards complete; the tokens of each split."""
+    """Write the lengths and sha256 of all arrays into the header, which declares them complete; the tokens by split."""
     header = _read_header(folder / HEADER)
     count = len(header["files"])
-    header["tokens"] = {
-        split: [len(_map(array_path(folder, shard, split))) for shard in range(count)] for split in SPLITS
-    }
+    header["tokens"] = {split: [_stamp(array_path(folder, shard, split)) for shard in range(count)] for split in SPLITS}
     atomic_files.write_json(folder / HEADER, header)
-    return {split: sum(numbers) for split, numbers in header["tokens"].items()}
+    return {split: sum(length for length, _ in stamps) for split, stamps in header["tokens"].items()}
+
+
+def _stamp(path: Path) -> list[Any]:
+    """The length and the sha256 of an array's file."""
+    length = len(_map(path))
+    with path.open("rb") as file:
+        return [length, hashlib.file_digest(file, "sha256").hexdigest()]
 
 
 class TokenArray:
     """The arrays of a split as one that is indexed by arrays of places, mapped into memory where it is used."""
 
     def __init__(self, paths: Sequence[Path], counts: Sequence[int], dtype: np.dtype) -> None:
-        """Raises UsageError, which names the file, where one is missing, torn, or of another type."""
+        """Raises UsageError, which names the file, where one is missing, shorter, or of another type."""
         filled = [(path, count) for path, count in zip(paths, counts, strict=True) if count]
         self.paths = [path for path, _ in filled]
         self.edges = np.cumsum([0, *(count for _, count in filled)], dtype=np.int64)
@@ -157,10 +164,10 @@ class TokenFolder(NamedTuple):
 
 
 def open_tokens(folder: Path, expected: Tokenizer | None = None) -> TokenFolder:
-    """Map a token file. Reads no tokens.
+    """Map a token file.
 
     Raises UsageError, which names the file, where it is incomplete or torn, or has another version, vocabulary or
-    tokenizer than it should.
+    tokenizer than it should. Arrays that changed at the same length are found up to HASHED_BYTES of all.
     """
     path = folder / HEADER
     header = _read_header(path)
@@ -174,11 +181,15 @@ def open_tokens(folder: Path, expected: Tokenizer | None = None) -> TokenFolder:
             if header[name] != value:
                 raise UsageError(f"{path}: {name} is {header[name]}, and that of {origin} is {value}")
     dtype = token_dtype(tokenizer.vocab_size)
-    count = len(header["files"])
-    splits = {
-        split: TokenArray([array_path(folder, shard, split) for shard in range(count)], header["tokens"][split], dtype)
-        for split in SPLITS
-    }
+    splits, stamps = {}, {}
+    for split, members in header["tokens"].items():
+        paths = [array_path(folder, shard, split) for shard in range(len(members))]
+        splits[split] = TokenArray(paths, [length for length, _ in members], dtype)
+        stamps |= dict(zip(paths, members, strict=True))
+    if sum(map(len, splits.values())) * dtype.itemsize <= HASHED_BYTES:
+        for file, stamp in stamps.items():
+            if _stamp(file) != stamp:
+                raise UsageError(f"{file}: its content is not that which was written: the token file is torn")
     return TokenFolder(header, tokenizer, splits)
 
 
@@ -196,13 +207,22 @@ def _read_header(path: Path) -> dict[str, Any]:
     files, tokens = header.get("files"), header.get("tokens")
     if not isinstance(files, list) or not {"vocabulary", "tokenizer", "val", "tokens"} <= header.keys():
         raise wrong
-    if tokens is not None and not (isinstance(tokens, dict) and all(_counts(tokens.get(s), files) for s in SPLITS)):
+    if tokens is not None and not (
+        isinstance(tokens, dict) and tokens.keys() == set(SPLITS) and all(_fit(tokens[s], files) for s in SPLITS)
+    ):
         raise wrong
     return header
 
 
-def _counts(numbers: object, files: list[Any]) -> bool:
-    return isinstance(numbers, list) and len(numbers) == len(files) and all(type(n) is int and n >= 0 for n in numbers)
+def _fit(stamps: object, files: list[Any]) -> bool:
+    """Whether these are a length and a sha256 for each file."""
+    return (
+        isinstance(stamps, list)
+        and len(stamps) == len(files)
+        and all(
+            isinstance(stamp, list) and len(stamp) == 2 and type(stamp[0]) is int and stamp[0] >= 0 for stamp in stamps
+        )
+    )
 
 
 def _difference(before: Any, now: Any) -> str:
