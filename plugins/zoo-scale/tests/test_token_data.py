@@ -60,7 +60,8 @@ def test_batches_have_the_sizes_of_row_plans_and_hold_each_window_once(seed, wor
             own, other = WindowPlan(items, rows, world, seed), RowPlan(items, rows, world, seed)
             batches = list(own.batches(1))
             assert [len(batch) for batch in batches] == [len(batch) for batch in other.batches(1)]
-            assert own.identity() == other.identity() and own.count == other.count
+            assert own.identity() == other.identity()
+            assert own.count == other.count
             shares = [n for rank in range(world) for indices in Batches(own, rank) for n in indices]
             expected = range(items) if own.count else []
             assert sorted(shares) == list(expected)
@@ -82,7 +83,8 @@ def test_every_token_is_dealt_once_to_processes_and_workers(tmp_path, workers):
     offsets = {tuple(whole[i : i + 12].tolist()): i for i in range(len(whole))}
     places = sorted(offsets[tuple(row.tolist())] for row in train)
     assert places == list(range(places[0], places[0] + 12 * len(train), 12))
-    assert places[0] < 24 and len(whole) - 1 - (places[-1] + 12) < 24  # rows start at a token drawn for the epoch
+    assert places[0] < 24
+    assert len(whole) - 1 - (places[-1] + 12) < 24
 
 
 def test_documents_of_training_and_validation_differ(tmp_path):

@@ -1,4 +1,4 @@
-"""Token files give back the documents of any text files, also after kills, and refuse what is torn or of another kind."""
+"""Token files give back the documents of text files, also after kills, and refuse what is torn or of another kind."""
 
 import gzip
 import json

@@ -1,8 +1,8 @@
 """Token files: a folder of arrays of token ids, two for each text file, under a header that is completed last.
 
 ``header.json`` says what the arrays were made from, and from the moment all are there the length and sha256 of each;
-``tokenizer.json`` is the tokenizer; ``00000.train.npy`` and ``00000.val.npy`` hold the documents of the first text file,
-each with <eos> behind it.
+``tokenizer.json`` is the tokenizer; ``00000.train.npy`` and ``00000.val.npy`` hold the tokens of the
+first text file, <eos> behind each document.
 """
 
 from __future__ import annotations
