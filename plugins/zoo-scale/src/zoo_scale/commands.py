@@ -18,9 +18,7 @@ class Plan(Command):
         Option("gpus", "how many, all alike (8)", int, metavar="N", above=0),
         Option("memory", "of a GPU, in units of 1024: 80G, 141G, 24G (80G)", metavar="BYTES"),
         Option("tokens", "to train on: 300B, 1T; images for a task of images", metavar="N"),
-        Option(
-            "mfu", "the share of a GPU's speed that the model's own operations reach (0.4)", float, above=0, most=1
-        ),
+        Option("mfu", "the share of a GPU's speed that the model's own operations reach (0.4)", float, above=0, most=1),
         Option("flops", "a GPU's speed in the precision of the run, per second (989T, an H100 in bf16)", metavar="N"),
         json_option(),
         replace(ALLOW_IMPORT, heading="Options"),

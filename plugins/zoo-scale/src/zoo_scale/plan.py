@@ -6,7 +6,7 @@ Memory of a process, in bytes, at its fullest moment of a step::
     DDP       the same + gradients, which are copied into the buckets that are sent
     FSDP2     (weights + gradients + states) / processes + groups + activations
 
-``step`` is what loss and gradients of a batch take at once, activations and gradients, as `zoo.training.memory_estimate`
+A batch of more than 8 samples is on the line through 4 and 8. ``step`` is what loss and gradients of a batch take at once, activations and gradients, as zoo.training.memory_estimate
 counts it with tensors that have no numbers; ``activations`` is the same without gradients. An optimizer step takes as
 much again as the weights for a moment. ``bf16-mixed`` keeps weights, gradients and states in float32, and autocast's
 copies of the weights count in ``step``. FSDP2 computes in the low precision with what it gathers, so it has no such
@@ -33,12 +33,11 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
 
-from zoo import registry
 from zoo.cli import doctor, tables, warning_filters
 from zoo.cli.fit_summary import ESTIMATE_ERRORS
 from zoo.command_line import ParsedOptions
@@ -63,7 +62,8 @@ PRECISIONS = {
 }
 BYTES = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}  # powers of 1024
 AMOUNTS = {"": 0, "K": 3, "M": 6, "G": 9, "B": 9, "T": 12, "P": 15}  # powers of ten
-MOST_ROWS = 2**16  # of a batch, where memory sets no earlier end
+POINTS = (1, 4, 8)  # samples of the batches whose steps are counted
+MOST_ROWS = 2**20  # of a batch
 DAY = 86400
 
 
@@ -104,6 +104,8 @@ class StepMemory:
         self.gradients = sum(p.nbytes for p in self.task.parameters() if p.requires_grad)
         self.states = optimizer_bytes(self.task)
         self.groups = gathered_bytes(self.low)
+        self.known_steps: dict[int, int] = {}  # by the number of samples
+        self.known_activations: dict[int, int] = {}
 
     def of_process(self, strategy: str, processes: int, rows: int) -> float:
         """Bytes at the fullest moment of a step with ``rows`` samples: the formulae at the top of this module."""
@@ -113,12 +115,20 @@ class StepMemory:
         buckets = self.gradients if strategy == "DDP" else 0
         return self.weights + self.states + buckets + max(self.step(rows), self.gradients + self.weights)
 
-    def step(self, rows: int) -> int:
+    def step(self, rows: int) -> float:
         """Activations and gradients of a step."""
+        return on_line(self.known_steps, rows, self.measure_step)
+
+    def activations(self, rows: int) -> float:
+        """The same without the gradients of weights, in the type of the computation."""
+        return on_line(self.known_activations, rows, self.measure_activations)
+
+    def measure_step(self, rows: int) -> int:
+        """What ``step`` is for a small batch."""
         return peak_of_step(self.task, self.batch(self.task, rows), self.forward())
 
-    def activations(self, rows: int) -> int:
-        """The same without the gradients of weights, in the type of the computation."""
+    def measure_activations(self, rows: int) -> int:
+        """What ``activations`` are for a small batch."""
         return peak_of_step(self.low, self.batch(self.low, rows), accumulates=True)
 
     def forward(self) -> AbstractContextManager[Any]:
@@ -130,6 +140,20 @@ class StepMemory:
         dtype = next(task.parameters()).dtype
         values = full_batch(task, rows)
         return {name: value.to(dtype) if is_floating(value) else value for name, value in values.items()}
+
+
+def on_line(known: dict[int, int], rows: int, measure: Callable[[int], int]) -> float:
+    """A size for a batch of ``rows``, measured for the sizes POINTS, between and above them on straight lines."""
+    points = [rows] if rows in POINTS else [max((p for p in POINTS[:-1] if p < rows)), 0]
+    if rows not in POINTS:
+        points[1] = POINTS[POINTS.index(points[0]) + 1]
+    for point in points:
+        if point not in known:
+            known[point] = measure(point)
+    if len(points) == 1:
+        return known[rows]
+    low, high = points
+    return known[low] + (known[high] - known[low]) * (rows - low) / (high - low)
 
 
 def gathered_bytes(task: Task) -> int:
@@ -146,25 +170,15 @@ def gathered_bytes(task: Task) -> int:
 
 
 def largest_batch(need: Callable[[int], float], limit: float) -> tuple[int, float]:
-    """The largest batch whose need is at most ``limit``, and its need; 0 and the need of a batch of 1 where none is.
+    """The largest batch whose need, which grows with it, is at most ``limit``, by bisection, and its need.
 
-    A need grows with the batch, in pieces nearly linear: each guess follows the line through the two last ones, and
-    lies between the largest batch that fits and the smallest that does not.
+    0 and the need of one sample where none fits; at most MOST_ROWS.
     """
-    known = {1: need(1)}
-    if known[1] > limit:
-        return 0, known[1]
-    fits, breaks, guess = 1, MOST_ROWS + 1, 2
+    fits, breaks = 0, MOST_ROWS + 1
     while breaks - fits > 1:
-        guess = min(max(guess, fits + 1), breaks - 1)
-        known[guess] = need(guess)
-        fits, breaks = (guess, breaks) if known[guess] <= limit else (fits, guess)
-        low = max((rows for rows in known if rows < max(known)), default=1)
-        slope = (known[max(known)] - known[low]) / (max(known) - low)
-        guess = MOST_ROWS if slope <= 0 else int(fits + (limit - known[fits]) / slope)
-        if breaks in known and breaks - fits > 2 and not fits < guess < breaks - 1:
-            guess = (fits + breaks) // 2 if guess <= fits else breaks - 1
-    return fits, known[fits]
+        middle = (fits + breaks) // 2
+        fits, breaks = (middle, breaks) if need(middle) <= limit else (fits, middle)
+    return fits, need(max(1, fits))
 
 
 def rate(task: Task, machine: Machine, recomputes: bool) -> float:
@@ -189,9 +203,7 @@ def plan(subject: Subject, again: Subject | str, machine: Machine, amount: float
             gpus = 1 if strategy == "one GPU" else machine.gpus
             used = Machine(gpus, machine.memory, machine.flops, machine.mfu)
 
-            def need(rows: int, memory: StepMemory = memory, strategy: str = strategy, gpus: int = gpus) -> float:
-                return memory.of_process(strategy, gpus, rows)
-
+            need = partial(memory.of_process, strategy, gpus)
             batch, size = largest_batch(need, machine.memory)
             speed = rate(variant.task, used, recomputes) if batch else None
             seconds = amount / speed if amount is not None and speed else None
@@ -224,36 +236,93 @@ def find_recipe(name: str, settings: Sequence[Any], allow: Sequence[str], **chan
     return subject
 
 
-def parse_amount(option: str, text: str, powers: dict[str, int], base: int, example: str) -> float:
-    """A number with a letter for its unit: 80G, 1.4T. Raises UsageError, which names the option."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+)\s*([A-Za-z]?)(iB)?", text.strip().replace(",", ""))
-    if match is None or match[2].upper() not in powers or (match[3] and (base != 1024 or not match[2])):
-        units = ", ".join(filter(None, powers))
-        meaning = "1 G is 1024³ bytes" if base == 1024 else "powers of 1000"
-        raise UsageError(f"--{option} must be a number with one of {units} ({meaning}), such as {example}; got {text!r}.")
-    value = float(match[1]) * float(base) ** powers[match[2].upper()]
-    if base != 1024:
-        value = float(match[1]) * 10.0 ** powers[match[2].upper()]
+def recomputing(name: str, options: ParsedOptions, allow: Sequence[str]) -> tuple[Subject, Subject | str]:
+    """A recipe without and with recomputation; for a task that has none, the recipe and a sentence."""
+    subject = find_recipe(name, options.settings, allow)
+    if "recompute" not in subject.config["model"]["init_args"]:
+        return subject, f"{type(subject.task).__name__} has no recomputation"
+    if subject.config["model"]["init_args"]["recompute"]:
+        subject = find_recipe(name, options.settings, allow, recompute=False)
+    try:
+        return subject, find_recipe(name, options.settings, allow, recompute=True)
+    except UsageError as error:  # a block that decides itself what it keeps
+        return subject, " ".join(str(error).split())
+
+
+def parse_bytes(option: str, text: str) -> float:
+    """Bytes in units of 1024, as zoo prints them: 80G, 80GiB. Raises UsageError, which names the option."""
+    match = re.fullmatch(r"(\d+\.?\d*)\s*(?:([KMGT])(?:iB)?)?", text.strip(), re.IGNORECASE)
+    value = float(match[1]) * 1024.0 ** BYTES[(match[2] or "").upper()] if match else 0
     if not 0 < value < math.inf:
-        raise UsageError(f"--{option} must be above 0, such as {example}; got {text!r}.")
+        raise UsageError(f"--{option} must be a size above 0 such as 80G, where 1 G is 1024³ bytes; got {text!r}.")
     return value
+
+
+def parse_amount(option: str, text: str, example: str) -> float:
+    """A number with a prefix of SI, or B for 10⁹: 300B, 1.4T. Raises UsageError, which names the option."""
+    match = re.fullmatch(r"(\d+\.?\d*(?:e\+?\d+)?)\s*([KMGBTP])?", text.strip(), re.IGNORECASE)
+    value = float(match[1]) * 10.0 ** AMOUNTS[(match[2] or "").upper()] if match else 0
+    if not 0 < value < math.inf:
+        raise UsageError(f"--{option} must be a number above 0 such as {example} (K, M, G or B, T, P); got {text!r}.")
+    return value
+
+
+def format_time(seconds: float | None) -> str:
+    """``5 h 20 min``, from two days on ``21.3 days``; a dash for None."""
+    if seconds is None:
+        return NONE
+    return f"{seconds / DAY:.3g} days" if 2 * DAY <= seconds < 1000 * DAY else (
+        f"{seconds / DAY:,.0f} days" if seconds >= 2 * DAY else format_duration(seconds)
+    )  # fmt: skip
+
+
+def print_rows(subject: Subject, machine: Machine, amount: float | None, rows: Sequence[Row], stated: Any) -> None:
+    """What is planned, with the defaults that were taken, then the table, then what it leaves out."""
+
+    def given(name: str) -> str:
+        return "" if name in stated else " (default)"
+
+    measure, unit = cost(subject.task), subject.task.unit
+    print(f"{subject.title}: {format_short(measure.parameters)} parameters, {precision_of(subject)}")
+    print(
+        f"{machine.gpus} GPUs{given('gpus')} of {format_bytes(machine.memory)}{given('memory')}, "
+        f"{format_short(machine.flops)}FLOP/s{given('flops')}, MFU {machine.mfu:g}{given('mfu')}; "
+        f"{format_short(3 * measure.flops)}FLOP per {unit} of training\n"
+    )
+    headings = ["strategy", "recompute", "batch per GPU", "memory per GPU", f"{unit}s/s"]
+    headings += [f"time for {format_short(amount)} {unit}s"] if amount is not None else []
+    cells = [
+        [
+            row.strategy,
+            "yes" if row.recomputes else "no",
+            f"{row.batch:,}" if row.batch else NONE,
+            format_bytes(row.memory) if row.batch else row.reason,
+            NONE if row.per_second is None else format_short(row.per_second),
+            *([format_time(row.seconds)] if amount is not None else []),
+        ]
+        for row in rows
+    ]
+    tables.table(headings, cells)
+    for note in subject.notes:
+        if note.startswith("sizes"):  # that the data would set
+            print(f"\n{note}")
+    print("\nNot counted: the driver (about 1 GiB), fragmentation, buffers of communication. Measure the MFU.")
 
 
 def run(options: ParsedOptions) -> int:
     """`zoo plan`: print the table, or JSON."""
     machine = Machine(
         options.get("gpus") or GPUS,
-        parse_amount("memory", options.get("memory") or MEMORY, BYTES, 1024, "80G"),
-        parse_amount("flops", options.get("flops") or FLOPS, AMOUNTS, 1000, "989T"),
+        parse_bytes("memory", options.get("memory") or MEMORY),
+        parse_amount("flops", options.get("flops") or FLOPS, "989T"),
         options.get("mfu") or MFU,
     )
     text = options.get("tokens")
-    amount = None if text is None else parse_amount("tokens", text, AMOUNTS, 1000, "300B")
+    amount = None if text is None else parse_amount("tokens", text, "300B")
     doctor.check_torch()
     warning_filters.filter_warnings(options.get("debug"))
-    name, allow = options.words[0], tuple(options.get("allow_import"))
-    subject = find_recipe(name, options.settings, allow)
-    again = recomputing(name, options, allow, subject)
+    name = options.words[0]
+    subject, again = recomputing(name, options, tuple(options.get("allow_import")))
     try:
         rows = plan(subject, again, machine, amount)
     except ESTIMATE_ERRORS as error:
@@ -266,5 +335,5 @@ def run(options: ParsedOptions) -> int:
         values = [{key: None if value != value else value for key, value in asdict(row).items()} for row in rows]
         tables.as_json({**facts, "amount": amount, "rows": values})
         return 0
-    print_rows(subject, machine, amount, rows, stated=options.values)
+    print_rows(subject, machine, amount, rows, options.values)
     return 0
