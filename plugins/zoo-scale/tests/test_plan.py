@@ -38,7 +38,9 @@ def test_a_size_that_is_none_is_refused_in_a_sentence(text, capsys):
     assert "Traceback" not in error
 
 
-@pytest.mark.parametrize("option", ["--tokens=many", "--flops=0", "--mfu=1.5", "--gpus=0", "--trainer.precision=64-true"])
+@pytest.mark.parametrize(
+    "option", ["--tokens=many", "--flops=0", "--mfu=1.5", "--gpus=0", "--trainer.precision=64-true"]
+)
 def test_a_wrong_option_is_refused_in_a_sentence(option, capsys):
     assert main(["plan", "lm-tiny", option]) == 2
     assert "Traceback" not in capsys.readouterr().err
