@@ -145,16 +145,12 @@ class StepMemory:
 
 def on_line(known: dict[int, int], rows: int, measure: Callable[[int], int]) -> float:
     """A size for a batch of ``rows``, measured for the sizes POINTS, between and above them on straight lines."""
-    points = [rows] if rows in POINTS else [max((p for p in POINTS[:-1] if p < rows)), 0]
-    if rows not in POINTS:
-        points[1] = POINTS[POINTS.index(points[0]) + 1]
-    for point in points:
-        if point not in known:
-            known[point] = measure(point)
-    if len(points) == 1:
-        return known[rows]
-    low, high = points
-    return known[low] + (known[high] - known[low]) * (rows - low) / (high - low)
+    high = next((point for point in POINTS if point >= rows), POINTS[-1])
+    low = high if rows == high else POINTS[POINTS.index(high) - 1]
+    for point in {low, high} - known.keys():
+        known[point] = measure(point)
+    share = (rows - low) / (high - low) if high > low else 0
+    return known[low] + (known[high] - known[low]) * share
 
 
 def gathered_bytes(task: Task) -> int:
