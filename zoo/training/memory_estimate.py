@@ -7,7 +7,7 @@ import math
 import os
 import weakref
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -95,8 +95,13 @@ def device_memory(device: torch.device) -> int | None:
     return min((limit for limit in limits if limit > 0), default=None)
 
 
-def peak_of_step(task: Task, batch: Any) -> int:
+def peak_of_step(
+    task: Task, batch: Any, forward: AbstractContextManager[Any] | None = None, accumulates: bool = False
+) -> int:
     """The most bytes that loss and gradients of a batch take at one time, beside weights, buffers and the batch.
+
+    The loss is computed in ``forward``, such as torch.autocast. With ``accumulates`` the weights have gradients before,
+    which do not count.
 
     Floating-point tensors have no numbers. Integers such as tokens and the places of padding have theirs, because
     shapes depend on them where padding is removed. Raises what torch raises where a shape depends on other numbers.
@@ -114,9 +119,14 @@ def peak_of_step(task: Task, batch: Any) -> int:
         copies[id(task.trainer)] = task.trainer
     twin = copy.deepcopy(task, copies).train()
     batch = {name: mode.from_tensor(value) if is_floating(value) else value for name, value in batch.items()}
-    own = [*tensors_in(list(copies.values())), *tensors_in(batch)]
+    with mode:
+        for weight in twin.parameters() if accumulates else ():
+            weight.grad = torch.empty_like(weight) if weight.requires_grad else None
+    gradients = [weight.grad for weight in twin.parameters()]
+    own = [*tensors_in(list(copies.values())), *tensors_in(batch), *tensors_in(gradients)]
     with mode, MemoryCounter(own) as counter:
-        loss = twin.loss(batch)
+        with forward or nullcontext():
+            loss = twin.loss(batch)
         (loss.total / loss.size).backward()
     return counter.peak
 
