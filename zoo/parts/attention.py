@@ -91,11 +91,7 @@ class Attention(nn.Module):
         self.query_norm, self.key_norm = nn.Identity(), nn.Identity()  # norms of each head, before the rotation
 
     def convert_state(self, start: nn.Module, state: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, str]]:
-<<<<<<< HEAD
         """qkv (rows, dim) of the attention that this one replaces, for another number of heads of keys and values.
-=======
-        """Heads of keys and values for this shape, from the attention that this one replaces, where numbers differ.
->>>>>>> target
 
         Fewer heads are the means of neighbours (Ainslie et al., 2023); more are copies, which computes the same.
         """

@@ -62,11 +62,7 @@ class RealTokens(nn.Module):
 
 
 def resize_hidden(part: nn.Module, start: nn.Module, state: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, str]]:
-<<<<<<< HEAD
     """up (k × hidden, dim) and down (dim, hidden) from those of a feed-forward of the same class and another width.
-=======
-    """The tensors of a feed-forward network for its shape, from those of one of its class with another hidden width.
->>>>>>> target
 
     A wider one computes the same: what is added has weights of zero towards the output. A narrower one has the hidden
     units with the largest product of the norms of their weights.
@@ -108,11 +104,7 @@ class MLP(FFN):
         self.down = Linear(hidden, dim, bias=bias)
 
     def convert_state(self, start: nn.Module, state: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, str]]:
-<<<<<<< HEAD
         """up (k × hidden, dim) and down (dim, hidden) from another width, as ``resize_hidden`` gives them."""
-=======
-        """Its tensors for its shape, from those of one of another hidden width: see ``resize_hidden``."""
->>>>>>> target
         return resize_hidden(self, start, state)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -143,11 +135,7 @@ class Gated(FFN):
         self.down = Linear(width, dim, bias=bias)
 
     def convert_state(self, start: nn.Module, state: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, str]]:
-<<<<<<< HEAD
         """up (k × hidden, dim) and down (dim, hidden) from another width, as ``resize_hidden`` gives them."""
-=======
-        """Its tensors for its shape, from those of one of another hidden width: see ``resize_hidden``."""
->>>>>>> target
         return resize_hidden(self, start, state)
 
     def gate(self, x: Tensor) -> Tensor:
