@@ -58,7 +58,7 @@ COMPARE_OPTIONS = (
            metavar="SIZE", above=0, heading=ANSWER),
     Option("test", "t, moderated (similar variances) or permutation", metavar="NAME", default="t",
            choices=("t", "moderated", "permutation"), heading=ANSWER),
-    Option("series", "an error budget for all comparisons that name this file, of --tries N variants (100)",
+    Option("series", "an error budget for all comparisons naming this file, of --tries N variants",
            metavar="FILE", heading=ANSWER),
     Option("tries", "variants that a new series may try (100)", int, metavar="N", above=0, most=1_000_000, heading=""),
     Option("exit-code", "10 better, 11 worse, 12 as good, 13 undecided, 14 not comparable", bool, heading=ANSWER),
