@@ -66,7 +66,7 @@ def local_folder(place: str | Path) -> Path:
             commit = commits[0]
         if commit in commits and commit != revision:
             return local_folder(f"{SCHEME}{name}@{commit}")
-        there = ", ".join(f"{SCHEME}{name}@{known}" for known in commits)
+        there = ", ".join(f"{SCHEME}{name}@{commit}" for commit in commits)
         raise UsageError(
             f"{where} is not in the cache, and the hub cannot be reached or HF_HUB_OFFLINE is set."
             + (f" What is there: {there}" if there else "")

@@ -344,8 +344,8 @@ def test_the_losses_of_pieces_of_a_batch_add_up_to_that_of_the_batch(name, probl
     model.config.problem_type = problem
     inputs = inputs_of(model)
     inputs["labels"] = torch.rand(3, 5) if problem else labels_of(model, inputs)
-    counted = inputs["labels"][:, 1:] if isinstance(model, models.ZooForCausalLM) else inputs["labels"]
-    items = counted.ne(-100).sum()
+    labels = inputs["labels"][:, 1:] if isinstance(model, models.ZooForCausalLM) else inputs["labels"]
+    items = labels.ne(-100).sum()
     whole = model(**inputs).loss
     pieces = [{key: value[row : row + 1] for key, value in inputs.items()} for row in range(3)]
     assert torch.allclose(sum(model(**piece, num_items_in_batch=items).loss for piece in pieces), whole, rtol=1e-4)

@@ -70,18 +70,18 @@ def test_ids_fit_their_type(vocabulary):
     assert np.iinfo(token_dtype(vocabulary)).max >= vocabulary - 1
 
 
-@pytest.mark.parametrize("cut", [None, 1, 2, 100, 10**9])
+@pytest.mark.parametrize("removed", [None, 1, 2, 100, 10**9])
 @pytest.mark.parametrize("name", [HEADER, TOKENIZER, "00000.train.npy", "00003.train.npy", "00003.val.npy"])
-def test_a_torn_file_is_refused_by_name(tokens, name, cut):
+def test_a_torn_file_is_refused_by_name(tokens, name, removed):
     path = tokens / name
     with_tokens = next(array_path(tokens, n, "val") for n in range(30) if len(np.load(array_path(tokens, n, "val"))))
     path = with_tokens if name.endswith("val.npy") else path
     if name.endswith("train.npy") and not len(np.load(path)):
         path = next(array_path(tokens, n, "train") for n in range(30) if len(np.load(array_path(tokens, n, "train"))))
-    if cut is None:
+    if removed is None:
         path.unlink()
     else:
-        os.truncate(path, max(0, path.stat().st_size - cut))
+        os.truncate(path, max(0, path.stat().st_size - removed))
     with pytest.raises(UsageError, match=path.name):
         open_tokens(tokens)
 
@@ -181,8 +181,8 @@ def test_five_kills_change_no_byte(tmp_path, tokenizer):
     kills, shards = 0, []
     while kills < 5:
         process = subprocess.Popen([*command, str(tmp_path / "killed"), folder])
-        seen = len(list((tmp_path / "killed").glob("[0-9]*.train.npy")))
-        target = seen + draw.randint(1, 8)
+        before = len(list((tmp_path / "killed").glob("[0-9]*.train.npy")))
+        target = before + draw.randint(1, 8)
         while len(list((tmp_path / "killed").glob("[0-9]*.train.npy"))) < target and process.poll() is None:
             time.sleep(0.002)
         assert process.poll() is None, "it ended before it was killed"

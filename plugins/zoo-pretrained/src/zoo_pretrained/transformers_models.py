@@ -298,11 +298,11 @@ class ZooModel(PreTrainedModel):
                     tensor.copy_(value)
         weights = dict(self.named_parameters())
         for name, source in self.ties.items():
-            pair = weights.get(name), weights.get(source)
-            if pair[0] is None or pair[1] is None or any(weight.is_meta for weight in pair):
+            own_weight, shared = weights.get(name), weights.get(source)
+            if own_weight is None or shared is None or own_weight.is_meta or shared.is_meta:
                 continue
-            if getattr(pair[1], "_is_hf_initialized", False) and not getattr(pair[0], "_is_hf_initialized", False):
-                pair[0].copy_(pair[1])
+            if getattr(shared, "_is_hf_initialized", False) and not getattr(own_weight, "_is_hf_initialized", False):
+                own_weight.copy_(shared)
 
     def _set_gradient_checkpointing(self, enable: bool = True, *args: Any, **kwargs: Any) -> None:
         """Compute activations of blocks again in the backward pass."""

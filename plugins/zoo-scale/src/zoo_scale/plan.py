@@ -143,14 +143,14 @@ class StepMemory:
         return {name: value.to(dtype) if is_floating(value) else value for name, value in values.items()}
 
 
-def on_line(known: dict[int, int], rows: int, measure: Callable[[int], int]) -> float:
+def on_line(sizes: dict[int, int], rows: int, measure: Callable[[int], int]) -> float:
     """A size for a batch of ``rows``, measured for the sizes POINTS, between and above them on straight lines."""
     high = next((point for point in POINTS if point >= rows), POINTS[-1])
     low = high if rows == high else POINTS[POINTS.index(high) - 1]
-    for point in {low, high} - known.keys():
-        known[point] = measure(point)
+    for point in {low, high} - sizes.keys():
+        sizes[point] = measure(point)
     share = (rows - low) / (high - low) if high > low else 0
-    return known[low] + (known[high] - known[low]) * share
+    return sizes[low] + (sizes[high] - sizes[low]) * share
 
 
 def gathered_bytes(task: Task) -> int:
@@ -276,14 +276,14 @@ def format_time(seconds: float | None) -> str:
 def print_rows(subject: Subject, machine: Machine, amount: float | None, rows: Sequence[Row], stated: Any) -> None:
     """What is planned, with the defaults that were taken, then the table, then what it leaves out."""
 
-    def given(name: str) -> str:
+    def origin(name: str) -> str:
         return "" if name in stated else " (default)"
 
     measure, unit = cost(subject.task), subject.task.unit
     print(f"{subject.title}: {format_short(measure.parameters)} parameters, {precision_of(subject)}")
     print(
-        f"{machine.gpus} GPUs{given('gpus')} of {format_bytes(machine.memory)}{given('memory')}, "
-        f"{format_short(machine.flops)}FLOP/s{given('flops')}, MFU {machine.mfu:g}{given('mfu')}; "
+        f"{machine.gpus} GPUs{origin('gpus')} of {format_bytes(machine.memory)}{origin('memory')}, "
+        f"{format_short(machine.flops)}FLOP/s{origin('flops')}, MFU {machine.mfu:g}{origin('mfu')}; "
         f"{format_short(3 * measure.flops)}FLOP per {unit} of training\n"
     )
     headings = ["strategy", "recompute", "batch per GPU", "memory per GPU", f"{unit}s/s"]

@@ -114,5 +114,10 @@ def _write_shard(folder: Path, files: DocumentFiles, tokenizer_path: Path, val: 
 def _end_with_parent() -> None:
     """End this process when the one that started it is killed, which would leave it waiting for ever."""
     parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+
+    def follow() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()

@@ -76,12 +76,12 @@ def permute(places: np.ndarray, size: int, *seed: int) -> np.ndarray:
     result = places.astype(np.uint64)
     outside = np.arange(len(result))
     while len(outside):
-        left, right = result[outside] >> half, result[outside] & mask
+        upper, lower = result[outside] >> half, result[outside] & mask
         for key in keys:
-            mixed = (right ^ key) * np.uint64(0x9E3779B97F4A7C15)
+            mixed = (lower ^ key) * np.uint64(0x9E3779B97F4A7C15)
             mixed = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
-            left, right = right, left ^ ((mixed ^ (mixed >> np.uint64(32))) & mask)
-        result[outside] = (left << half) | right
+            upper, lower = lower, upper ^ ((mixed ^ (mixed >> np.uint64(32))) & mask)
+        result[outside] = (upper << half) | lower
         outside = outside[result[outside] >= size]
     return result.astype(np.int64)
 

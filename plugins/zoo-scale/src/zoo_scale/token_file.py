@@ -181,7 +181,8 @@ def open_tokens(folder: Path, expected: Tokenizer | None = None) -> TokenFolder:
             if header[name] != value:
                 raise UsageError(f"{path}: {name} is {header[name]}, and that of {origin} is {value}")
     dtype = token_dtype(tokenizer.vocab_size)
-    splits, stamps = {}, {}
+    splits: dict[str, TokenArray] = {}
+    stamps: dict[Path, Any] = {}
     for split, members in header["tokens"].items():
         paths = [array_path(folder, shard, split) for shard in range(len(members))]
         splits[split] = TokenArray(paths, [length for length, _ in members], dtype)
