@@ -1,5 +1,6 @@
-"""One thread and one seed for every test, so that a run repeats exactly."""
+"""One thread, one seed, and the package's commands, data and strategies in the registry."""
 
+import contextlib
 import os
 
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -7,17 +8,23 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import pytest
 import torch
 
+try:
+    from tests.plugin_paths import registered  # in zoo's checkout the package need not be installed
+except ImportError:
+
+    def registered(*_):
+        return contextlib.nullcontext()
+
+
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _registered(tmp_path_factory):
+    with registered("zoo-scale", tmp_path_factory.mktemp("site")):
+        yield
 
 
 @pytest.fixture(autouse=True)
 def _seeded():
     torch.manual_seed(0)
-
-
-@pytest.fixture
-def double():
-    """Everything built in the test is float64, so that 1e-10 is a bound on the formula and not on rounding."""
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)

@@ -107,7 +107,11 @@ def test_a_sparse_file_of_20_gb_opens_within_a_second_and_trains_with_flat_memor
     header["tokens"]["train"][0][0] = count
     (folder / HEADER).write_text(json.dumps(header))
     result = subprocess.run(
-        [sys.executable, "-c", TRAIN_20_GB, str(folder)], capture_output=True, text=True, check=True
+        [sys.executable, "-c", TRAIN_20_GB, str(folder)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     opened, megabytes = map(float, result.stdout.split())
     print(f"opened in {opened:.3f} s, 5 steps took {megabytes:.1f} MB more")
