@@ -65,7 +65,13 @@ def test_every_package_is_trained_or_refused():
     owners = {name.lower(): package.name for package in PACKAGES for _, name in points(package)}
     recipes = {path.stem: package.name for package in PACKAGES for path in package.rglob("*.yaml")}
     packages = {owners.get(word) or recipes.get(word) for words in [*TRAINED, *REFUSED] for word in words.split()}
-    commands = {"zoo-exercises", "zoo-learn", "zoo-pretrained", "zoo-scale", "zoo-text"}  # whose own tests the default run has
+    commands = {
+        "zoo-exercises",
+        "zoo-learn",
+        "zoo-pretrained",
+        "zoo-scale",
+        "zoo-text",
+    }  # whose own tests the default run has
     assert packages | commands >= {package.name for package in PACKAGES}
 
 

@@ -168,13 +168,13 @@ def _tokenizer_files(source: Path, folder: Path, task: str, facts: Mapping[str, 
         inner.post_processor = processors.TemplateProcessing(single=template, pair=None, special_tokens=marks)
         inner.save(str(folder / "tokenizer.json"))
     if not (folder / TOKENIZER).is_file():
-        spells_specials = has_chat_template(tokenizer) or (name == "MaskedLM" and "mask" in tokens)
         about = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "clean_up_tokenization_spaces": False,
-            # "<eos>" in a text is five characters, but a rendered chat template spells its special tokens, as a text
-            # with a mask does
-            **({"split_special_tokens": True} if tokenizer.splits_specials and not spells_specials else {}),
+            # "<eos>" in a text is five characters, but a rendered chat template spells its special tokens
+            **(
+                {"split_special_tokens": True} if tokenizer.splits_specials and not has_chat_template(tokenizer) else {}
+            ),
             **({"padding_side": "left"} if name == "CausalLM" else {}),
             **({"chat_template": CHAT_TEMPLATE} if has_chat_template(tokenizer) else {}),
             **{f"{word}_token": token for word, token in tokens.items()},

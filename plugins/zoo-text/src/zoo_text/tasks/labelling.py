@@ -62,11 +62,11 @@ class Labelling(Task):
 
     def loss(self, batch: dict[str, Tensor]) -> Loss:
         """Cross-entropy summed over labels (), in nats, and their number ()."""
-        return self._loss(*self._labelled(self.net, batch), self.label_smoothing)
+        return self._loss(*self._labelled(self, batch), self.label_smoothing)
 
     def evaluate(self, batch: dict[str, Tensor]) -> Loss:
         """The same without smoothing, after updating accuracy and F1."""
-        logits, labels = self._labelled(self.net, batch)
+        logits, labels = self._labelled(self, batch)
         self.metrics.update(logits, labels)
         return self._loss(logits, labels, 0.0)
 
