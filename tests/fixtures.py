@@ -112,6 +112,7 @@ def forked_runs(monkeypatch):
         return forks.Popen(words, **options)
 
     monkeypatch.setattr(execute.subprocess, "Popen", start)
+    monkeypatch.setattr(execute, "can_fork", lambda: False)  # by a server of its own
 
 
 @pytest.fixture

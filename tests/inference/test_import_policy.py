@@ -99,7 +99,7 @@ def test_no_position_is_written_alike_in_fit_and_compare(word, capsys):
     assert main(["fit", "lm-tiny", "--model.position", word, "--print_config"]) == 0
     assert "class_path: zoo.parts.position.NoPosition" in capsys.readouterr().out
     assert main(["compare", "lm-tiny", "--vary", f"model.position={word},rope", "--seeds", "1", "--dry-run"]) == 0
-    assert "position=noposition" in capsys.readouterr().out
+    assert "NoPosition s1" in capsys.readouterr().out
 
 
 BLAME = [
