@@ -42,12 +42,8 @@ def test_predictions_after_every_layer_go_through_the_final_norm_and_head(opened
             assert [guess.probability for guess in guesses] == pytest.approx(best.values.tolist(), rel=1e-5)
 
 
-@pytest.mark.parametrize("backend", ["naive", "fused"])
-def test_the_attention_of_every_head_on_any_backend_sums_to_one(opened, backend):
-    from zoo import registry
-
-    name = registry.full_name("backend", backend)
-    name = name if registry.parts_called("backend", name) else registry.parts("backend")[0].name
+@pytest.mark.parametrize("name", ["Naive", "SDPA", "Tiled"])
+def test_the_attention_of_every_head_on_any_backend_sums_to_one(opened, name):
     inside = look_inside(opened("lm", ("model.backend", name, "")), "the cat")
     assert [heads.name for heads in inside.heads] == [f"stack.blocks.{layer}.attend.part" for layer in range(3)]
     for heads in inside.heads:

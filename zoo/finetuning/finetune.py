@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -27,7 +27,9 @@ from zoo.inference.rebuild_task import rebuild_task
 from zoo.models.initialization import derive_seed
 from zoo.parts.lora import adapt
 from zoo.parts.position import Position
-from zoo.tasks.task import Healing, Task
+
+if TYPE_CHECKING:
+    from zoo.tasks.task import Task
 
 BLOCK = re.compile(r"(.*?)\bblocks\.(\d+)\.")
 NET = "net."
@@ -132,6 +134,8 @@ def prepare_healing(task: Task, share: float, original: Task, place: ModelLocati
         raise UsageError(f"tune.heal: {place.source} has other classes.\nTrain without tune.heal")
     if (theirs := sizes_of(original)) != (mine := sizes_of(task)):
         raise UsageError(f"tune.heal: the sizes of {place.source} are {theirs}, those of this model {mine}.")
+    from zoo.tasks.task import Healing  # here: adapters are loaded without Lightning
+
     task.healing = Healing(original.net, share, sha256(place.weights))
 
 
