@@ -75,6 +75,24 @@ def test_tasks_of_every_kind_can_be_estimated_and_batches_count(name):
     assert not any(p.is_meta for p in task.net.parameters())
 
 
+def test_tables_of_integers_have_the_device_of_the_weights():
+    class Tabled(CausalLM):
+        def loss(self, batch):
+            places = torch.arange(batch["inputs"].size(1), device=self.net.order.device)
+            later = self.net.order[None] > places[:, None]
+            batch["inputs"] = batch["inputs"].masked_fill(later.any(0), 1)
+            return super().loss(batch)
+
+    def build_task(device):
+        with torch.device(device):
+            task = Tabled(31, 8, dim=16, depth=1, heads=2)
+            task.net.register_buffer("order", torch.arange(8), persistent=False)
+        return task
+
+    batch = full_batch(build_task("cpu"), 3)
+    assert estimate(build_task("meta"), dict(batch)) == estimate(build_task("cpu"), dict(batch))
+
+
 def test_estimates_draw_no_random_number():
     task = build("translation-tiny", torch.device("cpu"), small=True)
     torch.manual_seed(5)

@@ -106,10 +106,12 @@ def peak_of_step(
     Floating-point tensors have no numbers. Integers such as tokens and the places of padding have theirs, because
     shapes depend on them where padding is removed. Raises what torch raises where a shape depends on other numbers.
     """
+    buffers = [buffer for module in task.modules() for buffer in module.buffers(recurse=False)]
     with fake_tensors() as mode:
         copies: dict[int, object] = {
             id(b): torch.empty(b.shape, dtype=b.dtype) if b.is_meta else mode.from_tensor(b)
-            for b in nn.Module.buffers(task)
+            for b in buffers
+            if b.is_meta or is_floating(b)
         }
         copies |= {
             id(p): nn.Parameter(torch.empty(p.shape, dtype=p.dtype), requires_grad=p.requires_grad)

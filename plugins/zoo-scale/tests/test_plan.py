@@ -3,10 +3,15 @@
 import json
 
 import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
 from zoo_scale.plan import Machine, StepMemory, find_recipe, format_time, largest_batch, parse_amount, parse_bytes, rate
 
 from zoo.cli import main
+from zoo.console import format_bytes
 from zoo.errors import UsageError
+from zoo.explain.subjects import recipe_subject
+from zoo.training.memory_estimate import full_batch
 
 A100, DAY = 312e12, 86400  # FLOP/s in bf16, dense (data sheet); seconds
 # recipe, options, GPUs, tokens, days, MFU, recomputation: the time and the utilisation are published apart
@@ -76,6 +81,47 @@ def test_the_table_has_every_strategy_and_says_what_fits(capsys):
     assert all(row["memory"] <= 2**30 and row["batch"] > 0 for row in rows.values())
     assert rows["one GPU", True]["batch"] > rows["one GPU", False]["batch"] >= rows["DDP", False]["batch"]
     assert rows["DDP", False]["per_second"] == pytest.approx(4 * rows["one GPU", False]["per_second"])
+
+
+# recipe, samples: on CPUs, whose allocations torch's profiler reports
+STEPS = [
+    ("lm-tiny", 8),
+    ("lm-tiny", 32),
+    ("lm-shakespeare", 8),
+    ("lm-delta-hybrid", 8),
+    ("lm-local-global", 8),
+    ("llama-style-tiny", 16),
+    ("t5-style-tiny", 16),
+    ("translation-tiny", 32),
+    ("mlm-tiny", 32),
+    ("vit-tiny", 16),
+    ("vit-glyphs", 64),
+    ("swin-glyphs", 32),
+]
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+@pytest.mark.parametrize(("name", "rows"), STEPS)
+def test_two_steps_take_the_planned_memory(name, rows, precision, tmp_path):
+    task = recipe_subject(name, [], ()).task
+    expected = StepMemory(task, precision).of_process("one GPU", 1, rows)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiler:
+        task = task.to_empty(device="cpu").train()
+        for tensor in (*task.parameters(), *task.buffers()):
+            torch.nn.init.constant_(tensor, 0.02)
+        optimizer, batch = task.make_optimizer(), full_batch(task, rows)
+        for _ in range(2):
+            with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16-mixed"):
+                loss = task.loss(batch)
+            (loss.total / loss.size).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    profiler.export_chrome_trace(str(tmp_path / "trace.json"))
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    peak = max(event["args"]["Total Allocated"] for event in events if event.get("name") == "[memory]")
+    print(f"{name} {rows} {precision}: planned {format_bytes(expected)}, measured {format_bytes(peak)}")
+    assert expected == pytest.approx(peak, rel=0.15)
 
 
 def test_sharded_state_is_divided_by_the_processes():
