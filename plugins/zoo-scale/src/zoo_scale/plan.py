@@ -7,9 +7,9 @@ Memory of a process, in bytes, at its fullest moment of a step::
     FSDP2     (weights + gradients + states) / processes + groups + activations
 
 ``step`` is what loss and gradients of a batch take at once, activations and gradients, as zoo.training.memory_estimate
-counts it with tensors that have no numbers; ``activations`` is the same without gradients. Batches of 1, 4 and 8 are
-counted, and others lie on straight lines through them. An optimizer step takes as much again as the weights for a
-moment. ``bf16-mixed`` keeps weights, gradients and states in float32, and autocast's copies of the weights count in
+counts it with tensors that have no numbers; ``activations`` is the same without gradients. Batches of 1, 4, 16 and 64
+are counted, and others lie on straight lines through them: a loss in chunks takes less per sample from the second chunk
+on. An optimizer step takes as much again as the weights for a moment. ``bf16-mixed`` keeps weights, gradients and states in float32, and autocast's copies of the weights count in
 ``step``. FSDP2 computes in the low precision with what it gathers, so it has no such copies; ``groups`` are the weights
 of two blocks (that which runs, that which is fetched), those outside of blocks, and the gradients of one block, in the
 precision of the computation. Recomputation keeps the input of each block alone.
@@ -63,7 +63,7 @@ PRECISIONS = {
 }
 BYTES = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}  # powers of 1024
 AMOUNTS = {"": 0, "K": 3, "M": 6, "G": 9, "B": 9, "T": 12, "P": 15}  # powers of ten
-POINTS = (1, 4, 8)  # samples of the batches whose steps are counted
+POINTS = (1, 4, 16, 64)  # samples of the batches whose steps are counted
 MOST_ROWS = 2**20  # of a batch
 DAY = 86400
 
