@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import sys
 from collections.abc import Iterable, Iterator
@@ -69,6 +70,11 @@ class ClassFinder:
                 return local  # an unregistered class of the user's own script, or an optimizer of torch
             cls = part.load()
             if not issubclass(cls, slot.base):
+                if registry.kind_of(cls) == slot.kind:  # a sound part, where the option takes some of the kind
+                    names = ", ".join(_names_below(slot))
+                    raise UsageError(
+                        f"{slot.word} {name!r} cannot stand here: it is no {slot.base.__name__}. Available: {names}"
+                    )
                 raise PluginError(f"{part} is not a {slot.kind}: {part.path} is no subclass of {slot.base.__name__}.")
             return cls
         classes = list(subclasses(slot.base))
@@ -154,6 +160,14 @@ class ClassFinder:
         if isinstance(candidate, type) and issubclass(candidate, slot.base):
             return candidate
         raise UsageError(f"{name!r} is not a {slot.word}: it is no subclass of {slot.base.__name__}.")
+
+
+def _names_below(slot: Slot) -> Iterator[str]:
+    """The names of the parts that a slot takes."""
+    for part in registry.parts(slot.kind):
+        with contextlib.suppress(PluginError):
+            if issubclass(part.load(), slot.base):
+                yield part.name
 
 
 def subclasses(base: type) -> Iterator[type]:

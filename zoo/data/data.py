@@ -31,6 +31,8 @@ class Data(LightningDataModule, ABC):
 
     kind: ClassVar[str] = "data"
     gives: ClassVar[str] = "something else"  # what its samples are, in the words of `learns_from` of tasks
+    # the command that makes these data anew with a run's tokenizer, where it is no option of theirs
+    tokenizing_command: ClassVar[str] = ""
     # share of the validation and test samples that may stand in the training data, as repeated texts do; 1: all of them
     twins: ClassVar[float] = 0.05
 

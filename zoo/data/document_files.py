@@ -178,7 +178,7 @@ class DocumentFiles:
             if not isinstance(value, str):
                 raise UsageError(
                     f"{path}:{_line(path, offset)} has no text under {self.form.field!r}: a line is an object such as "
-                    f'{{"{self.form.field}": "…"}}. Name another field: --data.options.field NAME'
+                    f'{{"{self.form.field}": "…"}}. Name another field behind the path: {path.name}#NAME'
                 )
             start = place[1] if offset == place[0] else 0
             yield from _cut_text(value, offset, start)

@@ -297,6 +297,9 @@ def other_tokenizer(data: Any, folder: Path, difference: str) -> str:
     """That the data's tokenizer is not that of a run's folder, and how the data get that one."""
     places = (("text.", getattr(data, "text", None)), ("", data), ("options.", getattr(data, "options", None)))
     option = next((f"--data.{place}tokenizer" for place, owner in places if _takes_tokenizer(owner)), "")
+    commands = (getattr(owner, "tokenizing_command", "") for _, owner in places)
+    if command := next(filter(None, commands), ""):
+        return f"the tokenizer of the data is not that of {folder}: {difference}.\nMake them anew: {command} {folder}"
     way = (
         f"Use the one it was trained with: {option} {folder}"
         if option

@@ -7,15 +7,18 @@ import random
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 from zoo_scale.prepare import tokenize
+from zoo_scale.token_data import TokenFile
 from zoo_scale.token_file import HEADER, SPLITS, TOKENIZER, array_path, open_tokens, token_dtype
 
 from zoo.data.textstream import held_out
 from zoo.data.tokenizer import EOS, Tokenizer
 from zoo.errors import UsageError
+from zoo.finetuning.finetune import other_tokenizer
 
 DOCUMENTS = [f"document {i}\n" for i in range(30)]
 FORMS = {
@@ -144,6 +147,32 @@ def test_a_folder_of_other_content_is_not_written_to(tmp_path, tokenizer):
     with pytest.raises(UsageError, match="no token file"):
         tokenize(tmp_path / "texts", [texts], tokenizer, 0.3)
     assert sorted(os.listdir(texts)) == sorted(FORMS["text"][0])
+
+
+@pytest.mark.parametrize("place", ["tokens", "deep/tokens", "../texts/tokens"])
+def test_a_token_file_within_its_texts_is_none_of_them(tmp_path, tokenizer, place):
+    texts = write_texts(tmp_path / "texts", FORMS["text"][0])
+    counts = [tokenize(tmp_path / "texts" / place, [texts], tokenizer, 0.3) for _ in range(2)]
+    assert counts[0] == counts[1]
+
+
+def test_the_advice_for_a_missing_text_is_what_prepare_reads(tmp_path, tokenizer):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(f'{{"text": null, "body": "{text[:-1]}"}}\n' for text in DOCUMENTS))
+    with pytest.raises(UsageError, match=r"behind the path: rows\.jsonl#NAME"):
+        tokenize(tmp_path / "out", [str(path)], tokenizer, 0.3)
+    assert tokenize(tmp_path / "named", [f"{path}#body"], tokenizer, 0.3)["train"]
+
+
+def test_a_shard_that_is_no_array_is_torn_and_nothing_is_advised_to_be_unpickled(tokens):
+    array_path(tokens, 0, "train").write_text("a text\n")
+    with pytest.raises(UsageError, match=r"00000\.train\.npy: the token file is torn: it is no array"):
+        open_tokens(tokens)
+
+
+def test_tokens_of_another_tokenizer_are_to_be_prepared_anew(tokens):
+    advice = other_tokenizer(TokenFile(str(tokens)), Path("runs/mine"), "one differs")
+    assert advice.endswith("Make them anew: zoo prepare FOLDER PATH --tokenizer runs/mine")
 
 
 @pytest.mark.parametrize("shards", [range(0), range(7), range(3, 29)])

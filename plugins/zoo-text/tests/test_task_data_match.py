@@ -6,7 +6,7 @@ import pytest
 import torch
 from text_helpers import PROJECT
 
-from zoo import registry
+from zoo import cli, registry
 from zoo.config.task_data_match import check_batch, check_missing_sizes
 from zoo.data.stdlib import StdlibDocs
 from zoo.errors import UsageError
@@ -87,3 +87,12 @@ def test_data_and_tasks_speak_the_same_words():
         assert task.learns_from != Task.learns_from, name
         assert task.example_data
         assert all(registry.parts_called("data", example) for example in task.example_data), name
+
+
+@pytest.mark.parametrize("name", ["Glyphs", "Multi30k", "MaskedText"])
+def test_data_that_give_no_text_are_no_faulty_part_where_text_is_wanted(name, capsys):
+    assert cli.main(["fit", "mlm-tiny", "--data.text", name, "--name", "x"]) == 2
+    error = capsys.readouterr().err
+    assert f"{name!r} cannot stand here: it is no TextData. Available: " in error
+    assert "TextFiles" in error
+    assert "is not a data" not in error

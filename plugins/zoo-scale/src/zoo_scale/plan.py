@@ -9,10 +9,11 @@ Memory of a process, in bytes, at its fullest moment of a step::
 ``step`` is what loss and gradients of a batch take at once, activations and gradients, as zoo.training.memory_estimate
 counts it with tensors that have no numbers; ``activations`` is the same without gradients. Batches of 1, 4, 16 and 64
 are counted, and others lie on straight lines through them: a loss in chunks takes less per sample from the second chunk
-on. An optimizer step takes as much again as the weights for a moment. ``bf16-mixed`` keeps weights, gradients and states in float32, and autocast's copies of the weights count in
-``step``. FSDP2 computes in the low precision with what it gathers, so it has no such copies; ``groups`` are the weights
-of two blocks (that which runs, that which is fetched), those outside of blocks, and the gradients of one block, in the
-precision of the computation. Recomputation keeps the input of each block alone.
+on. An optimizer step takes as much again as the weights for a moment. ``bf16-mixed`` keeps weights, gradients and
+states in float32, and autocast's copies of the weights count in ``step``. FSDP2 computes in the low precision with what
+it gathers, so it has no such copies; ``groups`` are the weights of two blocks (that which runs, that which is fetched),
+those outside of blocks, and the gradients of one block, in the precision of the computation. Recomputation keeps the
+input of each block alone.
 
 What a GPU's driver takes, about 1 GiB, fragments between tensors and buffers of communication are not counted.
 

@@ -45,10 +45,13 @@ def tokenize(folder: Path, paths: list[str], tokenizer_path: Path, val: float, p
     """
     path, columns = split_columns(paths)
     form = Format(field=next(iter(columns), "text"), delimited=bool(columns))
-    files = DocumentFiles(stream_splits(path, form.delimited)["train"], form)
+    folder = folder.resolve()
+    texts = stream_splits(path, form.delimited)["train"]
+    if (folder / token_file.HEADER).exists():  # the token file may lie within the folder of its texts
+        texts = [text for text in texts if not text.resolve().is_relative_to(folder)]
+    files = DocumentFiles(texts, form)
     tokenizer = Tokenizer.of_run(tokenizer_path)
     tokenizer.end_of_document()
-    folder = folder.resolve()
     folder.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder.parent / f".{folder.name}.lock")
     try:

@@ -94,6 +94,7 @@ class TokenFile(Data):
     """
 
     gives = "texts"
+    tokenizing_command = "zoo prepare FOLDER PATH --tokenizer"
 
     def __init__(
         self,

@@ -241,5 +241,5 @@ def _map(path: Path) -> np.ndarray:
         return map_array(path)
     except FileNotFoundError:
         raise UsageError(f"{path}: missing: the token file is torn") from None
-    except (ValueError, EOFError) as error:
-        raise UsageError(f"{path}: the token file is torn: {error}") from error
+    except (ValueError, EOFError) as error:  # numpy advises to unpickle what is no array
+        raise UsageError(f"{path}: the token file is torn: it is no array, or shorter than it says") from error
