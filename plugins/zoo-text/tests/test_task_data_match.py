@@ -89,7 +89,7 @@ def test_data_and_tasks_speak_the_same_words():
         assert all(registry.parts_called("data", example) for example in task.example_data), name
 
 
-@pytest.mark.parametrize("name", ["Glyphs", "Multi30k", "MaskedText"])
+@pytest.mark.parametrize("name", ["Glyphs", "TextPairFiles", "MaskedText"])
 def test_data_that_give_no_text_are_no_faulty_part_where_text_is_wanted(name, capsys):
     assert cli.main(["fit", "mlm-tiny", "--data.text", name, "--name", "x"]) == 2
     error = capsys.readouterr().err
