@@ -74,6 +74,20 @@ def test_a_model_is_not_measured_by_another_vocabulary(scheme, zoo, tmp_path):
     assert "val/loss" in zoo(*other, "--data.tokenizer", str(run))
 
 
+@pytest.mark.parametrize("size", ["280", "320"])
+def test_a_resume_on_data_of_another_vocabulary_changes_no_file(zoo, tmp_path, size):
+    text = tmp_path / "text.txt"
+    text.write_text("".join(f"the quick brown fox {number} jumps over the dog\n" for number in range(400)))
+    words = ["fit", "lm-tiny", "--name", "short", "--runs", str(tmp_path), "--data", "TextFiles"]
+    words += ["--data.path", str(text), "--data.tokenizer", "bpe", "--model.dim", "16", "--model.depth", "1"]
+    zoo(*words, "--data.vocab_size", "300", "--trainer.max_steps", "1")
+    run = tmp_path / "lm-tiny" / "short" / "s1"
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    other = ["--data.vocab_size", size, "--trainer.max_steps", "2", "--resume", "--accept-changes"]
+    assert f"has vocab_size 300, and these data make it {size}" in zoo(*words, *other, code=2)
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
 def test_a_translation_is_measured_on_other_pairs_by_the_vocabulary_of_its_training(zoo, tmp_path):
     for folder, word in {"mine": "red", "theirs": "green", "same": "red"}.items():
         (tmp_path / folder).mkdir()

@@ -134,6 +134,10 @@ def test_a_healed_run_resumes_exactly_and_only_with_its_original(name, tmp_path,
         test_resume.fit(name, tmp_path / "other", resume=True, max_steps=8)
 
 
+def content_of(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def test_a_run_says_its_loss_before_training_and_heals(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
@@ -155,5 +159,11 @@ def test_a_run_says_its_loss_before_training_and_heals(tmp_path, monkeypatch, ca
     assert main([*command, "--resume"]) == 0
     assert shares == [0.5] * 7
     assert "before training" not in capsys.readouterr().out
+    assert main(["fit", *LM, "--name", "another", "--seed_everything", "7"]) == 0
+    before = content_of(tmp_path / "runs" / "lm-tiny" / "new" / "s1")
+    other = [*command, "--resume", "--accept-changes", "--trainer.max_steps", "9"]
+    assert main([*other, "--tune.start", "runs/lm-tiny/another/s7"]) != 0
+    assert "the model of tune.start is another one" in capsys.readouterr().err
+    assert content_of(tmp_path / "runs" / "lm-tiny" / "new" / "s1") == before
     assert main([*command, "--name", "wide", "--data.max_length", "16"]) != 0
     assert "tune.heal: the sizes of" in capsys.readouterr().err

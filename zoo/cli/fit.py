@@ -27,7 +27,7 @@ from zoo.config.resolve import Schema
 from zoo.config.run_config import Plan, config_text, identity_config
 from zoo.config.signatures import parameters
 from zoo.errors import CheckpointError, NonFiniteError, StorageError, UsageError
-from zoo.inference import part_versions
+from zoo.inference import part_versions, weight_files
 from zoo.inference.checkpoint_manifest import has_checkpoint, newest_intact
 from zoo.inference.find_run import run_of_checkpoint
 from zoo.io import atomic_files
@@ -37,6 +37,7 @@ from zoo.logging.trackers import choose_trackers
 from zoo.registry import suggest
 from zoo.system import garbage_collection, threads
 from zoo.system.stop_signals import exit_code
+from zoo.tasks.task import ORIGINAL
 from zoo.training import distributed, out_of_memory, setup
 from zoo.training.callbacks import Provenance
 from zoo.training.checkpoint import CheckpointSaver
@@ -220,6 +221,9 @@ class ZooCLI(LightningCLI):
         check_monitors(self.trainer.callbacks, self.model)  # type: ignore[attr-defined]
         if self.dry:
             return
+        if checkpoint := self.plan.config.get("ckpt_path"):
+            resume.check_sizes(self.plan)
+            self.model.check_original(weight_files.read_entry(Path(str(checkpoint)), ORIGINAL))
         other_data = resume.check_data(self.plan, self.data)
         for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, CheckpointSaver):

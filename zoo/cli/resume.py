@@ -114,6 +114,18 @@ def require_agreement(plan: Plan, origin: Path | None, resume: bool) -> None:
         print(f"differs from the checkpoint's run: {line}")
 
 
+def check_sizes(plan: Plan) -> None:
+    """Raise UsageError where data give a model other sizes, such as a vocabulary, than the checkpoint's has."""
+    old = ((plan.manifest.get("recipe") or {}).get("model") or {}).get("init_args") or {}
+    new = plan.config["model"]["init_args"]
+    for name in plan.resolved.classes["model"].data_sizes:
+        if old.get(name) is not None and new.get(name) is not None and old[name] != new[name]:
+            raise UsageError(
+                f"cannot resume: the model of the checkpoint has {name} {old[name]}, and these data make it "
+                f"{new[name]}.\nPut the former data back, or train anew: --name NEW"
+            )
+
+
 def check_data(plan: Plan, data: Any) -> bool:
     """Whether a resume has other data than the checkpoint's. Raises UsageError for these without --accept-changes."""
     trained_with = plan.manifest.get("data", {}).get("fingerprint")

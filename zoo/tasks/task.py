@@ -55,6 +55,9 @@ class Healing:
         return Loss(self.share * total + (1 - self.share) * own, size)
 
 
+ORIGINAL = "original"  # in a checkpoint: SHA-256 of the model that the task distils
+
+
 class Task(LightningModule):
     """Trains ``net``; a subclass defines its loss, and puts other metrics into ``metrics``.
 
@@ -310,7 +313,15 @@ class Task(LightningModule):
         """Add the best and the newest metrics."""
         checkpoint["best"], checkpoint["measured"] = self.best, self.measured
         if self.healing is not None:
-            checkpoint["original"] = self.healing.digest
+            checkpoint[ORIGINAL] = self.healing.digest
+
+    def check_original(self, digest: object) -> None:
+        """Raise CheckpointError where this task distils another model than that with this SHA-256; None for any."""
+        if self.healing is not None and digest not in (None, self.healing.digest):
+            raise CheckpointError(
+                "the model of tune.start is another one than when this run began, so that it would be distilled from "
+                "two models. Give the file that it began with, or begin again: --overwrite"
+            )
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take the figures of a checkpoint.
@@ -323,11 +334,7 @@ class Task(LightningModule):
             raise NonFiniteError(
                 f"{wrong[0]} of the checkpoint holds nan instead of numbers. Take an earlier checkpoint."
             )
-        if self.healing is not None and checkpoint.get("original", self.healing.digest) != self.healing.digest:
-            raise CheckpointError(
-                "the model of tune.start is another one than when this run began, so that it would be distilled from "
-                "two models. Give the file that it began with, or begin again: --overwrite"
-            )
+        self.check_original(checkpoint.get(ORIGINAL))
         self.best, self.measured = checkpoint.get("best", {}), checkpoint.get("measured", {})
 
 
