@@ -88,6 +88,21 @@ def test_a_resume_on_data_of_another_vocabulary_changes_no_file(zoo, tmp_path, s
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 
+def test_a_resume_on_other_tokens_of_the_same_number_changes_no_file(zoo, tmp_path):
+    words = ["fit", "lm-tiny", "--name", "short", "--runs", str(tmp_path), "--data", "TextFiles"]
+    words += ["--data.tokenizer", "bpe", "--data.vocab_size", "290", "--model.dim", "16", "--model.depth", "1"]
+    for name, line in {"mine": "the quick brown fox {} jumps", "theirs": "over {} lazy dogs she stood"}.items():
+        (tmp_path / f"{name}.txt").write_text("".join(f"{line.format(number)}\n" for number in range(400)))
+    zoo(*words, "--data.path", str(tmp_path / "mine.txt"), "--trainer.max_steps", "1")
+    run = tmp_path / "lm-tiny" / "short" / "s1"
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    other = ["--data.path", str(tmp_path / "theirs.txt"), "--trainer.max_steps", "2", "--resume", "--accept-changes"]
+    message = zoo(*words, *other, code=2)
+    assert f"the tokenizer of the data is not that of {run}" in message
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    zoo(*words, *other, "--data.tokenizer", str(run))
+
+
 def test_a_translation_is_measured_on_other_pairs_by_the_vocabulary_of_its_training(zoo, tmp_path):
     for folder, word in {"mine": "red", "theirs": "green", "same": "red"}.items():
         (tmp_path / folder).mkdir()

@@ -225,6 +225,10 @@ class ZooCLI(LightningCLI):
             resume.check_sizes(self.plan)
             self.model.check_original(weight_files.read_entry(Path(str(checkpoint)), ORIGINAL))
         other_data = resume.check_data(self.plan, self.data)
+        if other_data and "resume" in self.plan.command.flags:
+            from zoo.finetuning.finetune import require_same_numbers
+
+            require_same_numbers(self.run_folder, self.data)
         for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, CheckpointSaver):
                 callback.state.other_data = other_data

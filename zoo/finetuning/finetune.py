@@ -327,8 +327,15 @@ def list_difference(mine: Sequence[Any], theirs: Sequence[Any], word: str) -> st
 def adopt_run(home: Path, data: Any) -> None:
     """Let data be those of a run's folder in what its model learned: numbers of tokens and classes, normalisation.
 
-    Raises UsageError if tokens or classes have other numbers there.
+    Raises UsageError as ``require_same_numbers``.
     """
+    require_same_numbers(home, data)
+    if callable(getattr(data, "adopt", None)):
+        data.adopt(home)
+
+
+def require_same_numbers(home: Path, data: Any) -> None:
+    """Raise UsageError if tokens or classes of data have other numbers than in a run's folder."""
     for word, mine, theirs in learned_lists(home, data):
         if not (difference := list_difference(mine, theirs if word == "token" else theirs[: len(mine)], word)):
             continue
@@ -336,7 +343,5 @@ def adopt_run(home: Path, data: Any) -> None:
             raise UsageError(other_tokenizer(data, home, difference))
         raise UsageError(
             f"the classes of the data are not those of {home}: {difference}.\n"
-            "A model gives numbers: evaluate it on data with the same classes in the same order"
+            "A model gives numbers: it needs data with the same classes in the same order"
         )
-    if callable(getattr(data, "adopt", None)):
-        data.adopt(home)
