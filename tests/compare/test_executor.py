@@ -44,18 +44,18 @@ def request(jobs=1, gpus=None, **trainer):
 def test_gpus_are_divided_as_requested_or_refused(devices, gpus, trainer):
     untouched = trainer.get("accelerator") == "cpu" or trainer.get("devices") in ([1], "0,1")
     per_run = float(gpus or trainer.get("devices") or 1) if not untouched else 1.0
-    for count, jobs in itertools.product(range(6), range(1, 7)):
+    for count, number in itertools.product(range(6), range(1, 7)):
         devices(count)
         room = int(1 / per_run + 1e-9) * count if per_run < 1 else count // int(per_run)
-        is_divided = bool(gpus) or (count > 0 and jobs > 1)
+        is_divided = bool(gpus) or (count > 0 and number > 1)
         if untouched and not gpus:
-            assert gpus_of_runs(request(jobs, gpus, **trainer)) == []
-        elif untouched or (is_divided and room < jobs):
+            assert gpus_of_runs(request(number, gpus, **trainer)) == []
+        elif untouched or (is_divided and room < number):
             with pytest.raises(UsageError, match="gpus="):
-                gpus_of_runs(request(jobs, gpus, **trainer))
+                gpus_of_runs(request(number, gpus, **trainer))
         else:
-            slots = gpus_of_runs(request(jobs, gpus, **trainer))
-            assert len(slots) == (jobs if is_divided else 0)
+            slots = gpus_of_runs(request(number, gpus, **trainer))
+            assert len(slots) == (number if is_divided else 0)
             names = [name for slot in slots for name in slot.split(",")]
             assert set(names) <= {str(number) for number in range(count)}
             assert max(map(names.count, names), default=0) <= max(1, int(1 / per_run + 1e-9))
@@ -78,8 +78,8 @@ def test_too_many_jobs_are_refused_with_what_goes(devices):
         gpus_of_runs(request(4))
     assert str(error.value).splitlines() == [
         "--jobs 4: the runs need 1 each of their own, and there are 2: GPU-a, GPU-b.",
-        "Use --jobs 2, --trainer.accelerator cpu, or --resources gpus=0.25: runs that share a GPU slow each other down, "
-        "and the table draws no conclusion from their speed and memory.",
+        "Use --jobs 2, --trainer.accelerator cpu, or --resources gpus=0.25: runs that share a GPU slow each other "
+        "down, and the table draws no conclusion from their speed and memory.",
     ]
 
 
@@ -193,7 +193,8 @@ def run_of(variant, seed, share=None, speed=10.0):
     setting = {"threads": 1, "device": "cuda", **({"gpu_share": share} if share else {})}
     return run_records.RunRecord(
         Path(f"toy/{variant}/s{seed}/ledger.json"), "toy", variant, seed, {"norm": variant}, {"loss": "min"},
-        setting=setting, cost={"tokens_per_s": speed + seed / 10, "peak_memory_bytes": speed, "seconds": 5.0 / speed, "spread": 0.0},
+        setting=setting,
+        cost={"tokens_per_s": speed + seed / 10, "peak_memory_bytes": speed, "seconds": 5.0 / speed, "spread": 0.0},
         validations=[{"step": 1, "tokens": 10, "loss": 2.0 - speed / 100}], last={"loss": 2.0 - speed / 100},
         best={"loss": 2.0 - speed / 100}, steps=1, tokens=10, finished=True,
     )  # fmt: skip
@@ -203,7 +204,8 @@ def run_of(variant, seed, share=None, speed=10.0):
 def test_runs_that_share_a_gpu_are_marked_and_nothing_is_concluded_from_their_speed(share):
     from zoo.compare.verdict import answer
 
-    runs = [run_of(variant, seed, share, speed) for variant, speed in (("a", 10.0), ("b", 30.0)) for seed in (1, 2, 3)]
+    pairs = [(variant, speed, seed) for variant, speed in (("a", 10.0), ("b", 30.0)) for seed in (1, 2, 3)]
+    runs = [run_of(variant, seed, share, speed) for variant, speed, seed in pairs]
     result = answer(runs, "a", "loss", "last", {}, (), ("norm",))
     flags = [flag.sentence for flag in result.flags if flag.about == "speed"]
     shared = "speed and memory are not comparable: runs shared a GPU (--resources gpus=…)"

@@ -67,8 +67,14 @@ def test_it_is_listed_shown_completed_and_known_to_the_doctor(flux, zoo):
 @pytest.mark.usefixtures("forked_runs")
 def test_it_does_the_runs_with_what_was_requested(flux, zoo):
     flux()
-    options = ("--trainer.max_steps=1", "--model.dim=16", "--model.depth=1", "--trainer.limit_val_batches=1", "--jobs=3")
-    code, out, err = zoo(*WORDS, "flux:here:1", "--resources", "nodes=4,bank=ours", *options)
+    options = (
+        "--trainer.max_steps=1",
+        "--model.dim=16",
+        "--model.depth=1",
+        "--trainer.limit_val_batches=1",
+        "--jobs=3",
+    )
+    _, out, err = zoo(*WORDS, "flux:here:1", "--resources", "nodes=4,bank=ours", *options)
     assert "2/2" in out, out + err
     assert Path("requests").read_text() == "3 here:1 {'nodes': '4', 'bank': 'ours'}"
 
@@ -156,7 +162,10 @@ FAULTS = {
         "it submits nothing": ({"submit": fail}, "no"),
     },
     "stop_reaches_the_runs": {
-        "the stop does not wait": ({"waits": False, "call": lambda self, run: run(lambda: time.sleep(0.3) or 2)}, "stop"),
+        "the stop does not wait": (
+            {"waits": False, "call": lambda self, run: run(lambda: time.sleep(0.3) or 2)},
+            "stop",
+        ),
     },
     "it_starts_again": {"it starts once": ({"start": start_once}, "started twice")},
     "resources_are_documented": {

@@ -1,8 +1,6 @@
 """Steps that are not finite, parts wrong by more than rounding, parameters without use, memory that ran out."""
 
 import json
-import os
-import sys
 from types import SimpleNamespace
 
 import pytest

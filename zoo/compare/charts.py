@@ -85,7 +85,11 @@ def draw_charts(answer: Answer) -> list[ReportChart]:
     result = [draw_curves(answer)]
     if any(math.isfinite(row.pair.mean) for row in answer.rows):
         result.append(draw_differences(answer))
-    return result + [chart for cost in ("flops", *([] if shares_gpu(answer.runs) else ["speed"])) if (chart := draw_pareto(answer, cost))]
+    return result + [
+        chart
+        for cost in ("flops", *([] if shares_gpu(answer.runs) else ["speed"]))
+        if (chart := draw_pareto(answer, cost))
+    ]
 
 
 def draw_curves(answer: Answer) -> ReportChart:

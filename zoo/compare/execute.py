@@ -92,7 +92,9 @@ class Run:
     command: tuple[str, ...] = ()  # empty: zoo by the Python that calls
 
     def __call__(
-        self, signal_of_stop: Callable[[], int] = int, server: ForkServer | None = None,
+        self,
+        signal_of_stop: Callable[[], int] = int,
+        server: ForkServer | None = None,
         variables: Mapping[str, str] | None = None,
     ) -> Outcome:
         """Do the run, unless it has ended. ``signal_of_stop`` returns a signal once the run is to be stopped, 0 before.
@@ -143,7 +145,6 @@ class Run:
                 [*(self.command or COMMAND), *arguments], stdin=subprocess.DEVNULL, stdout=file, stderr=file,
                 start_new_session=True, cwd=self.home, env={**environment, PARENT_PROCESS: str(os.getpid())},
             )  # fmt: skip
-
 
     def variables(self) -> dict[str, str]:
         """The environment of the run's process: that of this process with what the comparison carries."""
@@ -237,7 +238,9 @@ class _Worker:
         self.failures: dict[str, int] = {}
         self.finished_count = self.count - len(self.waiting)
         self.last_message = ""
-        carried = {name: value for name, value in os.environ.items() if name.startswith("ZOO_") and name != PARENT_PROCESS}
+        carried = {
+            name: value for name, value in os.environ.items() if name.startswith("ZOO_") and name != PARENT_PROCESS
+        }
         self.environment: dict[str, str | None] = {
             **{name: os.environ.get(name) for name in CARRIED}, **carried,
             "OMP_NUM_THREADS": str(executor.threads or threads_per_run(options.jobs)), **options.environment,
@@ -255,9 +258,7 @@ class _Worker:
                     self.options.report(text)
                 self.last_message = text
                 time.sleep(RETRY)
-            ended, _ = concurrent.futures.wait(
-                self.active, RETRY if busy else None, concurrent.futures.FIRST_COMPLETED
-            )
+            ended, _ = concurrent.futures.wait(self.active, RETRY if busy else None, concurrent.futures.FIRST_COMPLETED)
             for future in sorted(ended, key=[*self.active].index):
                 self._answer(self.active.pop(future), future)
         return self.failures
@@ -480,8 +481,8 @@ def gpus_of_runs(request: Request) -> list[str]:
         each = f"gpus={wanted} each" if wanted else f"{least} each of their own"
         raise UsageError(
             f"--jobs {jobs}: the runs need {each}, and there are {len(visible)}: {', '.join(visible) or 'none'}.\n"
-            f"{instead}, --trainer.accelerator cpu, or --resources gpus={1 / jobs:.2g}: runs that share a GPU slow each "
-            "other down, and the table draws no conclusion from their speed and memory."
+            f"{instead}, --trainer.accelerator cpu, or --resources gpus={1 / jobs:.2g}: runs that share a GPU slow "
+            "each other down, and the table draws no conclusion from their speed and memory."
         )
     return slots[:jobs]
 

@@ -116,7 +116,9 @@ def it_starts_again(subject: Independent) -> None:
     """After a stop it can be started again, and does runs as before."""
     for number in (1, 2):
         with started(subject) as (executor, folder):
-            require(results_of([executor.submit(SampleRun(folder, number))]) == [number], f"start {number} runs nothing.")
+            require(
+                results_of([executor.submit(SampleRun(folder, number))]) == [number], f"start {number} runs nothing."
+            )
 
 
 def resources_are_documented(subject: Independent) -> None:

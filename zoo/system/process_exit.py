@@ -23,11 +23,13 @@ PR_SET_PDEATHSIG = 1
 def follow_parent(parent: int | None = None) -> None:
     """Have this process killed when the one that started it ends, and end here if that has ended already.
 
-    ``parent`` is its number, or else that of ``PARENT_PROCESS``; without either nothing happens. The system counts the end of
-    the thread that started this process as the end of its parent. SIGINT, which a shell has the background jobs of
-    scripts ignore, is handled again.
+    ``parent`` is its number, or else that of ``PARENT_PROCESS``; without either nothing happens. The system counts the
+    end of the thread that started this process as the end of its parent. SIGINT, which a shell has the background jobs
+    of scripts ignore, is handled again.
     """
-    number = parent or int(os.environ.pop(PARENT_PROCESS, None) or 0)  # it is not the parent of processes started from here
+    number = parent or int(
+        os.environ.pop(PARENT_PROCESS, None) or 0
+    )  # it is not the parent of processes started from here
     if not number:
         return
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -104,7 +104,9 @@ class DaskScheduler(Engine):
             self.start("scheduler", "--host", "127.0.0.1", "--port", port, "--no-dashboard", "--no-jupyter")
             alive = []
         for _ in range(2 - sum("worker" in process.args for process in alive)):
-            self.start("worker", self.address, "--nthreads", "1", "--no-nanny", "--no-dashboard", "--death-timeout", "60")
+            self.start(
+                "worker", self.address, "--nthreads", "1", "--no-nanny", "--no-dashboard", "--death-timeout", "60"
+            )
 
     def __exit__(self, *_):
         for process in self.started:  # a worker that looks for its scheduler does not hear SIGTERM
@@ -156,7 +158,12 @@ def test_kills_at_random_moments_give_the_same_table(engine, tmp_path, monkeypat
 
         def start(runs, step):
             environment = {**site.environment, "FAKE_FIT": json.dumps({"step": step})}
-            settings = {"jobs": 2, "executor": site.name, "jobs_of": JOBS_OF, "environment": {"FAKE_FIT": environment["FAKE_FIT"]}}
+            settings = {
+                "jobs": 2,
+                "executor": site.name,
+                "jobs_of": JOBS_OF,
+                "environment": {"FAKE_FIT": environment["FAKE_FIT"]},
+            }
             words = [sys.executable, fake_compare.__file__, str(runs), json.dumps(settings)]
             with (tmp_path / "log").open("ab") as log:
                 return subprocess.Popen(words, env=environment, stdout=log, stderr=log, start_new_session=True)
@@ -166,7 +173,9 @@ def test_kills_at_random_moments_give_the_same_table(engine, tmp_path, monkeypat
             runs = tmp_path / f"trial{trial}"
             runs.mkdir()
             comparison = start(runs, 0.25)
-            until(lambda: processes("run") or comparison.poll() is not None, LATEST, "no run begins")
+            until(
+                lambda comparison=comparison: processes("run") or comparison.poll() is not None, LATEST, "no run begins"
+            )
             time.sleep(draw.uniform(0.0, 6.0))
             part = engine.parts[trial % len(engine.parts)]
             if victims := processes(part):
@@ -187,7 +196,9 @@ def test_kills_at_random_moments_give_the_same_table(engine, tmp_path, monkeypat
                     break
                 site.repair()
                 code = start(runs, 0.02).wait(4 * LATEST)
-            print(f"{engine.__name__} {trial}: {part} killed, code {code}, {time.monotonic() - began:.0f} s", flush=True)
+            print(
+                f"{engine.__name__} {trial}: {part} killed, code {code}, {time.monotonic() - began:.0f} s", flush=True
+            )
             assert code == 0, (tmp_path / "log").read_text()[-3000:]
             assert ledgers(runs) == ledgers(expected)
             journal = (runs / "journal").read_text()

@@ -168,7 +168,7 @@ def test_without_slurm_a_sentence_says_so(part, address, monkeypatch, tmp_path):
 def test_a_scheduler_that_does_not_answer_is_named(monkeypatch):
     pytest.importorskip("distributed", reason="pip install 'zoo-scale[dask]'")
     monkeypatch.setattr(executors, "CONNECT", 0.5)
-    with pytest.raises(UsageError, match="--executor dask:tcp://127.0.0.1:9: no scheduler answers there within"):
+    with pytest.raises(UsageError, match=r"--executor dask:tcp://127\.0\.0\.1:9: no scheduler answers there within"):
         Dask().start(Request(address="tcp://127.0.0.1:9"))
 
 

@@ -252,7 +252,9 @@ class Submitit(Executor):
         for name in ("sbatch", "srun", "squeue", "scancel", "scontrol"):
             require_program(name, "submitit")
         if request.address:
-            raise UsageError(f"--executor submitit:{request.address:.80}: it has no address, but --resources partition=…")
+            raise UsageError(
+                f"--executor submitit:{request.address:.80}: it has no address, but --resources partition=…"
+            )
         if request.gpu_share:
             raise UsageError(f"--resources gpus={request.resources['gpus']}: SLURM gives whole GPUs to a job.")
         time_text = request.resources.get("time")
@@ -313,7 +315,10 @@ class Submitit(Executor):
 
         resources = self.request.resources
         executor = Jobs(folder, max_num_timeout=MOST_REQUEUES)
-        more = {"gpus": {"gpus_per_node": resources.get("gpus")}, "partition": {"partition": resources.get("partition")}}
+        more = {
+            "gpus": {"gpus_per_node": resources.get("gpus")},
+            "partition": {"partition": resources.get("partition")},
+        }
         executor.update_parameters(
             job_name=f"zoo {run.job.title}"[:60], cpus_per_task=self.threads, signal_delay_s=SAVING,
             time=time_limit(resources.get("time", "365-0")) // 60, stderr_to_stdout=True,
