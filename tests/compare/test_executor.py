@@ -171,7 +171,7 @@ def test_an_engine_gives_a_run_the_environment_of_the_comparison(tmp_path, monke
     """Whatever the engine sets for its own processes: threads change the figures."""
     monkeypatch.setenv("ZOO_TRACKERS", "csv")
     monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
-    seen = []
+    variables = []
 
     class Other(Executor):
         def submit(self, run):
@@ -179,14 +179,14 @@ def test_an_engine_gives_a_run_the_environment_of_the_comparison(tmp_path, monke
             monkeypatch.setenv("MKL_NUM_THREADS", "77")
             monkeypatch.setenv("SLURM_NTASKS", "4")
             monkeypatch.delenv("ZOO_TRACKERS")
-            seen.append(run.variables())
+            variables.append(run.variables())
             future = Future()
             future.set_result(Outcome("ended"))
             return future
 
     execute(jobs(tmp_path, "a", (1,)), how(executor=Other(), environment={"ZOO_BUDGET": "b"}))
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "SLURM_NTASKS", "ZOO_TRACKERS", "ZOO_BUDGET")
-    assert [seen[0].get(name) for name in names] == ["1", None, None, "csv", "b"]
+    assert [variables[0].get(name) for name in names] == ["1", None, None, "csv", "b"]
 
 
 def run_of(variant, seed, share=None, speed=10.0):

@@ -385,14 +385,14 @@ class Processes(Executor):
         if request.address:
             raise UsageError(f"--executor processes:{request.address:.80}: processes of this machine have no address.")
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        for name, there, asked in (
+        for name, total, share in (
             ("cpus", core_count(), int(request.resources.get("cpus", 0))),
             ("memory", memory, bytes_of(request.resources.get("memory", "0M"))),
         ):
-            if request.jobs * asked > there:
-                total = f"{there} cores" if name == "cpus" else console.format_bytes(there)
+            if request.jobs * share > total:
+                text = f"{total} cores" if name == "cpus" else console.format_bytes(total)
                 raise UsageError(
-                    f"--jobs {request.jobs} with {name}={request.resources[name]} each is more than the {total} of "
+                    f"--jobs {request.jobs} with {name}={request.resources[name]} each is more than the {text} of "
                     "this machine. Use fewer jobs, or ask for less."
                 )
         gpus_of_runs(request)
@@ -460,25 +460,25 @@ def gpus_of_runs(request: Request) -> list[str]:
     nothing is divided: no GPU, another accelerator, or devices that the options of the trainer number. Raises
     UsageError for more GPUs than there are.
     """
-    devices, jobs, wanted = request.trainer.get("devices") or "auto", request.jobs, request.resources.get("gpus")
+    devices, jobs, requested = request.trainer.get("devices") or "auto", request.jobs, request.resources.get("gpus")
     numbered = isinstance(devices, (list, tuple)) or (isinstance(devices, str) and "," in devices)
     uses_gpus = str(request.trainer.get("accelerator") or "auto") in ACCELERATORS
-    if wanted and (numbered or not uses_gpus):
-        raise UsageError(f"--resources gpus={wanted} does not go with --trainer.devices 0,1 or another accelerator.")
-    if numbered or not uses_gpus or (jobs == 1 and not wanted):
+    if requested and (numbered or not uses_gpus):
+        raise UsageError(f"--resources gpus={requested} does not go with --trainer.devices 0,1 or another accelerator.")
+    if numbered or not uses_gpus or (jobs == 1 and not requested):
         return []
     visible = visible_devices()
-    if not visible and not wanted:
+    if not visible and not requested:
         return []
     if request.gpu_share:
         slots = [name for name in visible for _ in range(int(1 / request.gpu_share + 1e-9))]
     else:
-        least = int(wanted) if wanted else int(devices) if str(devices).isdecimal() else 1
-        size = least if wanted else max(least, len(visible) // jobs)
+        least = int(requested) if requested else int(devices) if str(devices).isdecimal() else 1
+        size = least if requested else max(least, len(visible) // jobs)
         slots = [",".join(visible[at : at + size]) for at in range(0, len(visible) - size + 1, size)]
     if jobs > len(slots):
         instead = f"Use --jobs {len(slots)}" if slots else "Ask for fewer GPUs"
-        each = f"gpus={wanted} each" if wanted else f"{least} each of their own"
+        each = f"gpus={requested} each" if requested else f"{least} each of their own"
         raise UsageError(
             f"--jobs {jobs}: the runs need {each}, and there are {len(visible)}: {', '.join(visible) or 'none'}.\n"
             f"{instead}, --trainer.accelerator cpu, or --resources gpus={1 / jobs:.2g}: runs that share a GPU slow "

@@ -107,8 +107,8 @@ def stop_reaches_the_runs(subject: Independent) -> None:
             time.sleep(0.05)
         executor.stop()
         notes = notes_of(folder)
-        cut = [number for number, lines in notes.items() if not lines[-1].startswith("ended")]
-        require(not cut, f"run {cut} was not told to stop, or was ended before it had saved its state.")
+        unsaved = [number for number, lines in notes.items() if not lines[-1].startswith("ended")]
+        require(not unsaved, f"run {unsaved} was not told to stop, or was ended before it had saved its state.")
         require(len(notes) <= JOBS, f"{len(notes)} runs began, {JOBS} at once: one of them after the stop.")
 
 

@@ -223,8 +223,8 @@ def call_run(run: Run, client: str) -> Outcome:
 
     def signal_of_stop() -> int:
         task = worker.state.tasks.get(key)
-        is_wanted = task is not None and task.state in ("executing", "long-running")
-        return 0 if is_wanted and worker.status in (Status.running, Status.paused) else signal.SIGINT
+        holds = task is not None and task.state in ("executing", "long-running")
+        return 0 if holds and worker.status in (Status.running, Status.paused) else signal.SIGINT
 
     with _lock:
         _active[client] = _active.get(client, 0) + 1
