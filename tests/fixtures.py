@@ -108,8 +108,8 @@ def forked_runs(monkeypatch):
     """The runs of a comparison are such forks, too. They do not end with it: that needs real processes."""
     from zoo.compare import execute
 
-    def start(words, *, preexec_fn, **options):
-        return forks.Popen(words, **options)
+    def start(words, *, env, **options):
+        return forks.Popen(words, env={name: text for name, text in env.items() if name != "ZOO_PARENT"}, **options)
 
     monkeypatch.setattr(execute.subprocess, "Popen", start)
     monkeypatch.setattr(execute, "can_fork", lambda: False)  # by a server of its own

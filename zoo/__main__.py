@@ -9,6 +9,7 @@ from zoo.system import process_exit
 
 def run() -> NoReturn:
     """Run the command of this process's arguments, and exit with its code."""
+    process_exit.follow_parent()
     from zoo.cli import main
 
     process_exit.exit_with(main)

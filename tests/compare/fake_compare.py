@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from zoo.compare import execute
+from zoo.compare.executor import Request, find_executor
 from zoo.compare.plan import take_shard
 
 FAKE = Path(__file__).with_name("fake_fit.py")
@@ -25,5 +26,14 @@ def how(**more):
 if __name__ == "__main__":
     settings = json.loads(sys.argv[2]) if len(sys.argv) > 2 else {}
     shard = settings.pop("shard", None)
-    mine = take_shard(jobs(sys.argv[1]), shard)
-    sys.exit(1 if execute.execute(mine, how(**settings)) else 0)
+    name, _, address = settings.pop("executor", "").partition(":")
+    if name:
+        settings["executor"] = find_executor(name)
+        settings["executor"].start(Request(settings["jobs"], address, trainer={"accelerator": "cpu"}))
+    if gpus := settings.pop("gpus", None):
+        execute.gpus_of_runs = lambda request: gpus
+    mine = take_shard(jobs(sys.argv[1], **settings.pop("jobs_of", {})), shard)
+    failures = execute.execute(mine, how(**settings))
+    if name:
+        settings["executor"].stop()
+    sys.exit(1 if failures else 0)

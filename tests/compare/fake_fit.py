@@ -4,6 +4,7 @@ The figures depend on variant, seed and step alone, and a resumed run chains the
 FAKE_FIT says how long a step takes and which runs fail: {"step": 0.01, "fail": ["b s2"]}.
 """
 
+import fcntl
 import hashlib
 import json
 import os
@@ -13,6 +14,8 @@ import sys
 import time
 import zipfile
 from pathlib import Path
+
+from zoo.system.process_exit import follow_parent
 
 STEPS = 10
 SETTINGS = json.loads(os.environ.get("FAKE_FIT", "{}"))
@@ -38,8 +41,15 @@ def main():
     variant, seed = option("variant"), int(option("seed"))
     folder = Path(option("runs"), "toy", variant, f"s{seed}")
     name = f"{variant} s{seed}"
+    alone = Path(option("runs"), f"{name}.alone").open("w")  # noqa: SIM115 (until the process ends)
+    try:
+        fcntl.flock(alone, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        twice = ""
+    except OSError:
+        twice = f"twice {name}\n"
     with Path(option("runs"), "journal").open("a") as journal:  # one short write: whole lines
         journal.write(
+            f"{twice}"
             f"start {name} {'resume' if '--resume' in sys.argv else 'anew'} {os.environ['OMP_NUM_THREADS']} "
             f"{os.environ.get('CUDA_VISIBLE_DEVICES', '-')}\n"
         )
@@ -94,6 +104,7 @@ def record(folder, variant, seed, state, figure, finished, outcome=None):
 
 
 if __name__ == "__main__":
+    follow_parent()
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as Python itself does
         signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
     main()

@@ -12,7 +12,6 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -140,7 +139,7 @@ def test_no_more_runs_at_once_than_asked_for(tmp_path):
 
 
 def test_simultaneous_runs_have_devices_of_their_own(tmp_path):
-    process = start(tmp_path, {"step": 0.01}, jobs=2, devices=["0,1", "GPU-b"])
+    process = start(tmp_path, {"step": 0.01}, jobs=2, gpus=["0,1", "GPU-b"])
     most = {}
     while process.poll() is None:
         running = {}
@@ -594,8 +593,7 @@ def test_a_run_that_has_trained_and_ends_by_its_own_code_is_an_outcome(code, ste
     (folder / "ledger.json").write_text(json.dumps({"steps": steps}))
     log = tmp_path / "s1.log"
     log.write_text("error: wrong")
-    one = SimpleNamespace(process=SimpleNamespace(returncode=code), job=SimpleNamespace(folder=folder), log_offset=0)
-    execution._Worker._record_crash(None, one, log)
+    execution.record_crash(folder, code, last_log_lines(log, 0))
     assert bool(run_records.read_crash(folder)) is crashed
 
 
@@ -605,8 +603,7 @@ def test_a_crash_that_the_run_recorded_itself_says_more_than_its_log(tmp_path):
     outcome = {"state": "crashed", "cause": "RuntimeError: a kernel failed"}
     (folder / "ledger.json").write_text(json.dumps({"steps": 4, "outcome": outcome}))
     log.write_text("error: this looks like a bug in zoo or in a part")
-    one = SimpleNamespace(process=SimpleNamespace(returncode=1), job=SimpleNamespace(folder=folder), log_offset=0)
-    execution._Worker._record_crash(None, one, log)
+    execution.record_crash(folder, 1, last_log_lines(log, 0))
     assert run_records.read_crash(folder)["cause"] == "RuntimeError: a kernel failed"
 
 

@@ -1,8 +1,6 @@
 """Steps that are not finite, parts wrong by more than rounding, parameters without use, memory that ran out."""
 
 import json
-import os
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -264,14 +262,3 @@ def test_a_lost_process_is_told_from_other_errors():
     assert "process 1 of 2 lost the connection to another one" in str(message)
     assert distributed.explain_lost_process(RuntimeError("shapes do not match"), Trainer) is None
     assert distributed.error_text(1, -9, 2) == "process 1 of 2 was ended by SIGKILL"
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="a process follows its parent on Linux")
-@pytest.mark.parametrize(("first", "code"), [("mine", 9), ("gone", 1)])
-def test_a_process_whose_first_one_died_before_it_looked_ends(first, code):
-    child = os.fork()
-    if not child:
-        os.environ |= {"LOCAL_RANK": "1", distributed.PARENT: str(os.getppid() if first == "mine" else 2**22 + 1)}
-        distributed.follow_parent()
-        os._exit(9)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == code

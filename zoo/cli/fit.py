@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import os
 import signal
 import sys
 import time
@@ -35,7 +36,7 @@ from zoo.io.locks import RunLock
 from zoo.logging import progress_bar, run_state
 from zoo.logging.trackers import choose_trackers
 from zoo.registry import suggest
-from zoo.system import garbage_collection, threads
+from zoo.system import garbage_collection, process_exit, stop_signals, threads
 from zoo.system.stop_signals import exit_code
 from zoo.tasks.task import ORIGINAL
 from zoo.training import distributed, out_of_memory, setup
@@ -428,7 +429,8 @@ def check_monitors(callbacks: Iterable[Any], task: Any) -> None:
 def run_plan(plan: Plan, schema: Schema) -> int:
     """Run a plan, and return the exit code."""
     filter_warnings(plan.command.debug)
-    distributed.follow_parent()
+    if stop_signals.is_further_process():
+        process_exit.follow_parent(int(os.environ[stop_signals.PARENT]))
     resume.apply_requeue(plan)
     resume.choose_checkpoint(plan)
     if plan.command.subcommand == "fit":

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from zoo.compare import prose
+from zoo.compare.fairness import shares_gpu
 from zoo.compare.number_format import decimal_places, format_fixed
 from zoo.compare.paired_tests import failure_text
 from zoo.compare.run_records import number, target_of
@@ -84,7 +85,11 @@ def draw_charts(answer: Answer) -> list[ReportChart]:
     result = [draw_curves(answer)]
     if any(math.isfinite(row.pair.mean) for row in answer.rows):
         result.append(draw_differences(answer))
-    return result + [chart for cost in ("flops", "speed") if (chart := draw_pareto(answer, cost))]
+    return result + [
+        chart
+        for cost in ("flops", *([] if shares_gpu(answer.runs) else ["speed"]))
+        if (chart := draw_pareto(answer, cost))
+    ]
 
 
 def draw_curves(answer: Answer) -> ReportChart:

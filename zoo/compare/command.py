@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from zoo import recipe_files
 from zoo.command_line import ParsedOptions
-from zoo.compare import plan
+from zoo.compare import executor, plan
 from zoo.compare.plan import Comparison, fit_words, take_shard
 from zoo.compare.run_records import check_target, parse_moment
 from zoo.config import yaml_source
@@ -35,7 +35,8 @@ NOT_OF_TWO_RECIPES = (
 )  # fmt: skip
 # options for new runs
 RUN_OPTIONS = (
-    "seeds", "until", "looks", "design", "budget", "match", "tune", "tune_seeds", "scale", "jobs", "shard", "probe",
+    "seeds", "until", "looks", "design", "budget", "match", "tune", "tune_seeds", "scale", "jobs", "shard", "executor",
+    "resources", "probe",
 )  # fmt: skip
 
 
@@ -88,13 +89,7 @@ def run(options: ParsedOptions) -> int:
     if options.get("tries") and not options.get("series"):
         raise UsageError("--tries is the number of variants of a series: add --series FILE")
     comparison = read_comparison(options)
-    if options.get("emit"):
-        from zoo.compare import executor
-
-        return executor.emit(options, comparison)
-    for name in ("shards", "resources"):
-        if options.get(name):
-            raise UsageError(f"--{name} is for job files: add --emit slurm, k8s or sh.")
+    executor.read_request(options)
     if comparison is None:
         return _answer_folders(options)
     if len(options.words) > 1 and not comparison.attribute:

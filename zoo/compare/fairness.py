@@ -445,7 +445,8 @@ def _budget_flags(
 def _cost_flags(groups: Groups, base: str) -> list[Flag]:
     """Flags for parameters beyond TOLERANCE, and for hardware or load that make speed and memory incomparable."""
     findings, usual = [], number(_first(groups[base]).cost.get("parameters"))
-    label, uneven = labels_of(groups)[base], _speed_spread(groups)
+    shared = shares_gpu(groups)
+    label, uneven = labels_of(groups)[base], {} if shared else _speed_spread(groups)
     spreads = [number(run.cost.get("spread")) for runs in groups.values() for run in runs.values()]
     widest = max((spread for spread in spreads if spread == spread), default=0.0)
     for variant, runs in groups.items():
@@ -455,7 +456,7 @@ def _cost_flags(groups: Groups, base: str) -> list[Flag]:
                 change = f"{abs(ours / usual - 1) * 100:.0f} % {'more' if ours > usual else 'fewer'}"
                 sentence = f"{change} parameters than {label} (--match params makes them equal)"
                 findings.append((("parameters", sentence), variant, seed))
-            within = spread > TOLERANCE["spread"]
+            within = spread > TOLERANCE["spread"] and not shared
             if within or variant in uneven:
                 share, where = (widest, "within a run") if within else (max(uneven.values()), "between seeds")
                 verb = "spread" if within else "differs"
@@ -463,11 +464,18 @@ def _cost_flags(groups: Groups, base: str) -> list[Flag]:
                 findings.append((("speed", sentence), variant, seed))
     consequence = "speed and memory are not comparable"
     odd = [flag for name in HARDWARE for flag in _difference_flags(groups, base, name, _setting(name), str, False)]
+    sentence = f"{consequence}: runs shared a GPU (--resources gpus=…)"
     return [
         *finding_flags(groups, findings),
+        *([Flag(sentence, False, "speed")] if shared else []),
         *_work_flags(groups, base),
         *(Flag(f"{consequence}: {flag.sentence}", False, "speed", flag.variants) for flag in odd),
     ]
+
+
+def shares_gpu(groups: Groups) -> bool:
+    """Whether some runs shared a GPU with others, so that no speed and memory is compared."""
+    return any(run.shares_gpu for runs in groups.values() for run in runs.values())
 
 
 def _work_flags(groups: Groups, base: str) -> list[Flag]:
@@ -483,6 +491,8 @@ def _work_flags(groups: Groups, base: str) -> list[Flag]:
         if budget not in ("flops", "time") and work and usual_work and abs(work / usual_work - 1) > TOLERANCE["work"]:
             sentence = f"{label[variant]} takes {work / usual_work:.2g} times the FLOPs of {label[base]}"
             result.append(Flag(f"{sentence} (--budget flops=… makes them equal)", False, "flops", (variant,)))
+        if shares_gpu(groups):
+            continue
         speed = speed_ratio(runs, groups[base], len(groups) - 1)
         if budget != "time" and speed.differs and abs(speed.ratio - 1) > TOLERANCE["speed"]:
             sentence = (

@@ -7,7 +7,6 @@ Forks are for Linux, and for machines without an accelerator, whose driver a for
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import importlib
 import importlib.util
@@ -18,6 +17,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -35,26 +35,11 @@ STALE = "stale"  # the answer of a server some of whose modules have changed on 
 POLL = 0.02  # seconds
 
 
-PR_SET_PDEATHSIG = 1
-LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None  # loaded here: not after a fork
-
-
-def prepare_child(parent: int) -> None:
-    """In the child: let the kernel kill it when its parent dies, and restore the default SIGINT handler.
-
-    A shell starts background jobs of scripts with SIGINT ignored, and children inherit that.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    if LIBC is not None:
-        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
-
-
 def can_fork() -> bool:
-    """Whether runs may be forks here: on Linux without an accelerator, as torch, once imported, says."""
-    torch = sys.modules.get("torch")
-    return sys.platform == "linux" and torch is not None and not torch.accelerator.is_available()
+    """Whether runs may be forks here: on Linux without an accelerator, as torch says."""
+    import torch
+
+    return sys.platform == "linux" and not torch.accelerator.is_available()
 
 
 class ForkedRun:
@@ -81,24 +66,37 @@ class ForkedRun:
 
 
 class ForkServer:
-    """The process that forks, started by the first run; ``command`` starts Python as runs of their own would be."""
+    """The process that forks, for the threads of this one; the first run starts it, ``command`` as a run of its own.
+
+    It ends with this process, when its input does: following the thread that started it, it would end too early.
+    """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self.command, self.environment = [*command, __spec__.name], dict(environment)
+        self.lock = threading.RLock()
         self.process: subprocess.Popen[bytes] | None = None
         self.codes: dict[int, int] = {}
         self.unread = b""
 
-    def start(self, words: Sequence[str], log: Path, environment: Mapping[str, str]) -> ForkedRun | None:
-        """Fork for ``zoo WORDS`` with this environment and its output in ``log``; None where no server can."""
+    def start(
+        self, words: Sequence[str], log: Path, environment: Mapping[str, str], folder: str = ""
+    ) -> ForkedRun | None:
+        """Fork for ``zoo WORDS`` with this environment, its output in ``log``, in a working folder (that of this
+        process); None where no server can.
+        """
+        request = {"words": list(words), "log": str(log), "environment": dict(environment)}
+        with self.lock:
+            return self._start({**request, "folder": folder or os.getcwd()})
+
+    def _start(self, request: Mapping[str, Any]) -> ForkedRun | None:
         for _ in range(2):
             if self.process is None or self.process.poll() is not None:
                 self.process = subprocess.Popen(
-                    [*self.command, str(os.getpid())], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                    stderr=subprocess.DEVNULL, env=self.environment, start_new_session=True,
+                    self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                    env=self.environment, start_new_session=True,
                 )  # fmt: skip
                 self.unread = b""
-            answer = self._ask({"words": list(words), "log": str(log), "environment": dict(environment)})
+            answer = self._ask(request)
             if isinstance(answer, int):
                 return ForkedRun(self, answer)
             if answer is None:
@@ -108,10 +106,11 @@ class ForkServer:
 
     def code_of(self, pid: int) -> int | None:
         """The exit code of a run; that of a run which was stopped where its server has died, which its runs follow."""
-        self._read(0.0)
-        if pid not in self.codes and (self.process is None or self.process.poll() is not None):
-            return STOPPED
-        return self.codes.pop(pid, None)
+        with self.lock:
+            self._read(0.0)
+            if pid not in self.codes and (self.process is None or self.process.poll() is not None):
+                return STOPPED
+            return self.codes.pop(pid, None)
 
     def stop(self) -> None:
         """End the server, which has no runs any more."""
@@ -155,7 +154,6 @@ class ForkServer:
 
 def serve() -> int:
     """Fork for each request; returns in forks alone, with the exit code of the command that the request names."""
-    prepare_child(int(sys.argv[-1]))
     for name in LIBRARIES:
         importlib.import_module(name)
     gc.collect()
@@ -221,8 +219,9 @@ def _run(request: Mapping[str, Any], parent: int, begin: int) -> int:
         os.dup2(descriptor, number)
     for number in (signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
-    prepare_child(parent)
+    process_exit.follow_parent(parent)
     os.close(begin)
+    os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
     random.seed()

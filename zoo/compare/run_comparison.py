@@ -26,12 +26,12 @@ from zoo.compare import (
 from zoo.compare.execute import (
     FitJob,
     RunOptions,
-    device_shares,
     execute,
     exit_code,
     measure_test_figures,
     threads_per_run,
 )
+from zoo.compare.executor import Executor, Request, read_request
 from zoo.compare.looks import load_looks
 from zoo.compare.number_format import format_duration
 from zoo.compare.plan import Arm, Comparison, variant_text
@@ -86,6 +86,8 @@ class Runner:
         self.at = run_records.DECISIVE
         self.budget: str | None = None
         self.failed: dict[str, int] = {}  # exit codes by title
+        self.executor, self.request = read_request(options)
+        self.started: Executor | None = None
 
     def __call__(self, arms: Sequence[Arm], seeds: Sequence[int], whole: bool = True) -> None:
         """Run what is missing; ``whole``: all of it, not only this shard, because later steps need it."""
@@ -95,14 +97,29 @@ class Runner:
                 raise PendingError(unfinished)
             return
         shard = self.options.get("shard")
+        own = list(jobs) if whole else plan.take_shard(jobs, shard)
+        if not plan.unfinished_jobs(own):
+            return
+        if self.started is None:
+            self.executor.start(self.request_of(arms))
+            self.started = self.executor
         self.failed |= execute(
-            list(jobs) if whole else plan.take_shard(jobs, shard),
+            own,
             RunOptions(
-                jobs=self.options.get("jobs"), environment={"ZOO_BUDGET": self.budget} if self.budget else {},
+                jobs=self.request.jobs, environment={"ZOO_BUDGET": self.budget} if self.budget else {},
                 wait=whole or shard is None, report=self.print_progress, goal=self.goal or "", at=self.at,
-                devices=device_shares(arms[0].point.config["trainer"], self.options.get("jobs")),
+                executor=self.started,
             ),
         )  # fmt: skip
+
+    def request_of(self, arms: Sequence[Arm]) -> Request:
+        """What the variants ask of the executor."""
+        return replace(self.request, trainer=arms[0].point.config["trainer"])
+
+    def stop(self) -> None:
+        """Free what the executor has, such as its processes."""
+        if self.started is not None:
+            self.started.stop()
 
     def jobs(self, arms: Sequence[Arm], seeds: Sequence[int]) -> list[FitJob]:
         """The jobs of the variants. Raises UsageError where an existing run has another configuration."""
@@ -185,9 +202,12 @@ def run_comparisons(options: ParsedOptions, comparisons: Sequence[Comparison]) -
             raise type(error)(f"{comparison.recipe}: {error}") from error
     check_names(comparisons, drafts)
     result = []
-    for comparison, stages in zip(comparisons, drafts, strict=True):
-        if (finished := _run_stages(comparison, stages, meter, runner)) is not None:
-            result.append(finished)
+    try:
+        for comparison, stages in zip(comparisons, drafts, strict=True):
+            if (finished := _run_stages(comparison, stages, meter, runner)) is not None:
+                result.append(finished)
+    finally:
+        runner.stop()
     return result, exit_code(runner.failed.values())
 
 
@@ -213,6 +233,8 @@ def check_plan(comparison: Comparison, stages: Sequence[Stage], meter: Any, runn
     from zoo.compare.report import check_folder
 
     options, goal = runner.options, stages[-1].ready.goal
+    if runner.request.gpu_share and (comparison.budget or "").startswith("time"):
+        raise UsageError("--budget time= needs the speed of each run, which runs that share a GPU do not have.")
     if options.get("out"):
         check_folder(Path(options.get("out")))
     for stage in stages:
@@ -221,7 +243,7 @@ def check_plan(comparison: Comparison, stages: Sequence[Stage], meter: Any, runn
         check_validations(comparison.at, [(arm.name, arm.point.config) for arm in arms], meter.batches_per_epoch)
         if comparison.at == "test":
             prepare_runs.check_test_split(arms, meter)
-        device_shares(arms[0].point.config["trainer"], options.get("jobs"))
+        runner.executor.check(runner.request_of(arms))
         if not prepare_runs.needs_runs(stage.request):
             check_finished_runs(comparison, plan.unfinished_jobs(runner.jobs(arms, comparison.seeds)), stages, goal)
     last = stages[-1].ready.arms
@@ -379,7 +401,8 @@ def print_stages(comparison: Comparison, stages: Sequence[Stage], runner: Runner
             time = (
                 "unknown: no run is finished yet" if estimate is None else f"about {format_duration(estimate / jobs)}"
             )
-            lines.append(f"  {jobs} at once, {threads_per_run(jobs)} threads each · time {time}")
+            threads = int(runner.request.resources.get("cpus", 0)) or threads_per_run(jobs)
+            lines.append(f"  {jobs} at once, {threads} threads each · time {time}")
     notes = [describe_power(comparison, len(ready.arms) - 1, runner.options)]
     if comparison.scale:
         notes += scale_notes(comparison, ready)

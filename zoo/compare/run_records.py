@@ -68,6 +68,11 @@ class RunRecord:
     label: str = ""  # what its variant is called in a comparison, where it is read for one
 
     @property
+    def shares_gpu(self) -> bool:
+        """Whether other runs had the same GPU, so that its speed and memory say nothing."""
+        return bool(self.setting.get("gpu_share"))
+
+    @property
     def name(self) -> str:
         """The run's name in messages: ``position=alibi s3``."""
         return f"{self.variant} s{self.seed}"

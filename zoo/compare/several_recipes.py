@@ -24,7 +24,6 @@ REFUSED = {
     "probe": "it is for language models on text: probe one recipe at a time",
     "series": "its tries are those of one recipe's comparison",
     "scale": "sizes differ between recipes: scale one recipe at a time",
-    "emit": "jobs are written for one recipe at a time; --shard I/N works here",
 }
 
 

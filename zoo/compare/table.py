@@ -15,6 +15,7 @@ from typing import Any
 from zoo import console
 from zoo.cli.tables import is_terminal
 from zoo.compare import prose, scale_table
+from zoo.compare.fairness import shares_gpu
 from zoo.compare.number_format import (
     NONE,
     format_duration,
@@ -213,7 +214,11 @@ def grid(answer: Answer) -> tuple[list[str], list[list[str]]] | None:
 
 def costs(answer: Answer) -> tuple[list[str], list[list[str]]]:
     """Headings and cells: what each variant costs."""
-    headings = [_heading(answer), *(measure.heading.format(unit=answer.unit) for measure in MEASURES), "kernel"]
+    shared = " (shared GPU)" if shares_gpu(answer.runs) else ""
+    measured = ("seconds", "tokens_per_s", "peak_memory_bytes")
+    headings = [measure.heading.format(unit=answer.unit) + (shared if measure.name in measured else "")
+                for measure in MEASURES]  # fmt: skip
+    headings = [_heading(answer), *headings, "kernel"]
     rows = [
         [row.label, *(FORMS[measure.form](row.cost[measure.name]) for measure in MEASURES), row.kernel or "–"]
         for row in answer.rows

@@ -112,7 +112,8 @@ def is_quiet(answer: Answer, row: VariantRow) -> bool:
     """Whether all runs of a variant and of the baseline were made on equal machines, whose speed was steady."""
     runs = [run for name in (row.variant, answer.baseline) for run in answer.runs[name].values()]
     machines = {str([run.setting.get(name) for name in MACHINE]) for run in runs}
-    return len(machines) == 1 and all(number(run.cost.get("spread")) <= TOLERANCE["spread"] for run in runs)
+    steady = not any(run.shares_gpu for run in runs)
+    return steady and len(machines) == 1 and all(number(run.cost.get("spread")) <= TOLERANCE["spread"] for run in runs)
 
 
 def describe_targets(answer: Answer) -> tuple[list[str], list[list[str]]] | None:

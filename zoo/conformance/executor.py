@@ -1,132 +1,133 @@
-"""The contract of an executor of comparisons, tried with stand-ins for the programs of its scheduler."""
+"""The contract of an executor of comparisons, tried with runs that write files."""
 
 from __future__ import annotations
 
-import os
-import subprocess
+import contextlib
 import tempfile
-from collections import Counter
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-from zoo.compare.executor import Executor, ShardedCommand, make_files, parse_resources
-from zoo.conformance.check import require
+from zoo.compare.executor import Executor, Request, parse_resources
+from zoo.conformance.check import Inapplicable, require
 from zoo.conformance.command import description_is_light
 from zoo.conformance.common import documentation
 from zoo.conformance.subject import Independent
 from zoo.errors import UsageError
 
-SHARDS, LIMIT = 3, 120.0  # seconds for all jobs of stand-ins
-WORDS = (
-    "./my recipe.yaml",
-    "--vary",
-    "model.norm={class_path: 'RMSNorm'},LayerNorm",
-    '--model.text=$(false) "`x`" $$1\\',
-)
-TITLE = "norm+ffn é"
-# writes down how it was called, when it ends, and fails for the shard of FAILS
-ZOO = r"""#!/bin/sh
-case "$*" in *--shard*) sleep 0.2 ;; esac
-for word; do shard=$word; done
-echo "output of $shard"
-printf '%s\0' "$@" >"$CALLS/$(date +%s%N)-$$"
-[ "$shard" != "$FAILS" ]
-"""
+JOBS, LIMIT, LONG = 2, 120.0, 300.0  # runs at once; seconds for all of them; and of a run that is to be stopped
 
 
-def sample_command(executor: Executor) -> ShardedCommand:
-    """A command whose words need quotes, with every resource of the executor."""
-    text = ",".join(f"{resource.name}={resource.example}" for resource in executor.resources if resource.name != "gpus")
-    return ShardedCommand(WORDS, TITLE, SHARDS, parse_resources(executor, text))
+@dataclass(frozen=True)
+class SampleRun:
+    """Stands for a run: writes down when it began and how it ended, and returns its number."""
+
+    folder: Path
+    number: int
+    seconds: float = 0.5
+    command: tuple[str, ...] = ("sample",)  # no `zoo fit`
+
+    @property
+    def job(self) -> Any:
+        """Its title and its folder, as those of a run."""
+        return SimpleNamespace(title=f"sample {self.number}", folder=self.folder / f"s{self.number}", words=())
+
+    def __call__(self, signal_of_stop: Callable[[], int] = int, *_: object) -> int:
+        """Wait, or stop when told to. Raises ValueError for a number below zero."""
+        self._note("began")
+        end = time.monotonic() + self.seconds
+        while time.monotonic() < end and not signal_of_stop():
+            time.sleep(0.02)
+        if self.number < 0:
+            raise ValueError("a run of a negative number fails")
+        self._note("ended")
+        return self.number
+
+    def _note(self, what: str) -> None:
+        with (self.folder / f"{self.number}.txt").open("a") as file:
+            file.write(f"{what} {time.time()}\n")
 
 
-def start_jobs(executor: Executor, folder: Path, fails: str = "") -> tuple[list[list[str]], str]:
-    """Write the files of the sample into a folder and start them: the calls of zoo in the order of their ends, and
-    what was printed.
-    """
-    programs, calls, site = (folder / name for name in ("programs", "calls", "site"))
-    for place in (programs, calls, site):
-        place.mkdir(exist_ok=True)
-    for name, text in {"zoo": ZOO, **executor.stand_ins}.items():
-        (programs / name).write_text(text)
-        (programs / name).chmod(0o755)
-    files = make_files(executor, sample_command(executor))
-    for name, text in files.items():
-        (site / name).parent.mkdir(parents=True, exist_ok=True)
-        (site / name).write_text(text)
-    env = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "CALLS": str(calls), "FAILS": fails}
-    line = executor.start.format(file=next(iter(files)))
-    try:
-        done = subprocess.run(
-            ["sh", "-c", line], cwd=site, env=env, capture_output=True, text=True, timeout=LIMIT, check=False
-        )
-    except subprocess.TimeoutExpired:
-        require(False, f"`{line}` has not ended after {LIMIT:.0f} seconds, with the programs of `stand_ins`.")
-    calls_of_zoo = [path.read_text().split("\0")[:-1] for path in sorted(calls.iterdir())]
-    require(bool(calls_of_zoo), f"`{line}` calls no zoo: {(done.stderr or done.stdout)[-300:]!r}")
-    return calls_of_zoo, done.stdout + done.stderr
-
-
-def shards_of(calls: Sequence[Sequence[str]]) -> list[str]:
-    """What follows ``--shard`` in each call; empty for a call without it."""
-    return [call[call.index("--shard") + 1] if "--shard" in call[:-1] else "" for call in calls]
-
-
-def files_are_relocatable(subject: Independent) -> None:
-    """The files are texts below one folder, the same whenever they are made, and without this machine's paths."""
+@contextlib.contextmanager
+def started(subject: Independent) -> Iterator[tuple[Executor, Path]]:
+    """The executor, started for ``JOBS`` runs at once, and a folder. Raises Inapplicable where it cannot run here."""
     executor = subject.build()
-    files = make_files(executor, sample_command(executor))
-    require(files == make_files(executor, sample_command(executor)), "a second call gives other files.")
-    for name, text in files.items():
-        require(str(Path.cwd()) not in text, f"{name} has the path of the working folder: jobs run elsewhere.")
-
-
-def every_seed_is_covered_once(subject: Independent) -> None:
-    """zoo is called once for each shard, and without a shard after all of them have ended."""
+    request = Request(JOBS, trainer={"accelerator": "cpu"})
     with tempfile.TemporaryDirectory() as folder:
-        calls, _ = start_jobs(subject.build(), Path(folder))
-    shards = shards_of(calls)
-    expected = Counter([*(f"{number + 1}/{SHARDS}" for number in range(SHARDS)), ""])
-    require(Counter(shards) == expected, f"the calls have the shards {shards}, expected {sorted(expected)}.")
-    require(not shards[-1], f"the table's call, without a shard, does not wait for the others: {shards}.")
+        try:
+            executor.check(request)
+            executor.start(request)
+        except UsageError as error:
+            raise Inapplicable(f"it does not run here: {error}") from error
+        try:
+            yield executor, Path(folder)
+        finally:
+            executor.stop()
 
 
-def words_arrive(subject: Independent) -> None:
-    """Every word of the command arrives as it was typed, whatever signs of a shell are in it."""
-    with tempfile.TemporaryDirectory() as folder:
-        calls, _ = start_jobs(subject.build(), Path(folder))
-    for call in calls:
-        words = call[: call.index("--shard")] if "--shard" in call else call
-        require(words == ["compare", *WORDS], f"zoo is called with {words}, expected {['compare', *WORDS]}.")
+def notes_of(folder: Path) -> dict[int, list[str]]:
+    """What each run wrote down: "began" and "ended" with the time."""
+    return {int(path.stem): path.read_text().splitlines() for path in folder.glob("*.txt")}
 
 
-def failures_are_made_up_for(subject: Independent) -> None:
-    """After a shard has failed, the call without a shard follows, which runs what was left; a second start works."""
-    executor = subject.build()
-    with tempfile.TemporaryDirectory() as folder:
-        calls, _ = start_jobs(executor, Path(folder), fails=f"2/{SHARDS}")
-        require("" in shards_of(calls), "shard 2 fails, and there is no call without a shard.")
-        again, _ = start_jobs(executor, Path(folder))
-        missing = Counter(shards_of(calls)) - Counter(shards_of(again[len(calls) :]))
-        require(not missing, f"started a second time, it does not call {[shard or 'the table' for shard in missing]}.")
+def results_of(futures: list[Future[Any]]) -> list[Any]:
+    """What runs returned, or the exceptions that they raised."""
+    _, late = wait(futures, LIMIT)
+    require(not late, f"{len(late)} of {len(futures)} runs have not ended after {LIMIT:.0f} seconds.")
+    return [future.exception() or future.result() for future in futures]
 
 
-def output_is_kept(subject: Independent) -> None:
-    """What each job prints is in a file afterwards, or was printed by the start, and a second start keeps it."""
-    with tempfile.TemporaryDirectory() as folder:
-        printed = [start_jobs(subject.build(), Path(folder))[1] for _ in range(2)]
-        logs = [path.read_text() for path in Path(folder, "site").rglob("*") if path.is_file()]
-        for shard in [*(f"{number + 1}/{SHARDS}" for number in range(SHARDS)), WORDS[-1]]:
-            count = sum(text.count(f"output of {shard}\n") for text in [*logs, *printed])
-            require(count == 2, f"two starts print twice {f'output of {shard}'!r}, and {count} times it is kept.")
+def every_run_is_done(subject: Independent) -> None:
+    """Each run is called once, as many at once as requested, and its future has what it returned or raised."""
+    numbers = [1, 2, 3, -4, 5]
+    with started(subject) as (executor, folder):
+        results = results_of([executor.submit(SampleRun(folder, number)) for number in numbers])
+        notes = notes_of(folder)
+    for number, result in zip(numbers, results, strict=True):
+        wrong = f"the future of run {number} has {result!r:.200}, the run has noted {notes.get(number)}."
+        require(isinstance(result, Exception) if number < 0 else result == number, wrong)
+        require(len(notes[number]) == 1 + (number > 0), wrong)
+    times = [[float(note.split()[1]) for note in lines] for lines in notes.values() if len(lines) == 2]
+    most = max(sum(begin <= other < end for begin, end in times) for other, _ in times)
+    require(most <= JOBS, f"{most} runs were done at once, of at most {JOBS}.")
+
+
+def stop_reaches_the_runs(subject: Independent) -> None:
+    """A stop lets the runs end by themselves, returns after them, drops those that wait, and may be called again."""
+    with started(subject) as (executor, folder):
+        for number in range(JOBS + 1):
+            executor.submit(SampleRun(folder, number, LONG))
+        deadline = time.monotonic() + LIMIT
+        while not notes_of(folder):
+            require(time.monotonic() < deadline, f"no run has begun after {LIMIT:.0f} seconds.")
+            time.sleep(0.05)
+        executor.stop()
+        notes = notes_of(folder)
+        unsaved = [number for number, lines in notes.items() if not lines[-1].startswith("ended")]
+        require(not unsaved, f"run {unsaved} was not told to stop, or was ended before it had saved its state.")
+        require(len(notes) <= JOBS, f"{len(notes)} runs began, {JOBS} at once: one of them after the stop.")
+
+
+def it_starts_again(subject: Independent) -> None:
+    """After a stop it can be started again, and does runs as before."""
+    for number in (1, 2):
+        with started(subject) as (executor, folder):
+            require(
+                results_of([executor.submit(SampleRun(folder, number))]) == [number], f"start {number} runs nothing."
+            )
 
 
 def resources_are_documented(subject: Independent) -> None:
-    """The first paragraph of the docstring names every resource, and an unknown resource is refused with its name."""
+    """The docstring names every resource, an example is read, and an unknown resource is refused with its name."""
     executor = subject.build()
-    summary = (subject.part.__doc__ or "").partition("\n\n")[0]
     for resource in executor.resources:
-        require(resource.name in summary, f"the docstring does not name the resource {resource.name}: zoo show does.")
+        documented = resource.name in (subject.part.__doc__ or "")
+        require(documented, f"the docstring does not name the resource {resource.name}: zoo show does.")
+        parse_resources(executor, f"{resource.name}={resource.example}")
     try:
         parse_resources(executor, "no-such-resource=1")
     except UsageError as error:
@@ -136,6 +137,6 @@ def resources_are_documented(subject: Independent) -> None:
 
 
 PROMISES = [
-    documentation, resources_are_documented, description_is_light, files_are_relocatable, every_seed_is_covered_once,
-    words_arrive, failures_are_made_up_for, output_is_kept,
+    documentation, resources_are_documented, description_is_light, every_run_is_done, stop_reaches_the_runs,
+    it_starts_again,
 ]  # fmt: skip

@@ -34,7 +34,7 @@ FIT = {
     "callback": "zoo fit lm-tiny --trainer.callbacks {Class}",
     "command": "zoo {class} --help",
     "family": "zoo import CHECKPOINT OUT",
-    "executor": "zoo compare lm-tiny --vary model.position=rope,alibi --emit {class}",
+    "executor": "zoo compare lm-tiny --vary model.position=rope,alibi --executor {class}",
 }
 BASES = {"family": ("zoo-pretrained",)}  # the packages that have the base class of a kind, besides zoo
 FIT_PART = "zoo fit lm-tiny --model.{kind} {Class}"

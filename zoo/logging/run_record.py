@@ -333,6 +333,7 @@ def training_setting(trainer: Any, task: Any) -> dict[str, Any]:
         "machine": torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name(),
         "threads": torch.get_num_threads(),
         "processes": trainer.world_size,
+        **({"gpu_share": share} if (share := os.environ.get("ZOO_GPU_SHARE")) else {}),
         "torch": str(torch.__version__).partition("+")[0],
         "zoo": __version__,
         "python": platform.python_version(),

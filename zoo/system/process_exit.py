@@ -1,4 +1,4 @@
-"""End a process of a command without freeing its objects one by one.
+"""End a process with the one that started it, or at the end of its command without freeing its objects one by one.
 
 An interpreter that ends walks all of its objects several times, to free what the system takes back at once anyway:
 after torch and Lightning are imported, that is half a million objects and one to two seconds of every command.
@@ -10,10 +10,47 @@ import atexit
 import gc
 import io
 import os
+import signal
 import stat
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
+
+PARENT_PROCESS = "ZOO_PARENT"  # the environment variable with the number of the process that a command of zoo ends with
+PR_SET_PDEATHSIG = 1
+
+
+def follow_parent(parent: int | None = None) -> None:
+    """Have this process killed when the one that started it ends, and end here if that has ended already.
+
+    ``parent`` is its number, or else that of ``PARENT_PROCESS``; without either nothing happens. The system counts the
+    end of the thread that started this process as the end of its parent. SIGINT, which a shell has the background jobs
+    of scripts ignore, is handled again.
+    """
+    number = parent or int(
+        os.environ.pop(PARENT_PROCESS, None) or 0
+    )  # it is not the parent of processes started from here
+    if not number:
+        return
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != number:
+            os._exit(1)
+        return
+    import threading
+    import time
+
+    def watch() -> None:
+        while os.getppid() == first_parent:
+            time.sleep(0.2)
+        os._exit(1)
+
+    first_parent = os.getppid()
+    threading.Thread(target=watch, name="observer of the parent", daemon=True).start()
 
 
 def exit_with(main: Callable[[], int]) -> NoReturn:

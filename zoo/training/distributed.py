@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import re
 import signal
@@ -31,7 +30,6 @@ from zoo.training.lightning_internals import ScriptLauncher, replace_launcher
 PATIENCE = timedelta(minutes=10)  # for a process that hangs in a collective operation; torch's own is 30 minutes
 GRACE = 20.0  # seconds that the others have to end by themselves when one has died
 POLL = 0.2
-DEATH_OF_PARENT = 1  # PR_SET_PDEATHSIG
 CONNECTION_FAILURES = re.compile(
     r"connection (closed|reset|refused)|gloo.*(timed? ?out|recv|read error)|nccl|broken pipe|socket", re.I
 )
@@ -159,15 +157,6 @@ def wait_for_processes(trainer: Trainer | None) -> None:
     for process in launcher.procs if isinstance(launcher, Launcher) else ():
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(GRACE / 2)
-
-
-def follow_parent() -> None:
-    """A process that another one started ends when that one does; on Linux."""
-    if stop_signals.is_further_process() and sys.platform == "linux":
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(DEATH_OF_PARENT, signal.SIGKILL)
-        if os.environ.get(PARENT, str(os.getppid())) != str(os.getppid()):  # it has died before that
-            os._exit(1)
 
 
 def explain_lost_process(error: BaseException, trainer: Trainer | None) -> LostProcessError | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -22,6 +21,7 @@ from zoo.data.tables import split_columns
 from zoo.data.textstream import stream_splits
 from zoo.data.tokenizer import Tokenizer
 from zoo.errors import UsageError
+from zoo.system import process_exit
 from zoo_scale import token_file
 
 
@@ -96,7 +96,8 @@ def _each(write: partial[int], shards: list[int], processes: int) -> Iterator[in
         return
     # no fork: the tokenizer's threads would not be in the copy
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(processes, len(shards)), context, initializer=_end_with_parent) as pool:
+    follow = partial(process_exit.follow_parent, os.getpid())
+    with ProcessPoolExecutor(min(processes, len(shards)), context, initializer=follow) as pool:
         try:
             for future in as_completed([pool.submit(write, shard) for shard in shards]):
                 yield future.result()
@@ -112,15 +113,3 @@ def _each(write: partial[int], shards: list[int], processes: int) -> Iterator[in
 def _write_shard(folder: Path, files: DocumentFiles, tokenizer_path: Path, val: float, shard: int) -> int:
     token_file.write_shard(folder, shard, files, Tokenizer.of_run(tokenizer_path), val)
     return shard
-
-
-def _end_with_parent() -> None:
-    """End this process when the one that started it is killed, which would leave it waiting for ever."""
-    parent = multiprocessing.parent_process()
-
-    def follow() -> None:
-        if parent is not None:
-            parent.join()
-            os._exit(1)
-
-    threading.Thread(target=follow, daemon=True).start()
