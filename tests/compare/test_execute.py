@@ -597,6 +597,16 @@ def test_a_run_that_has_trained_and_ends_by_its_own_code_is_an_outcome(code, ste
     assert bool(run_records.read_crash(folder)) is crashed
 
 
+@pytest.mark.parametrize("lines", ["", "device cpu, 1 thread\nstep 50 · loss 5.1\n"])
+def test_a_log_without_an_error_gives_no_cause(tmp_path, lines):
+    folder, log = tmp_path / "s1", tmp_path / "s1.log"
+    folder.mkdir()
+    (folder / "ledger.json").write_text(json.dumps({"steps": 4}))
+    log.write_text(lines)
+    execution.record_crash(folder, 0, last_log_lines(log, 0))
+    assert run_records.read_crash(folder)["cause"] == "exit code 0"
+
+
 def test_a_crash_that_the_run_recorded_itself_says_more_than_its_log(tmp_path):
     folder, log = tmp_path / "s1", tmp_path / "s1.log"
     folder.mkdir()

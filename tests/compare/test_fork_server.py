@@ -121,6 +121,27 @@ def test_changed_code_is_imported_again(server, tmp_path, monkeypatch):
     assert processes[0] == processes[1] != processes[2] == processes[3]
 
 
+def test_changed_code_leaves_the_runs_that_go_on(tmp_path):
+    module = tmp_path / "changing.py"
+    module.write_text("")
+    text = SERVER.replace('("numpy",)', '("numpy", "changing")')
+    server = ForkServer([sys.executable, "-P", "-c", text], {**os.environ, "PYTHONPATH": str(tmp_path)})
+    run = begin(server, tmp_path, "sleep", "3")
+    os.utime(module, ns=(1, 1))
+    assert begin(server, tmp_path, "end", "0") is None  # another process is started for it
+    assert run.wait(60) == 3
+    assert begin(server, tmp_path, "end", "4").wait(60) == 4
+    server.stop()
+
+
+def test_runs_of_a_dead_server_have_a_code_also_when_the_next_has_been_started(server, tmp_path):
+    runs = [begin(server, tmp_path, "sleep", "60") for _ in range(2)]
+    os.kill(server.process.pid, signal.SIGKILL)
+    server.process.wait()
+    assert begin(server, tmp_path, "end", "4").wait(60) == 4
+    assert [run.wait(60) for run in runs] == [STOPPED] * 2
+
+
 def test_no_run_outlives_the_comparison(tmp_path):
     code = (
         "import os, sys, time; from pathlib import Path\n"

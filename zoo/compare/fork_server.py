@@ -76,13 +76,14 @@ class ForkServer:
         self.lock = threading.RLock()
         self.process: subprocess.Popen[bytes] | None = None
         self.codes: dict[int, int] = {}
+        self.running: set[int] = set()  # the runs whose codes nobody has taken
         self.unread = b""
 
     def start(
         self, words: Sequence[str], log: Path, environment: Mapping[str, str], folder: str = ""
     ) -> ForkedRun | None:
         """Fork for ``zoo WORDS`` with this environment, its output in ``log``, in a working folder (that of this
-        process); None where no server can.
+        process); None where no server can: also where a module of it has changed while other runs of it go on.
         """
         request = {"words": list(words), "log": str(log), "environment": dict(environment)}
         with self.lock:
@@ -91,6 +92,7 @@ class ForkServer:
     def _start(self, request: Mapping[str, Any]) -> ForkedRun | None:
         for _ in range(2):
             if self.process is None or self.process.poll() is not None:
+                self.codes |= dict.fromkeys(self.running - self.codes.keys(), STOPPED)  # they have followed theirs
                 self.process = subprocess.Popen(
                     self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                     env=self.environment, start_new_session=True,
@@ -98,8 +100,9 @@ class ForkServer:
                 self.unread = b""
             answer = self._ask(request)
             if isinstance(answer, int):
+                self.running.add(answer)
                 return ForkedRun(self, answer)
-            if answer is None:
+            if answer is None or self.running - self.codes.keys():
                 return None
             self._retire()
         return None
@@ -109,7 +112,9 @@ class ForkServer:
         with self.lock:
             self._read(0.0)
             if pid not in self.codes and (self.process is None or self.process.poll() is not None):
-                return STOPPED
+                self.codes[pid] = STOPPED
+            if pid in self.codes:
+                self.running.discard(pid)
             return self.codes.pop(pid, None)
 
     def stop(self) -> None:
