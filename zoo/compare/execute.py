@@ -366,8 +366,8 @@ def leave_on_signals() -> Iterator[None]:
     try:
         yield
     finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+        for signum, handler in previous.items():
+            signal.signal(signum, handler)
 
 
 def _signal(process: subprocess.Popen[bytes] | ForkedRun, number: int) -> None:
@@ -402,10 +402,12 @@ class Processes(Executor):
         self.threads = int(request.resources.get("cpus", 0))
         self.pool = concurrent.futures.ThreadPoolExecutor(request.jobs)
         self.gpus: queue.SimpleQueue[dict[str, str]] = queue.SimpleQueue()
-        for names in gpus_of_runs(request) or [None] * request.jobs:
-            share = {SHARE: str(request.gpu_share)} if request.gpu_share else {}
-            self.gpus.put(share if names is None else {VISIBLE: names, **share})
-        self.signal, self.server = 0, None
+        share = {SHARE: str(request.gpu_share)} if request.gpu_share else {}
+        slots = gpus_of_runs(request)
+        for index in range(request.jobs):
+            self.gpus.put({VISIBLE: slots[index], **share} if slots else share)
+        self.signal: int = 0
+        self.server: ForkServer | None = None
 
     def submit(self, run: Run) -> concurrent.futures.Future[Outcome]:
         """What the run will return, from a thread that starts its process and waits for it."""

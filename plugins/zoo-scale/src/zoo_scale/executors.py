@@ -79,7 +79,9 @@ class Dask(Executor):
         from zoo.compare.execute import threads_per_run
 
         logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what is lost is tried again, and counted
-        self.request, self.cluster, self.client = request, None, None
+        self.request = request
+        self.cluster: Any = None
+        self.client: Any = None
         self.threads = int(request.resources.get("cpus", 0)) or threads_per_run(request.jobs)
         self.wants: dict[str, float] = {}
         dask.config.set(SETTINGS)
@@ -158,8 +160,7 @@ def worker_resources(request: Request) -> dict[str, float]:
     """What a run takes of the resources of a scheduler's worker."""
     from zoo.compare.executor import bytes_of
 
-    read = {"gpus": float, "cpus": float, "memory": bytes_of}
-    return {name: float(read[name](value)) for name, value in request.resources.items()}
+    return {name: float(bytes_of(value) if name == "memory" else value) for name, value in request.resources.items()}
 
 
 def start_workers(request: Request) -> Any:
@@ -301,7 +302,7 @@ class Submitit(Executor):
             time.sleep(POLL)
         state, result = pickle.loads(job.paths.result_pickle.read_bytes())
         if state == "success":
-            return result  # type: ignore[no-any-return]
+            return result
         raise LostJobError(f"job {number} of SLURM failed: {result.strip().splitlines()[-1]}")
 
     def _submit_job(self, run: Run, folder: Path) -> str:
