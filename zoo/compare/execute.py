@@ -483,8 +483,8 @@ def gpus_of_runs(request: Request) -> list[str]:
         each = f"gpus={requested} each" if requested else f"{least} each of their own"
         raise UsageError(
             f"--jobs {jobs}: the runs need {each}, and there are {len(visible)}: {', '.join(visible) or 'none'}.\n"
-            f"{instead}, --trainer.accelerator cpu, or --resources gpus={1000 // jobs / 1000}: runs that share a GPU slow "
-            "each other down, and the table draws no conclusion from their speed and memory."
+            f"{instead}, --trainer.accelerator cpu, or --resources gpus={1000 // jobs / 1000}: runs that share a GPU "
+            "slow each other down, and the table draws no conclusion from their speed and memory."
         )
     return slots[:jobs]
 
