@@ -148,7 +148,7 @@ REFUSALS = {
     "lost looks": ((), "looks.json is gone", lose_looks),
     "report in a file": (("--out", "file"), "file: it is a file", lambda design: Path("file").write_text("")),
     "report below a file": (("--out", "file/x"), "file: it is a file", lambda design: Path("file").write_text("")),
-    "devices": (("--jobs", "3"), "every run has a device of its own", None),
+    "devices": (("--jobs", "3"), "the runs need 1 each of their own", None),
 }
 ONE_RECIPE = ("series",)  # refused by name where several recipes or --attribute leave no meaning
 

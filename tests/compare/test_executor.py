@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -51,8 +52,11 @@ def test_gpus_are_divided_as_requested_or_refused(devices, gpus, trainer):
         if untouched and not gpus:
             assert gpus_of_runs(request(number, gpus, **trainer)) == []
         elif untouched or (is_divided and room < number):
-            with pytest.raises(UsageError, match="gpus="):
+            with pytest.raises(UsageError, match="gpus=") as error:
                 gpus_of_runs(request(number, gpus, **trainer))
+            advice = re.search(r"--resources gpus=(0\.\d+):", str(error.value))
+            if advice and count:  # what the sentence advises goes
+                assert len(gpus_of_runs(request(number, advice[1], **trainer))) == number
         else:
             slots = gpus_of_runs(request(number, gpus, **trainer))
             assert len(slots) == (number if is_divided else 0)

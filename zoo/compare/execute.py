@@ -367,8 +367,8 @@ def leave_on_signals() -> Iterator[None]:
     try:
         yield
     finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+        for signum, handler in previous.items():
+            signal.signal(signum, handler)
 
 
 def _signal(process: subprocess.Popen[bytes] | ForkedRun, number: int) -> None:
@@ -403,10 +403,12 @@ class Processes(Executor):
         self.threads = int(request.resources.get("cpus", 0))
         self.pool = concurrent.futures.ThreadPoolExecutor(request.jobs)
         self.gpus: queue.SimpleQueue[dict[str, str]] = queue.SimpleQueue()
-        for names in gpus_of_runs(request) or [None] * request.jobs:
-            share = {SHARE: str(request.gpu_share)} if request.gpu_share else {}
-            self.gpus.put(share if names is None else {VISIBLE: names, **share})
-        self.signal, self.server = 0, None
+        share = {SHARE: str(request.gpu_share)} if request.gpu_share else {}
+        slots = gpus_of_runs(request)
+        for index in range(request.jobs):
+            self.gpus.put({VISIBLE: slots[index], **share} if slots else share)
+        self.signal: int = 0
+        self.server: ForkServer | None = None
 
     def submit(self, run: Run) -> concurrent.futures.Future[Outcome]:
         """What the run will return, from a thread that starts its process and waits for it."""
@@ -482,8 +484,8 @@ def gpus_of_runs(request: Request) -> list[str]:
         each = f"gpus={requested} each" if requested else f"{least} each of their own"
         raise UsageError(
             f"--jobs {jobs}: the runs need {each}, and there are {len(visible)}: {', '.join(visible) or 'none'}.\n"
-            f"{instead}, --trainer.accelerator cpu, or --resources gpus={1 / jobs:.2g}: runs that share a GPU slow "
-            "each other down, and the table draws no conclusion from their speed and memory."
+            f"{instead}, --trainer.accelerator cpu, or --resources gpus={1000 // jobs / 1000}: runs that share a GPU "
+            "slow each other down, and the table draws no conclusion from their speed and memory."
         )
     return slots[:jobs]
 

@@ -53,9 +53,9 @@ class SampleRun:
 
 
 @contextlib.contextmanager
-def started(subject: Independent) -> Iterator[tuple[Executor, Path]]:
+def started(subject: Independent) -> Iterator[tuple[Any, Path]]:
     """The executor, started for ``JOBS`` runs at once, and a folder. Raises Inapplicable where it cannot run here."""
-    executor = subject.build()
+    executor: Executor = subject.build()
     request = Request(JOBS, trainer={"accelerator": "cpu"})
     with tempfile.TemporaryDirectory() as folder:
         try:

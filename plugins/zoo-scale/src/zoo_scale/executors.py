@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from zoo.compare.executor import CPUS, GPUS, MEMORY, NAME, Executor, Request, Resource
 from zoo.errors import UsageError, ZooError
 from zoo.io import atomic_files
+from zoo.system import process_exit
 
 if TYPE_CHECKING:
     from zoo.compare.execute import Outcome, Run
@@ -79,7 +80,9 @@ class Dask(Executor):
         from zoo.compare.execute import threads_per_run
 
         logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what is lost is tried again, and counted
-        self.request, self.cluster, self.client = request, None, None
+        self.request = request
+        self.cluster: Any = None
+        self.client: Any = None
         self.threads = int(request.resources.get("cpus", 0)) or threads_per_run(request.jobs)
         self.wants: dict[str, float] = {}
         dask.config.set(SETTINGS)
@@ -158,8 +161,7 @@ def worker_resources(request: Request) -> dict[str, float]:
     """What a run takes of the resources of a scheduler's worker."""
     from zoo.compare.executor import bytes_of
 
-    read = {"gpus": float, "cpus": float, "memory": bytes_of}
-    return {name: float(read[name](value)) for name, value in request.resources.items()}
+    return {name: float(bytes_of(value) if name == "memory" else value) for name, value in request.resources.items()}
 
 
 def start_workers(request: Request) -> Any:
@@ -193,12 +195,17 @@ def start_jobs(request: Request, threads: int) -> Any:
     cluster = SLURMCluster(
         cores=1, processes=1, memory="1 GiB", job_cpu=threads, job_mem=resources.get("memory", "0"),
         queue=resources.get("partition"), walltime=resources.get("time"), job_extra_directives=extra, nanny=False,
-        death_timeout=ORPHANED, worker_extra_args=["--memory-limit", "0", "--no-dashboard"],
+        death_timeout=ORPHANED, worker_extra_args=["--memory-limit", "0", "--no-dashboard", "--preload", __name__],
         log_directory=os.path.abspath("dask-logs"), scheduler_options={"dashboard_address": ":0"},
     )  # fmt: skip
     # what a run does not save within its time is lost: a job that ends is replaced
     cluster.adapt(minimum=request.jobs, maximum=request.jobs)
     return cluster
+
+
+def dask_setup(worker: Any) -> None:
+    """In a worker that is the command of a job: end with the job's shell, after which it may wait for its scheduler."""
+    process_exit.follow_parent(os.getppid())
 
 
 _active: dict[str, int] = {}  # in a worker: the number of runs by the client that has submitted them
@@ -301,7 +308,7 @@ class Submitit(Executor):
             time.sleep(POLL)
         state, result = pickle.loads(job.paths.result_pickle.read_bytes())
         if state == "success":
-            return result  # type: ignore[no-any-return]
+            return result
         raise LostJobError(f"job {number} of SLURM failed: {result.strip().splitlines()[-1]}")
 
     def _submit_job(self, run: Run, folder: Path) -> str:
