@@ -30,6 +30,12 @@ def format_fixed(value: float, places: int, sign: bool = False) -> str:
     return f"{'' if zero else MINUS if value < 0 else '+' if sign else ''}{text}"
 
 
+def format_interval(value: float, low: float, high: float, places: int, sign: bool = False) -> str:
+    """``0.68 [0.60, 0.76]``; the value alone without an interval (NaN), a dash without a value."""
+    value_text, *ends = (format_fixed(number, places, sign) for number in (value, low, high))
+    return value_text if math.isnan(value) or math.isnan(low) else f"{value_text} [{ends[0]}, {ends[1]}]"
+
+
 def format_probability(p: float) -> str:
     """A p value: two digits, at most four decimal places."""
     if math.isnan(p):
