@@ -163,7 +163,8 @@ def _of_two_recipes(options: ParsedOptions) -> Comparison:
         )
     for name in NOT_OF_TWO_RECIPES:
         if name in options.values:
-            raise UsageError(f"--{name} does not go with --attribute: what varies is what the two recipes differ in.")
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{option} does not go with --attribute: what varies is what the two recipes differ in.")
     recipe, second = options.words
     return _with_options(Comparison(recipe, attribute=second, options=tuple(fit_words(options))), options.values)
 
