@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from zoo.compare.number_format import format_interval, format_span
 from zoo.compare.paired_tests import NOT_TESTED, T_TEST, Sample, compare_samples, failure_text
 from zoo.compare.run_records import comparison_path, read_object
-from zoo.compare.statistics import Paired
+from zoo.compare.statistics import Interval, Paired
 from zoo.errors import UsageError
 from zoo.logging import run_state
 from zoo.registry import suggest
@@ -311,7 +311,7 @@ def _difference_cell(difference: LengthDifference) -> str:
     pair = difference.pair
     if difference.reason:
         return difference.reason
-    return format_interval(pair.mean, *pair.bounds, 3, sign=True) + ", one seed" * (pair.n == 1)
+    return format_interval(Interval(pair.mean, *pair.bounds), 3, sign=True) + ", one seed" * (pair.n == 1)
 
 
 def differences_legend(baseline: str, differences: Sequence[LengthDifference]) -> str:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from zoo.compare.statistics import Interval
 
 MINUS, NONE = "−", "–"
 PREFIXES = ((12, "T"), (9, "G"), (6, "M"), (3, "k"))
@@ -30,10 +33,10 @@ def format_fixed(value: float, places: int, sign: bool = False) -> str:
     return f"{'' if zero else MINUS if value < 0 else '+' if sign else ''}{text}"
 
 
-def format_interval(value: float, low: float, high: float, places: int, sign: bool = False) -> str:
+def format_interval(interval: Interval, places: int, sign: bool = False) -> str:
     """``0.68 [0.60, 0.76]``; the value alone without an interval (NaN), a dash without a value."""
-    value_text, *ends = (format_fixed(number, places, sign) for number in (value, low, high))
-    return value_text if math.isnan(value) or math.isnan(low) else f"{value_text} [{ends[0]}, {ends[1]}]"
+    value, low, high = (format_fixed(end, places, sign) for end in (interval.value, interval.low, interval.high))
+    return value if math.isnan(interval.value) or math.isnan(interval.low) else f"{value} [{low}, {high}]"
 
 
 def format_probability(p: float) -> str:

@@ -181,7 +181,6 @@ class ComparisonRun:
     def check(self) -> None:
         """Raise UsageError for all that a plan can be refused for: figures, splits, validations, devices, looks.
 
-
         Called before anything is written or run, and again where runs have decided about budgets or options.
         """
         from zoo.compare.report import check_folder

@@ -371,11 +371,13 @@ class LawBootstrap:
 
     def exponent(self, curve: int) -> Interval:
         """The exponent α of a curve."""
-        return self._interval(float(self.laws.exponent[curve]), self.samples and self.samples.exponent[:, curve])
+        return self._interval(
+            float(self.laws.exponent[curve]), self.samples.exponent[:, curve] if self.samples else None
+        )
 
     def irreducible(self) -> Interval:
         """The irreducible term E; its interval is not widened where it ends at a bound of the search."""
-        interval = self._interval(float(self.laws.irreducible), self.samples and self.samples.irreducible)
+        interval = self._interval(float(self.laws.irreducible), self.samples.irreducible if self.samples else None)
         return Interval(interval.value, max(interval.low, 0.0), interval.high)
 
     def crossing(self, curve: int, base: int) -> Crossing:

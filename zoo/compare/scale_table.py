@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import astuple
 
 from zoo.compare import prose
 from zoo.compare.charts import (
@@ -76,9 +75,9 @@ def _prediction(answer: Answer, result: ScaleResult) -> Section:
         [
             variant.label, _interval(variant.expected, places), format_fixed(variant.measured, places, sign=True),
             {True: "inside", False: "outside", None: variant.reason}[variant.as_predicted],
-            _interval(variant.by_doubling and Interval(variant.by_doubling.mean, *variant.by_doubling.bounds), places),
+            _interval(None if slope is None else Interval(slope.mean, *slope.bounds), places),
         ]
-        for variant in result.variants[1:]
+        for variant in result.variants[1:] for slope in [variant.by_doubling]
     ]  # fmt: skip
     text = " ".join(sentences(answer, result))
     if any(variant.by_doubling for variant in result.variants):
@@ -137,7 +136,7 @@ def _by_size(answer: Answer, result: ScaleResult) -> Section:
 
 
 def _interval(interval: Interval | None, places: int, sign: bool = True) -> str:
-    return "" if interval is None else format_interval(*astuple(interval), places, sign)
+    return "" if interval is None else format_interval(interval, places, sign)
 
 
 def draw_scaling(answer: Answer) -> list[ReportChart]:

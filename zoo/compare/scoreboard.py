@@ -224,11 +224,7 @@ def sentences(board: Scoreboard) -> list[str]:
     result = [prose.opening(board.words)]
     for row in board.rows:
         if row.name != board.baseline:
-            chance = (
-                f"; P(improvement) {format_interval(*astuple(row.improvement), 2)}"
-                if _is_defined(row.improvement)
-                else ""
-            )
+            chance = f"; P(improvement) {format_interval(row.improvement, 2)}" if _is_defined(row.improvement) else ""
             failures = f"; {row.failed} of its runs failed" if row.failed else ""
             no_verdict = row.verdict.word in ("no verdict", "not comparable")
             verb = ":" if no_verdict else " is"
@@ -282,8 +278,8 @@ def overall_cells(board: Scoreboard) -> tuple[list[str], list[list[str]]]:
     for row in board.rows:
         places = 4 if _is_defined(row.score) and abs(row.score.value - 1) < 0.05 else 3
         failures = f"; {row.failed} of its runs failed" if row.failed else ""
-        improvement = "" if row.name == board.baseline else format_interval(*astuple(row.improvement), 2)
-        rows.append([row.name, improvement, format_interval(*astuple(row.score), places), prose.chance(row.adjusted),
+        improvement = "" if row.name == board.baseline else format_interval(row.improvement, 2)
+        rows.append([row.name, improvement, format_interval(row.score, places), prose.chance(row.adjusted),
                      f"{row.verdict.sentence}{failures}"])  # fmt: skip
     return headings, rows
 
