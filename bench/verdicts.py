@@ -378,7 +378,7 @@ def scales(count: int, rng: np.random.Generator, samples: int = 400) -> list[lis
             if crossing.low is not None and crossing.high is not None:
                 widths.append(crossing.high / crossing.low)
             smaller = LawBootstrap(compute[:, :-1], losses[:, :-1], samples=samples)
-            expected = smaller.measured_difference(0, 1, largest)
+            expected = smaller.difference(0, 1, largest, measured=True)
             predicted.append(expected.holds(float((losses[0, -1] - losses[1, -1]).mean())))
             halves.append((expected.high - expected.low) / 2)
         effect = abs(float(laws.loss(0, COMPUTE[-1:])[0] - laws.loss(1, COMPUTE[-1:])[0]))

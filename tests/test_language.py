@@ -23,7 +23,7 @@ ALLOWED = {
     "plugins/zoo-text/src/zoo_text/data/preferences.py": {
         "chosen": "the preferred answer of a pair, beside rejected, as data sets of pairs say"
     },
-    "zoo/compare/table.py": {"left": "the first column, beside right"},
+    "zoo/compare/document.py": {"left": "the first column, beside right"},
     "zoo/data/augment.py": {"left": "the left edge of a crop, beside top"},
     "zoo/inference/classification.py": {"left": "the left edge of a crop, beside top"},
     "zoo/logging/attention_figures.py": {"left": "the left edge of a rectangle, beside top"},

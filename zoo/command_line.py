@@ -72,7 +72,8 @@ class Option:
         """The value of a text. Raises ValueError for what it cannot be."""
         value: Any = expand_home(text) if self.metavar.startswith(PATHS) else self.type(text)
         number = self.type in (int, float)
-        if (self.choices and value not in self.choices) or (number and not self.above < value <= self.most):
+        within = not number or (self.above < value <= self.most and math.isfinite(value))
+        if not within or (self.choices and value not in self.choices):
             raise ValueError(text)
         return value
 

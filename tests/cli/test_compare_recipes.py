@@ -11,7 +11,7 @@ import pytest
 from tests.cli.test_compare_run import FakeFits, FakeMeter
 from tests.compare.fabricate import lay, ledger
 from zoo.cli import main
-from zoo.compare import run_comparison, several_recipes
+from zoo.compare import run_comparison
 from zoo.compare.plan import Point
 
 EFFECTS = {"lm-tiny": -0.1, "vit-tiny": -0.08}
@@ -65,7 +65,9 @@ def compare(monkeypatch, tmp_path, capsys):
             if not reports:
                 patch.setattr("zoo.compare.report.write_report", lambda *arguments: [])
                 patch.setattr("zoo.compare.tensorboard_summary.write_summary", lambda *arguments: [])
-                patch.setattr(several_recipes, "write_reports", lambda *arguments: None)
+                patch.setattr("zoo.compare.scoreboard.write_report", lambda *arguments: [])
+                patch.setattr("zoo.compare.tensorboard_summary.write_scoreboard", lambda *arguments: None)
+                patch.setattr(run_comparison, "print_places", lambda *arguments: None)
             result = main(["compare", *words])
         out, err = capsys.readouterr()
         assert result == code, out + err

@@ -110,7 +110,11 @@ def test_an_option_at_the_end_needs_its_value(command, option):
 
 @try_each(TYPED, NAME)
 def test_a_value_of_the_wrong_type_is_refused(command, option):
-    wrong = ["x", "", "nan"] + (["1.5"] if option.type is int else []) + (["-1"] if option.above == 0 else [])
+    wrong = (
+        ["x", "", "nan", "inf", "-inf"]
+        + (["1.5"] if option.type is int else [])
+        + (["-1"] if option.above == 0 else [])
+    )
     for text in wrong:
         for argv in ([f"--{option.name}={text}"], [f"--{option.name}", text]):
             message = refusal(command, *argv)

@@ -6,7 +6,7 @@ from fabricate import run
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
-from zoo.compare import prose, table
+from zoo.compare import table
 from zoo.compare.verdict import answer
 
 SEEDS = 6
@@ -75,10 +75,9 @@ def test_a_grid_with_a_gap_or_one_option_has_no_effects():
 
 def test_effects_stand_below_the_table():
     _, result = grid(lambda n, p: -0.05 * n)
-    text, markdown = table.as_text(result), table.as_markdown(result)
+    text, markdown = table.describe(result).as_text(), table.describe(result).as_markdown()
     line = next(line for line in text.splitlines() if line.startswith("norm RMSNorm → LayerNorm"))
     assert line.endswith("better")
     assert "## Main effects and interactions" in markdown
-    assert "effects and interactions" in " ".join(prose.grid_legend().split())
     assert '"effects": [' in table.as_json(result)
     assert '"interaction": true' in table.as_json(result)

@@ -1,17 +1,24 @@
 """The page and the folder: whole, self-contained, safe, and written at once or not at all."""
 
+import functools
 import json
 import math
 import os
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
+import test_factorial
+import test_scale_result
 from fabricate import ledger, run, study
 from PIL import Image
 
+from zoo.compare import table
 from zoo.compare.charts import draw_charts, draw_lines
+from zoo.compare.document import escape_markdown
 from zoo.compare.report import page, write_report
+from zoo.compare.scale_result import scale_result
 from zoo.compare.verdict import answer
 from zoo.errors import UsageError
 
@@ -52,6 +59,37 @@ def result():
 def probe():
     series = {"A": {1: 1.0, 2: None}}
     return draw_lines("Beyond the training length", series, ("length", "loss"), caption="A cross: undefined.")
+
+
+def failing(base=(), variant=()):
+    """An answer of which these seeds of the baseline and of a variant diverged."""
+    fails = {"default": base, "position=ALiBi": variant, "position=Learned": ()}
+    return answer([run(name, seed, 1.7 + seed / 100, {"position": name}, diverges=500 if seed in seeds else None)
+                   for name, seeds in fails.items() for seed in (1, 2, 3)])  # fmt: skip
+
+
+ANSWERS = {
+    "plain": lambda: answer(study({"default": 1.7, "position=ALiBi": 1.6})),
+    "grid": lambda: test_factorial.grid(lambda n, p: -0.05 * n)[1],
+    "target": lambda: answer(study({"default": 1.7, "position=ALiBi": 1.6}), at="to:2.5"),
+    "sizes": lambda: replace(test_scale_result.sizes()[-1].answer, scaling=scale_result(test_scale_result.sizes())),
+    **{f"failed {base} {variant}": functools.partial(failing, base, variant)
+       for base in ((), (2,), (1, 2, 3)) for variant in ((), (1,), (1, 2, 3))},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_every_section_stands_in_the_page_and_in_markdown(name):
+    result = ANSWERS[name]()
+    report, text = table.describe(result), "".join(Balanced(page(result)).text)
+    markdown, terminal = report.as_markdown(), "".join(report.as_text().split())
+    for section in report.sections:
+        for cell in (section.text, *section.notes, *(cell for row in section.rows for cell in row)):
+            assert cell in text
+            assert escape_markdown(cell) in markdown or cell in markdown
+        for words in (section.text, *section.notes) if section.in_text else ():
+            assert "".join(words.split()) in terminal
+    assert "()" not in markdown + text
 
 
 def test_the_page_says_everything(result):

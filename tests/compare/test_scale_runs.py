@@ -6,7 +6,7 @@ from tests.compare.fake_zoo import Costs, Fits
 from zoo.cli import find_command
 from zoo.compare import command, scale_runs
 from zoo.compare.plan import Arm, Comparison, Point, parse_factors, variant_text
-from zoo.compare.prepare_runs import PreparedRuns
+from zoo.compare.prepare_runs import Stage
 from zoo.errors import UsageError
 
 
@@ -86,14 +86,14 @@ def test_variants_that_some_size_lacks_are_left_out(tmp_path):
     fits = Fits(tmp_path)
     arms = {value: Arm(tuple(parse_factors([f"model.position={value}"])[0].choices()), (), fits.point(("toy",)))
             for value in ("rope", "alibi", "t5")}  # fmt: skip
-    sizes = [PreparedRuns(tuple(arms[name] for name in names), tuned={"rope": str(names)}) for names in
+    sizes = [Stage(request("dim=1,2,3"), tuple(arms[name] for name in names), label=str(names)) for names in
              (("rope", "alibi", "t5"), ("rope", "t5"), ("t5", "rope"))]  # fmt: skip
     aligned = scale_runs.align_variants(sizes)
     assert [[arm.variant[0].value for arm in each.arms] for each in aligned] == [["rope", "t5"]] * 3
-    assert [each.tuned for each in aligned] == [each.tuned for each in sizes]
+    assert [each.label for each in aligned] == [each.label for each in sizes]
     assert [list(each.invalid) for each in aligned] == [["position=alibi"]] * 3
     with pytest.raises(UsageError, match="no variant can be built at all sizes"):
-        scale_runs.align_variants([PreparedRuns((arms["rope"],))] * 2)
+        scale_runs.align_variants([Stage(request("dim=1,2,3"), (arms["rope"],))] * 2)
 
 
 def test_a_file_says_sizes_as_a_command_line_does(tmp_path):

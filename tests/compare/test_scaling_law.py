@@ -63,7 +63,9 @@ def test_a_crossing_is_inside_its_interval_and_the_largest_size_inside_its_predi
         crossing = LawBootstrap(compute, losses, samples=200).crossing(0, 1)
         assert crossing.possible
         inside += (crossing.low or 0) <= 3e12 <= (crossing.high or np.inf)
-        expected = LawBootstrap(compute[:, :3], losses[:, :3], samples=200).measured_difference(0, 1, (7.8e12, 7.8e12))
+        expected = LawBootstrap(compute[:, :3], losses[:, :3], samples=200).difference(
+            0, 1, (7.8e12, 7.8e12), measured=True
+        )
         predicted += expected.holds(float((losses[0, 3] - losses[1, 3]).mean()))
     assert inside >= 34
     assert predicted >= 34
@@ -73,7 +75,7 @@ def test_what_is_expected_of_a_mean_is_wider_than_the_difference():
     compute, widths = np.stack([COMPUTE, COMPUTE])[:, :3], []
     for number in range(6):
         laws = LawBootstrap(compute, sample(np.random.default_rng(number))[:, :3])
-        both = [each(0, 1, (4e12, 4e12)) for each in (laws.difference, laws.measured_difference)]
+        both = [laws.difference(0, 1, (4e12, 4e12), measured) for measured in (False, True)]
         widths.append([one.high - one.low for one in both])
     difference, expected = np.mean(widths, axis=0)
     assert expected > 1.1 * difference
@@ -93,7 +95,7 @@ def test_a_crossing_far_away_has_no_bound_or_is_none():
 def test_one_seed_has_estimates_and_no_intervals():
     losses = sample(np.random.default_rng(8), seeds=1)
     laws = LawBootstrap(np.stack([COMPUTE, COMPUTE]), losses)
-    expected = laws.measured_difference(0, 1, (7.8e12, 7.8e12))
+    expected = laws.difference(0, 1, (7.8e12, 7.8e12), measured=True)
     assert np.isfinite(expected.value)
     assert np.isnan([expected.low, expected.high]).all()
     assert laws.crossing(0, 1).low is None

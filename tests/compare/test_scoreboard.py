@@ -144,9 +144,9 @@ def test_seeds_that_are_not_paired_do_not_enter():
 
 def test_text_csv_and_json_say_the_same():
     result = board(more={"norm=none": 1.9})
-    text = " ".join(scoreboard.as_text(result).split())
+    text = " ".join(scoreboard.describe(result).as_text().split())
     assert "Does RMSNorm or None instead of LayerNorm help in lm-tiny, translation-tiny and vit-tiny?" in text
-    assert all(len(line) <= 100 for line in scoreboard.as_text(result).splitlines())
+    assert all(len(line) <= 100 for line in scoreboard.describe(result).as_text().splitlines())
     content = json.loads(scoreboard.as_json(result))
     assert (content["outcome"], content["exit_code"]) == ("better", 10)
     assert [each["recipe"] for each in content["recipes"]] == [*RECIPES]
@@ -157,7 +157,7 @@ def test_text_csv_and_json_say_the_same():
     assert len(rows) == 3 * 3 * 5
     of_one = [float(row["score"]) for row in rows if (row["recipe"], row["variant"]) == ("vit-tiny", "RMSNorm")]
     assert of_one == list(result.rows[1].scores["vit-tiny"].values())
-    assert "| RMSNorm |" in scoreboard.as_markdown(result)
+    assert "| RMSNorm |" in scoreboard.describe(result).as_markdown()
 
 
 def test_where_all_runs_of_both_failed_nothing_is_identical():

@@ -17,10 +17,10 @@ from zoo.compare.error_budget import look_and_record
 from zoo.compare.journal import PLAN, Event, RunsQuestion, append_event
 from zoo.compare.paired_tests import compare_outcomes, compare_samples, judge_all, judge_outcomes
 from zoo.compare.plan import Arm, Comparison, Point, list_jobs, parse_factors, unfinished_jobs
-from zoo.compare.prepare_runs import PreparedRuns
+from zoo.compare.prepare_runs import Stage
 from zoo.compare.prose import question
 from zoo.compare.report import write_report
-from zoo.compare.run_comparison import Stage, check_finished_runs, run_until_decided
+from zoo.compare.run_comparison import ComparisonRun
 from zoo.compare.run_records import (
     Record,
     RunRecord,
@@ -111,12 +111,12 @@ def test_fewer_steps_are_better_and_the_interval_is_that_of_the_ratio(way):
     assert [ratio.value, ratio.low, ratio.high] == pytest.approx(
         [2.0**value for value in (expected.mean, expected.low, expected.high)], rel=1e-5
     )
-    text = table.as_text(result)
+    text = table.describe(result).as_text()
     assert "better by a factor of 0.51 in steps" in text
     assert "log2 steps to loss 2.5" in text
     data = json.loads(table.as_json(result))
     assert data["variants"][1]["target_ratios"]["tokens"]["value"] == pytest.approx(ratio.value)
-    assert "## Until the target" in table.as_markdown(result)
+    assert "## Until the target" in table.describe(result).as_markdown()
 
 
 def test_a_step_that_costs_more_is_in_the_ratio_of_flops_and_seconds_but_not_of_steps():
@@ -141,7 +141,7 @@ def test_runs_short_of_the_target_are_censored_not_dropped():
     row = result.rows[1]
     assert row.verdict.word == "better"
     assert row.outcome.wins == 8
-    assert "3 of 8 short of the target" in table.as_text(result)
+    assert "3 of 8 short of the target" in table.describe(result).as_text()
     ratio = target_ratio(result, row, "steps")
     assert 0 < ratio.high < 1
     assert describe_targets(result)[1][0][1] == "5 of 8"
@@ -284,7 +284,7 @@ def test_only_a_target_that_was_named_before_the_first_run_ended_has_a_verdict(e
         name_target(home, at, ended)
     result = look_at_target(home, "--to=loss=2.5")
     assert result.rows[1].verdict.word == word
-    assert ("was chosen before the first run" in table.as_text(result)) == (word == "not comparable")
+    assert ("was chosen before the first run" in table.describe(result).as_text()) == (word == "not comparable")
     assert (target_ratio(result, result.rows[1], "steps") is None) == (word == "not comparable")
 
 
@@ -345,10 +345,12 @@ def test_looks_after_seeds_decide_about_a_target_and_stop(name, until, tmp_path)
     arms, home = saved_arms(tmp_path), comparison_path(tmp_path, "lm-tiny", "position")
     runner = SavedRuns(tmp_path, {"default": base, "position=alibi": variant})
     name_target(home, f"to:{TARGET}", 0)
-    record = Record((), "default", goal="loss", at=f"to:{TARGET}", until=until)
     last = 12 if until == "decided" else int(until.partition(",")[2])
-    record = run_until_decided(arms, tuple(range(1, last + 1)), record, home, runner)
-    result = look_and_record(record, runner.options, home)[0]
+    seeds = tuple(range(1, last + 1))
+    comparison = Comparison("lm-tiny", make_factors(), seeds=seeds, at=f"to:{TARGET}", until=until)
+    planned = ComparisonRun(comparison, [Stage(comparison, arms, goal="loss")], runner)
+    planned.run_until_decided()
+    result = look_and_record(planned.record, runner.options, home)[0]
     assert result.rows[1].verdict.word == ("no verdict" if name == "neither" else "better")
     assert len(runner.seeds) == last if name == "neither" else len(runner.seeds) <= last
 
@@ -357,8 +359,8 @@ def plan_target(root, target, seeds=(1, 2, 3)):
     """What is checked before training, of runs that may have been made before."""
     comparison = Comparison("lm-tiny", make_factors(), seeds=seeds, goal="loss", at=f"to:{target}")
     arms = saved_arms(root)
-    stage = Stage(comparison, PreparedRuns(arms, goal="loss"))
-    check_finished_runs(comparison, unfinished_jobs(list_jobs(arms, seeds)), [stage], "loss")
+    planned = ComparisonRun(comparison, [Stage(comparison, arms, goal="loss")], None)
+    planned.check_target(unfinished_jobs(list_jobs(arms, seeds)))
 
 
 def make_factors():

@@ -196,6 +196,19 @@ def test_a_file_and_vary_do_not_mix(tmp_path):
         parse_request(str(tmp_path / "c.yaml"), "--vary", "model.dim=1,2")
 
 
+CHECKED = [option for option in COMPARE_OPTIONS if option.destination in command.FILE_KEYS
+           and (option.type in (int, float) or option.choices)]  # fmt: skip
+
+
+@pytest.mark.parametrize("option", CHECKED, ids=lambda option: option.name)
+@pytest.mark.parametrize("value", ["0", "-1", "x", ".inf", ".nan", "[1, 2]", "{a: 1}"])
+def test_a_value_that_an_option_cannot_have_is_refused_in_a_file_too(option, value, tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text(f"recipe: lm-tiny\nvary: {{model.norm: [a, b]}}\n{option.destination}: {value}\n")
+    with pytest.raises(UsageError, match=f"c.yaml: '{option.destination}' must be .*, got "):
+        parse_request(str(path))
+
+
 def test_a_recipe_is_no_comparison(tmp_path):
     (tmp_path / "r.yaml").write_text("model: CausalLM")
     assert parse_request(str(tmp_path / "r.yaml")) is None

@@ -120,7 +120,7 @@ def test_two_seeds_never_win():
     result = answer([*runs_of("default", (1.70, 1.72)), *runs_of("a=1", (0.70, 0.721))])
     assert result.rows[1].sentence == "too few seeds (2 of 3): no verdict"
     assert prose.sentences(result) == ["These runs cannot tell.", "No verdict on a=1: too few seeds (2 of 3)."]
-    assert prose.interval(result, result.rows[1]) == "[−∞, +∞]"
+    assert prose.difference_and_interval(result, result.rows[1].pair)[1] == "[−∞, +∞]"
     three = answer([*runs_of("default", (1.70, 1.72, 1.71)), *runs_of("a=1", (0.70, 0.721, 0.712))])
     assert three.rows[1].verdict.word == "better"
 
@@ -140,9 +140,9 @@ def test_one_diverged_run_takes_away_means_and_differences():
     assert prose.seeds(diverging_row) == "4 of 5"
     flag = next(flag for flag in result.flags if flag.about == "diverged")
     assert flag.sentence == "1 of 5 diverged: a=1 s5"
-    assert prose.difference(result, diverging_row) == prose.interval(result, diverging_row) == ""
+    assert prose.difference_and_interval(result, diverging_row.pair) == ("", "")
     assert prose.figure(result, diverging_row) == "1 of 5 diverged"
-    assert prose.difference(result, row(result, "a=2")) != ""
+    assert prose.difference_and_interval(result, row(result, "a=2").pair)[0] != ""
 
 
 @pytest.mark.parametrize("validations", [[5.0], [5.0, 9.0, 90.0]])

@@ -239,7 +239,7 @@ def hybrid_figures(
 
 def shares_text(shares: Sequence[Share], goal: str) -> str:
     """The table of contributions, and how to read it."""
-    from zoo.compare.table import plain_columns
+    from zoo.compare.document import plain_columns
 
     shapley = "share: Shapley's, the mean over all orders of adding the options. " if shares[0].shapley else ""
     figure = "the share of runs that failed, because some did" if shares[0].of_failures else goal

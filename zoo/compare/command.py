@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from zoo import recipe_files
 from zoo.command_line import ParsedOptions
 from zoo.compare import executor, plan
+from zoo.compare.commands import COMPARE_OPTIONS
 from zoo.compare.plan import Comparison, fit_words, take_shard
 from zoo.compare.run_records import check_target, parse_moment
 from zoo.config import yaml_source
@@ -158,7 +158,8 @@ def _of_two_recipes(options: ParsedOptions) -> Comparison:
         )
     for name in NOT_OF_TWO_RECIPES:
         if name in options.values:
-            raise UsageError(f"--{name} does not go with --attribute: what varies is what the two recipes differ in.")
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{option} does not go with --attribute: what varies is what the two recipes differ in.")
     recipe, second = options.words
     return _with_options(Comparison(recipe, attribute=second, options=tuple(fit_words(options))), options.values)
 
@@ -170,18 +171,24 @@ def _with_options(comparison: Comparison, values: Mapping[str, Any]) -> Comparis
         check_target(comparison.at, goal=values.get("goal"))
     fields: dict[str, Any] = {
         names.get(name, name): values[name]
-        for name in ("baseline", "design", "budget", "match", "tune", "probe", "goal", "at", "until")
+        for name in (
+            "baseline",
+            "design",
+            "budget",
+            "match",
+            "tune",
+            "tune_seeds",
+            "probe",
+            "goal",
+            "at",
+            "margin",
+            "until",
+        )
         if name in values
     }
-    if "tune_seeds" in values:
-        fields["tune_seeds"] = _parse_count(values["tune_seeds"])
     if "scale" in values:
         scale = values["scale"]
         fields["scale"] = tuple(scale if isinstance(scale, list) else re.split(r",(?=[\w.]+=)", scale))
-    if "margin" in values:
-        fields["margin"] = _parse_margin(values["margin"])
-    if fields.get("until") not in (None, "decided"):
-        raise UsageError(f"--until {fields['until']!r}: there is 'decided'.")
     if "looks" in values:
         if "seeds" in values or "until" in values:
             raise UsageError("--looks says how many seeds there are: leave out --seeds and --until.")
@@ -209,24 +216,6 @@ def expand_target(values: Mapping[str, Any]) -> dict[str, Any]:
     if not goal:
         raise UsageError(f"--to {values['to']!r:.60}: write a figure and a number, such as --to loss=4.2")
     return {**values, "goal": goal, "at": f"to:{target}"}
-
-
-def _parse_count(value: object) -> int:
-    """A number of seeds of a command line or a file. Raises UsageError unless it is a whole number above zero."""
-    if not str(value).isdecimal() or int(str(value)) < 1:
-        raise UsageError(f"--tune-seeds {value!r:.40} is not a whole number above zero.")
-    return int(str(value))
-
-
-def _parse_margin(value: object) -> float:
-    """A margin of a command line or a file. Raises UsageError unless it is a positive number."""
-    try:
-        margin = float(str(value))
-    except ValueError:
-        margin = math.nan
-    if not 0 < margin < math.inf:
-        raise UsageError(f"--margin {value!r:.40} is not a positive number in the unit of the figure, such as 0.01.")
-    return margin
 
 
 def _from_file(options: ParsedOptions) -> Comparison | None:
@@ -259,7 +248,8 @@ def _from_file(options: ParsedOptions) -> Comparison | None:
     comparison = Comparison(
         recipe=content["recipe"], vary=tuple(vary), options=(*words, *fit_words(options)), name=path.stem
     )
-    fields = {name: _option_text(content[name]) for name in FILE_KEYS[2:-1] if content.get(name) is not None}
+    fields = {name: _parse_value(path, name, content[name]) for name in FILE_KEYS[2:-1]
+              if content.get(name) is not None}  # fmt: skip
     return _with_options(_with_options(comparison, fields), options.values)
 
 
@@ -286,12 +276,20 @@ def _check_keys(path: Path, recipe: str, content: Mapping[str, Any]) -> None:
             check_output_path(key, item, str(path))
 
 
-def _option_text(value: object) -> str:
-    """A value of one of the file's own keys as the option of that name: ``{tokens: 2M}`` is tokens=2M."""
+def _parse_value(path: Path, name: str, value: object) -> Any:
+    """A value of one of the file's own keys, as the option of that name takes it: ``{tokens: 2M}`` is tokens=2M.
+
+    Raises UsageError for one that the option cannot have.
+    """
 
     def text(item: object) -> str:
         if isinstance(item, list):
             return ",".join(map(plan.option_text, item)) + ("," if len(item) == 1 else "")
         return plan.option_text(item)
 
-    return ",".join(f"{key}={text(item)}" for key, item in value.items()) if isinstance(value, Mapping) else text(value)
+    pairs = [f"{key}={text(item)}" for key, item in value.items()] if isinstance(value, Mapping) else [text(value)]
+    option = next(option for option in COMPARE_OPTIONS if option.destination == name)
+    try:
+        return option.convert(",".join(pairs))
+    except ValueError as error:
+        raise UsageError(f"{path}: {name!r} must be {option.requirement}, got {value!r:.40}.") from error

@@ -145,9 +145,6 @@ def with_steps(arm: Arm, fits: ZooFit, target: float, what: str) -> Arm:
     return arm.with_options(fits, *words, note=f"{variant_text(arm.variant)}: {count:,} steps for {what}")
 
 
-if TYPE_CHECKING:
-    from zoo.training.config_meter import ConfigMeter
-
 PROBE = ("--trainer.max_steps=100", "--trainer.log_every_n_steps=10", "--trainer.limit_val_batches=1")
 Execute = Callable[[Sequence[Arm], Sequence[int]], object]  # runs variants with seeds
 

@@ -48,7 +48,7 @@ def look_and_record(record: run_records.Record, options: ParsedOptions, home: Pa
     if not ledgers:
         raise UsageError("all runs of this comparison have been removed.")
     earlier_looks = (home / LOOKS).exists()
-    answer = look_at_comparison(ledgers, options, record, home)
+    answer = look(ledgers, options, record, home)
     events, *_ = journal.read_journal(home)
     seeds = tuple(sorted({seed for row in answer.rows for seed in (*row.figures, *row.unfinished)}))
     question = journal.RunsQuestion(
@@ -72,20 +72,16 @@ def look_and_record(record: run_records.Record, options: ParsedOptions, home: Pa
     return answer, journal.report_folder(home, events, question, bool(changes))
 
 
-def look_at_comparison(
-    ledgers: Sequence[RunRecord], options: ParsedOptions, record: run_records.Record, home: Path
-) -> Answer:
+def look(ledgers: Sequence[RunRecord], options: ParsedOptions, record: run_records.Record, home: Path) -> Answer:
     """The verdict over a comparison's finished runs, with what earlier looks have left to spend; records the look."""
     first_answer = answer_records(ledgers, options, record)
     seeds = {row.variant: tuple(row.figures) for row in first_answer.rows}
-    variants = [row.variant for row in first_answer.rows[1:]]
-    with open_series(options, home, variants) as opened, hold_lock(home / LOOKS):
+    with open_series(options, home, [*seeds][1:]) as opened, hold_lock(home / LOOKS):
         looks = load_looks(home, seeds, opened[1].level if opened else ALPHA)
         check_looks(looks, home, seeds)
         if opened:
             looks.check_budget(opened[1].level)
-        targets = journal.planned_targets(home)
-        answer = answer_after_looks(looks, first_answer, ledgers, options, record, targets)
+        answer = answer_after_looks(looks, first_answer, ledgers, options, record, journal.planned_targets(home))
         assert answer.look is not None
         words = {row.variant: row.verdict.word for row in answer.rows[1:]}
         results = {row.variant: PairResult(row.pair, row.adjusted, row.equivalent) for row in answer.rows[1:]}
@@ -99,7 +95,7 @@ def look_at_comparison(
     return replace(answer, looks=new.looks, look_number=new.number(answer.look))
 
 
-def look_at_runs(ledgers: Sequence[RunRecord], options: ParsedOptions, record: run_records.Record) -> Answer:
+def look_without_record(ledgers: Sequence[RunRecord], options: ParsedOptions, record: run_records.Record) -> Answer:
     """The verdict over runs of no recorded comparison, as a comparison of their recipe would give it now.
 
     Nothing is recorded, but what comparisons have spent on the same runs counts.
@@ -107,8 +103,7 @@ def look_at_runs(ledgers: Sequence[RunRecord], options: ParsedOptions, record: r
     first_answer = answer_records(ledgers, options, record)
     homes = sorted({run.path.parents[2] for seeds in first_answer.runs.values() for run in seeds.values()})
     beside = [path.parent for home in homes for path in home.glob(f"{run_records.FOLDER}/*/{LOOKS}")]
-    names = [row.variant for row in first_answer.rows]
-    looks = load_looks(homes[0] / run_records.FOLDER, names, beside=beside)
+    looks = load_looks(homes[0] / run_records.FOLDER, [row.variant for row in first_answer.rows], beside=beside)
     return answer_after_looks(looks, first_answer, ledgers, options, record)
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from zoo.compare.number_format import format_apart, join_words
 from zoo.compare.run_records import (
@@ -19,10 +19,11 @@ from zoo.compare.run_records import (
     closest_to_recipe,
     duplicate_runs,
     group_by_variant,
-    labels_of,
     number,
     shared_goals,
+    short_names,
 )  # fmt: skip
+from zoo.compare.statistics import ALPHA, Interval, paired_t_test
 from zoo.config.passive_settings import is_passive
 
 Groups = Mapping[str, Mapping[int, RunRecord]]
@@ -55,20 +56,44 @@ def group_seeds(findings: Iterable[tuple[Key, str, int]]) -> dict[Key, Where]:
     return result
 
 
-def finding_flags(groups: Groups, findings: Iterable[tuple[tuple[str, str], str, int]]) -> list[Flag]:
-    """A flag per difference, which covers all runs with it: "sentence: runs". Keys are a subject and a sentence."""
-    return [
-        Flag(f"{what}: {describe_runs(groups, where)}", False, about, tuple(where))
-        for (about, what), where in group_seeds(findings).items()
-    ]
+@dataclass(frozen=True)
+class Pool:
+    """The runs that are compared, by variant and seed; iterating yields every variant, seed and run."""
 
+    groups: Groups
+    base: str  # the baseline
+    labels: Mapping[str, str]  # what the variants are called
 
-def describe_runs(groups: Groups, where: Mapping[str, Sequence[int]]) -> str:
-    """The variants of ``where``, with seeds, ``s1 s2``, unless all seeds of the variant are concerned."""
-    labels = labels_of(groups)
-    return join_words(
-        [labels[v] + "".join(f" s{seed}" for seed in s if len(s) < len(groups[v])) for v, s in where.items()]
-    )
+    def __iter__(self) -> Iterator[tuple[str, int, RunRecord]]:
+        return ((variant, seed, run) for variant, runs in self.groups.items() for seed, run in runs.items())
+
+    @property
+    def baseline(self) -> Mapping[int, RunRecord]:
+        """The runs of the baseline."""
+        return self.groups[self.base]
+
+    @property
+    def label(self) -> str:
+        """What the baseline is called."""
+        return self.labels[self.base]
+
+    def describe(self, where: Mapping[str, Sequence[int]]) -> str:
+        """The variants of ``where``, with seeds, ``s1 s2``, unless all seeds of the variant are concerned."""
+        return join_words([
+            self.labels[variant] + "".join(f" s{seed}" for seed in seeds if len(seeds) < len(self.groups[variant]))
+            for variant, seeds in where.items()
+        ])  # fmt: skip
+
+    def refused(self, where: Collection[str]) -> tuple[str, ...]:
+        """The variants whose verdicts a fatal flag about some withholds; () means all, as where one is the baseline."""
+        return () if self.base in where else tuple(where)
+
+    def flags(self, findings: Iterable[tuple[tuple[str, str], str, int]]) -> list[Flag]:
+        """A flag per difference, which covers all runs with it: "sentence: runs". Keys are a subject and a sentence."""
+        return [
+            Flag(f"{what}: {self.describe(where)}", False, about, tuple(where))
+            for (about, what), where in group_seeds(findings).items()
+        ]
 
 
 HARDWARE = ("device", "machine", "threads", "processes")
@@ -95,13 +120,14 @@ SETTINGS = (
 
 
 def find_flags(
-    ledgers: Iterable[RunRecord], baseline: str | None = None, varied: Collection[str] | None = None
-) -> list[Flag]:
+    ledgers: Iterable[RunRecord], baseline: str | None = None, varied: Collection[str] | None = None,
+    labels: Mapping[str, str] | None = None,
+) -> list[Flag]:  # fmt: skip
     """Every difference from the baseline's runs that makes runs less comparable, fatal ones first.
 
     ``varied`` are the names of the options that vary on purpose, or were solved or tuned; None where the runs alone can
-    tell. Fatal: unequal budgets, data, units and goals, other code, and seeds of a variant that differ in settings. The
-    tokens of a run that failed are not checked against the budget.
+    tell. ``labels`` say what the variants are called. Fatal: unequal budgets, data, units and goals, other code, and
+    seeds of a variant that differ in settings. The tokens of a run that failed are not checked against the budget.
     """
     everything = list(ledgers)
     groups = group_by_variant(everything)
@@ -113,33 +139,30 @@ def find_flags(
     if not groups:
         return result
     base = baseline if baseline in groups else closest_to_recipe(groups)
-    waiting = [
-        (("unfinished", "not finished and not counted"), variant, seed)
-        for variant, runs in groups.items() for seed, run in runs.items() if not run.has_ended
-    ]  # fmt: skip
-    result += finding_flags(groups, waiting)
-    completed = {
+    pool = Pool(groups, base, labels or short_names(groups))
+    waiting = (("unfinished", "not finished and not counted"),)
+    result += pool.flags((*waiting, variant, seed) for variant, seed, run in pool if not run.has_ended)
+    completed = replace(pool, groups={
         name: {s: run for s, run in runs.items() if run.goals and run.has_ended} for name, runs in groups.items()
-    }
-    if completed[base]:
+    })  # fmt: skip
+    if completed.baseline:
         result += [
-            *_equality_flags(completed, base, varied),
-            *code_flags(completed, base),
-            *conduct_flags(completed, base),
-            *config_flags(completed, base, varied),
-            *pair_flags(completed, base),
-            *_cost_flags(completed, base),
+            *_equality_flags(completed, varied),
+            *code_flags(completed),
+            *conduct_flags(completed),
+            *config_flags(completed, varied),
+            *pair_flags(completed),
+            *_cost_flags(completed),
         ]
     return sorted(result, key=lambda flag: not flag.fatal)
 
 
-def code_flags(groups: Groups, base: str) -> list[Flag]:
+def code_flags(pool: Pool) -> list[Flag]:
     """Flags for runs that were made with different sources of zoo or of a plugin."""
     result = []
-    runs = [(variant, seed, run) for variant, seeds in groups.items() for seed, run in seeds.items()]
-    for module in dict.fromkeys(module for _, _, run in runs for module in run.code):
+    for module in dict.fromkeys(module for _, _, run in pool for module in run.code):
         versions: dict[str, tuple[Mapping[str, Any], dict[str, list[int]]]] = {}
-        for variant, seed, run in sorted(runs, key=lambda entry: entry[0] != base):
+        for variant, seed, run in sorted(pool, key=lambda entry: entry[0] != pool.base):
             for code in (run.code, *run.earlier_code):
                 if source := str(code.get(module, {}).get("source") or ""):
                     seeds = versions.setdefault(source, (code[module], {}))[1].setdefault(variant, [])
@@ -147,25 +170,23 @@ def code_flags(groups: Groups, base: str) -> list[Flag]:
         (usual_code, usual), *others = versions.values() or [({}, {})]
         for code, where in others:
             sentence = (
-                f"{NOT_COMPARABLE}: {module} {code_text(code)} ({describe_runs(groups, where)}) against "
-                f"{code_text(usual_code)} ({describe_runs(groups, usual)}): make all of them with one version of the "
+                f"{NOT_COMPARABLE}: {module} {code_text(code)} ({pool.describe(where)}) against "
+                f"{code_text(usual_code)} ({pool.describe(usual)}): make all of them with one version of the "
                 "code, in another --runs DIR or after moving these away"
             )
-            result.append(Flag(sentence, True, "code", () if base in where else tuple(where)))
-    return [*result, *_library_flags(groups, base)]
+            result.append(Flag(sentence, True, "code", pool.refused(where)))
+    return [*result, *_library_flags(pool)]
 
 
-def _library_flags(groups: Groups, base: str) -> list[Flag]:
+def _library_flags(pool: Pool) -> list[Flag]:
     """Flags for libraries of which runs had other versions; that of torch is a setting."""
-    label, usual = labels_of(groups)[base], _libraries(_first(groups[base]))
-    findings = [
-        (("libraries", f"different {name}: {version} against {usual[name]} of {label}"), variant, seed)
-        for variant, runs in groups.items()
-        for seed, run in runs.items()
+    usual = _libraries(_first(pool.baseline))
+    return pool.flags(
+        (("libraries", f"different {name}: {version} against {usual[name]} of {pool.label}"), variant, seed)
+        for variant, seed, run in pool
         for name, version in _libraries(run).items()
         if name in usual and version != usual[name]
-    ]
-    return finding_flags(groups, findings)
+    )
 
 
 def _libraries(run: RunRecord) -> dict[str, str]:
@@ -178,21 +199,20 @@ def _libraries(run: RunRecord) -> dict[str, str]:
     return {name: " and ".join(dict.fromkeys(numbers)) for name, numbers in versions.items() if name != "torch"}
 
 
-def conduct_flags(groups: Groups, base: str) -> list[Flag]:
+def conduct_flags(pool: Pool) -> list[Flag]:
     """Flags for runs that did not train as configured throughout: resumed with other options, steps left out."""
     findings, result = [], []
-    for variant, runs in groups.items():
-        for seed, run in runs.items():
-            if (skipped := number(run.outcome.get("skipped"))) > 0:
-                sentence = f"{skipped:.0f} of {run.steps} steps were left out, because they were not finite"
-                findings.append((("skipped steps", sentence), variant, seed))
-            changes = {key: pair for resume in run.resumed for key, pair in resume["changes"].items()}
-            if changes:
-                pieces = [f"{key} {old} → {new}" for key, (old, new) in changes.items()]
-                where = describe_runs(groups, {variant: [seed]})
-                sentence = f"{NOT_COMPARABLE}: {where} was resumed with other options: {join_words(pieces, 3)}"
-                result.append(Flag(sentence, True, "resumed", () if variant == base else (variant,)))
-    return [*result, *finding_flags(groups, findings)]
+    for variant, seed, run in pool:
+        if (skipped := number(run.outcome.get("skipped"))) > 0:
+            sentence = f"{skipped:.0f} of {run.steps} steps were left out, because they were not finite"
+            findings.append((("skipped steps", sentence), variant, seed))
+        changes = {key: pair for resume in run.resumed for key, pair in resume["changes"].items()}
+        if changes:
+            pieces = [f"{key} {old} → {new}" for key, (old, new) in changes.items()]
+            where = pool.describe({variant: [seed]})
+            sentence = f"{NOT_COMPARABLE}: {where} was resumed with other options: {join_words(pieces, 3)}"
+            result.append(Flag(sentence, True, "resumed", pool.refused([variant])))
+    return [*result, *pool.flags(findings)]
 
 
 def describe_code_change(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
@@ -228,22 +248,21 @@ def varied_names(keys: Iterable[str]) -> set[str]:
     return {key.removeprefix("model.") for key in keys}
 
 
-def config_flags(groups: Groups, base: str, varied: Collection[str] | None) -> list[Flag]:
+def config_flags(pool: Pool, varied: Collection[str] | None) -> list[Flag]:
     """Flags for settings that differ and do not vary on purpose: those of a variant, and of its seeds among each other.
 
     Where what varies is not known, settings of training that differ besides a choice of the model are flagged.
     """
-    labels, against = labels_of(groups), _first(groups[base])
-    result, findings = [], []
-    for variant, runs in groups.items():
+    against, result, findings = _first(pool.baseline), [], []
+    for variant, runs in pool.groups.items():
         example = _first(runs) if runs else None
         for run in runs.values():
             if example is not None and (names := _differing_options(run, example)):
                 sides = [f"{_value_text(pooled, names[0])} (s{pooled.seed})" for pooled in (run, example)]
-                sentence = f"{NOT_COMPARABLE}: seeds of {labels[variant]} differ in {names[0]} {', '.join(sides)}"
-                result.append(Flag(sentence, True, "settings", () if variant == base else (variant,)))
+                sentence = f"{NOT_COMPARABLE}: seeds of {pool.labels[variant]} differ in {names[0]} {', '.join(sides)}"
+                result.append(Flag(sentence, True, "settings", pool.refused([variant])))
                 break
-        if example is None or variant == base:
+        if example is None or variant == pool.base:
             continue
         names = _differing_options(example, against)
         training = [name for name in names if ("." in name and not name.startswith("data.")) or name in TRAINING]
@@ -253,14 +272,14 @@ def config_flags(groups: Groups, base: str, varied: Collection[str] | None) -> l
         else:
             stray = [name for name in names if name not in varied and not _is_explained(name, [*varied])]
         for name in dict.fromkeys([*stray, *(name for name in names if name in MEASURED)]):
-            values = f"{name} {_value_text(example, name)} against {_value_text(against, name)} of {labels[base]}"
+            values = f"{name} {_value_text(example, name)} against {_value_text(against, name)} of {pool.label}"
             if name in MEASURED:
-                sentence = f"{NOT_COMPARABLE}: {values}: the figures are of different data ({labels[variant]})"
+                sentence = f"{NOT_COMPARABLE}: {values}: the figures are of different data ({pool.labels[variant]})"
                 result.append(Flag(sentence, True, "settings", (variant,)))
             else:
                 key = ("settings", f"differs too, and may be the cause: {values}")
                 findings += [(key, variant, seed) for seed in runs]
-    return [*result, *finding_flags(groups, findings)]
+    return [*result, *pool.flags(findings)]
 
 
 def _differing_options(run: RunRecord, against: RunRecord) -> list[str]:
@@ -283,37 +302,38 @@ def setting_value_text(value: Any) -> str:
     return str(value)
 
 
-def moment_flags(groups: Groups, base: str, goal: str, at: str, lower_is_better: bool) -> list[Flag]:
+def moment_flags(pool: Pool, goal: str, at: str, lower_is_better: bool) -> list[Flag]:
     """Flags for figures of unequal validations, and for a best validation far from the last.
 
     The best depends on how many validations there were, and the mean of the last few on how late they were.
     """
     ended_runs = {v: {s: run for s, run in runs.items() if run.finished and not run.failure(goal)}
-             for v, runs in groups.items()}  # fmt: skip
+             for v, runs in pool.groups.items()}  # fmt: skip
     counts = {variant: {len(run.validations) for run in runs.values()} for variant, runs in ended_runs.items()}
-    usual = _common(ended_runs[base], lambda run: len(run.validations))
-    result, label = [], labels_of(groups)
+    usual = _common(ended_runs[pool.base], lambda run: len(run.validations))
+    result = []
     strange = {variant: numbers - {usual} for variant, numbers in counts.items() if usual and numbers - {usual}}
     if strange:
-        many = join_words([f"{label[variant]} {max(numbers)}" for variant, numbers in strange.items()])
-        sentence = f"unequal numbers of validations: {many} against {usual} of {label[base]}"
+        many = join_words([f"{pool.labels[variant]} {max(numbers)}" for variant, numbers in strange.items()])
+        sentence = f"unequal numbers of validations: {many} against {usual} of {pool.label}"
         if at == "best":
             sentence = f"{NOT_COMPARABLE}: {sentence}, and the best of more is better by chance (--at last)"
-        concerned = () if base in strange else tuple(strange)
-        result.append(Flag(sentence, at == "best", "validations", concerned))
+        result.append(Flag(sentence, at == "best", "validations", pool.refused(strange)))
     if at.startswith("last:"):
         averaged = {variant: runs for variant, runs in ended_runs.items() if runs}
         about = f"the validations of --at {at}, in shares of training"
-        result += [replace(flag, about="validations") for flag in
-                   _difference_flags(averaged, base, about, lambda run: _shares_of_training(run, goal, at), join_words,
-                                     True)] if base in averaged else []  # fmt: skip
+        if pool.base in averaged:
+            flags = _difference_flags(
+                replace(pool, groups=averaged), about, lambda run: _shares_of_training(run, goal, at), join_words, True
+            )
+            result += [replace(flag, about="validations") for flag in flags]
     for variant, runs in ended_runs.items():
-        gaps = [_optimism(run, goal, lower_is_better) for run in runs.values()]
+        name, gaps = pool.labels[variant], [_optimism(run, goal, lower_is_better) for run in runs.values()]
         large = [gap for gap in gaps if gap > TOLERANCE["optimism"]]
         if large and 2 * len(large) >= len(gaps):
             chance = "the last one decides" if at != "best" else "the best flatters it: --at last, or a test split"
             result.append(Flag(
-                f"the best validation of {label[variant]} is better than its last by up to {max(large) * 100:.0f} %: "
+                f"the best validation of {name} is better than its last by up to {max(large) * 100:.0f} %: "
                 f"its training overfits or is noisy, and {chance}", False, "validations", (variant,),
             ))  # fmt: skip
     return result
@@ -332,53 +352,46 @@ def _optimism(run: RunRecord, goal: str, lower_is_better: bool) -> float:
     return gap if gap == gap else 0.0
 
 
-def _equality_flags(groups: Groups, base: str, varied: Collection[str] | None = None) -> list[Flag]:
+def _equality_flags(pool: Pool, varied: Collection[str] | None = None) -> list[Flag]:
     """Flags for budgets, data, units, goals and settings that must be equal in all runs."""
-    kind = str(_common(groups[base], lambda run: run.setting.get("budget") or "tokens")).partition("=")[0]
+    kind = str(_common(pool.baseline, lambda run: run.setting.get("budget") or "tokens")).partition("=")[0]
     spent: dict[str, Callable[[RunRecord], float]] = {
         "tokens": lambda run: run.tokens,
         "flops": lambda run: run.tokens * number(run.cost.get("flops_per_token")),
         "time": lambda run: number(run.cost.get("seconds")),
     }
     unit = {"tokens": "tokens", "flops": "FLOPs", "time": "seconds"}.get(kind, "tokens")
-    result = _budget_flags(groups, base, unit, spent.get(kind, spent["tokens"]), TOLERANCE.get(kind, 0.001))
+    result = _budget_flags(pool, unit, spent.get(kind, spent["tokens"]), TOLERANCE.get(kind, 0.001))
     result += _difference_flags(
-        groups, base, "data", lambda run: (str(run.data.get("class")), str(run.data.get("fingerprint"))),
+        pool, "data", lambda run: (str(run.data.get("class")), str(run.data.get("fingerprint"))),
         lambda data: f"{data[0]} {data[1][:8]}", True,
     )  # fmt: skip
-    result += _difference_flags(groups, base, "unit", lambda run: run.unit, str, True)
-    result += _goal_flags(groups, base)
+    result += _difference_flags(pool, "unit", lambda run: run.unit, str, True)
+    result += _goal_flags(pool)
     for name in SETTINGS:
         if name == "max_steps" and (kind != "tokens" or result):
             continue  # implied by the budget
-        result += _difference_flags(groups, base, name, _setting(name), str, False, varied)
+        result += _difference_flags(pool, name, _setting(name), str, False, varied)
     return result
 
 
-def _goal_flags(groups: Groups, base: str) -> list[Flag]:
+def _goal_flags(pool: Pool) -> list[Flag]:
     """A fatal flag for variants without a metric of the baseline's, and one for metrics that not all others have."""
-    usual = _first(groups[base])
-    strangers = {name: runs for name, runs in groups.items() if runs and not shared_goals([usual, *runs.values()])}
-    others = {name: runs for name, runs in groups.items() if name not in strangers}
-    result = [
-        flag
-        for name, runs in strangers.items()
-        for flag in _difference_flags(
-            {base: groups[base], name: runs},
-            base,
-            "goals",
-            lambda run: (run.prediction, tuple(sorted(run.goals.items()))),
-            _goals_text,
-            True,
-        )
-    ]
-    comparable = [run for runs in others.values() for run in runs.values()]
-    shared, labels = shared_goals([usual, *comparable]), labels_of(groups)
+    usual, base = _first(pool.baseline), pool.base
+    strangers = {name: runs for name, runs in pool.groups.items() if runs and not shared_goals([usual, *runs.values()])}
+    others = {name: runs for name, runs in pool.groups.items() if name not in strangers}
+    result = []
+    for name, runs in strangers.items():
+        result += _difference_flags(
+            replace(pool, groups={base: pool.baseline, name: runs}), "goals",
+            lambda run: (run.prediction, tuple(sorted(run.goals.items()))), _goals_text, True,
+        )  # fmt: skip
+    shared = shared_goals([usual, *(run for runs in others.values() for run in runs.values())])
     alone: dict[str, list[str]] = {}
     for name, runs in others.items():
         for goal in dict.fromkeys(goal for run in runs.values() for goal in run.goals):
             if goal not in shared:
-                alone.setdefault(goal, []).append(labels[name])
+                alone.setdefault(goal, []).append(pool.labels[name])
     if alone:
         metrics = join_words([f"{goal} of {join_words(owners)} alone" for goal, owners in alone.items()])
         sentence = f"different goals: {metrics}. What all have decides: {join_words([*shared])}"
@@ -387,88 +400,74 @@ def _goal_flags(groups: Groups, base: str) -> list[Flag]:
 
 
 def _difference_flags(
-    groups: Groups,
-    base: str,
-    about: str,
-    value: Callable[[RunRecord], Hashable],
-    display: Callable[[Any], str],
-    fatal: bool,
+    pool: Pool, about: str, value: Callable[[RunRecord], Hashable], display: Callable[[Any], str], fatal: bool,
     varied: Collection[str] | None = None,
-) -> list[Flag]:
+) -> list[Flag]:  # fmt: skip
     """A flag per value that differs from the baseline's, unless a varied option explains it."""
-    usual = _common(groups[base], value)
-    against = next(run for run in groups[base].values() if value(run) == usual)
+    usual = _common(pool.baseline, value)
+    against = next(run for run in pool.baseline.values() if value(run) == usual)
     strange = group_seeds(
         (value(run), variant, seed)
-        for variant, runs in groups.items()
-        for seed, run in runs.items()
+        for variant, seed, run in pool
         if value(run) != usual and (fatal or not _is_explained(about, [
             name for name in varied_options(run, against) if varied is None or name in varied
         ]))
     )  # fmt: skip
     result = []
     for strange_value, where in strange.items():
-        strangers, baseline = describe_runs(groups, where), labels_of(groups)[base]
-        sentence = f"{about}: {display(strange_value)} ({strangers}) against {display(usual)} ({baseline})"
-        concerned = () if base in where else tuple(where)
-        result.append(
-            Flag(f"{NOT_COMPARABLE}: {sentence}" if fatal else f"different {sentence}", fatal, about, concerned)
-        )
+        sentence = f"{about}: {display(strange_value)} ({pool.describe(where)}) against {display(usual)} ({pool.label})"
+        whole = f"{NOT_COMPARABLE}: {sentence}" if fatal else f"different {sentence}"
+        result.append(Flag(whole, fatal, about, pool.refused(where)))
     return result
 
 
-def _budget_flags(
-    groups: Groups, base: str, about: str, spent: Callable[[RunRecord], float], tolerance: float
-) -> list[Flag]:
+def _budget_flags(pool: Pool, about: str, spent: Callable[[RunRecord], float], tolerance: float) -> list[Flag]:
     """A flag per budget spent that differs from the baseline's at the same seed (padding varies with the seed)."""
-    usual = _common(groups[base], spent, lambda run: not run.ended_early)
+    usual = _common(pool.baseline, spent, lambda run: not run.ended_early)
     if usual is None:
         return []
-    amounts = {seed: spent(run) for seed, run in groups[base].items() if not run.ended_early}
+    amounts = {seed: spent(run) for seed, run in pool.baseline.items() if not run.ended_early}
     equal = {seed: amount for seed, amount in amounts.items() if tolerance < abs(amount / usual - 1) <= PADDING}
     strange = group_seeds(
         ((spent(run), due), variant, seed)
-        for variant, runs in groups.items()
-        for seed, run in runs.items()
+        for variant, seed, run in pool
         for due in [equal.get(seed, usual)]
         if not run.ended_early and not abs(spent(run) - due) <= tolerance * due
     )
     result = []
     for (amount, due), where in strange.items():
         ours, theirs = format_apart(amount, due)
-        label = labels_of(groups)[base]
-        sentence = f"{NOT_COMPARABLE}: {about} {ours} ({describe_runs(groups, where)}) against {theirs} ({label})"
-        result.append(Flag(sentence, True, "tokens", () if base in where else tuple(where)))
+        sentence = f"{NOT_COMPARABLE}: {about} {ours} ({pool.describe(where)}) against {theirs} ({pool.label})"
+        result.append(Flag(sentence, True, "tokens", pool.refused(where)))
     return result
 
 
-def _cost_flags(groups: Groups, base: str) -> list[Flag]:
+def _cost_flags(pool: Pool) -> list[Flag]:
     """Flags for parameters beyond TOLERANCE, and for hardware or load that make speed and memory incomparable."""
-    findings, usual = [], number(_first(groups[base]).cost.get("parameters"))
-    shared = shares_gpu(groups)
-    label, uneven = labels_of(groups)[base], {} if shared else _speed_spread(groups)
-    spreads = [number(run.cost.get("spread")) for runs in groups.values() for run in runs.values()]
+    findings, usual = [], number(_first(pool.baseline).cost.get("parameters"))
+    shared = shares_gpu(pool.groups)
+    uneven = {} if shared else _speed_spread(pool.groups)
+    spreads = [number(run.cost.get("spread")) for _, _, run in pool]
     widest = max((spread for spread in spreads if spread == spread), default=0.0)
-    for variant, runs in groups.items():
-        for seed, run in runs.items():
-            ours, spread = number(run.cost.get("parameters")), number(run.cost.get("spread"))
-            if abs(ours - usual) > TOLERANCE["parameters"] * usual:
-                change = f"{abs(ours / usual - 1) * 100:.0f} % {'more' if ours > usual else 'fewer'}"
-                sentence = f"{change} parameters than {label} (--match params makes them equal)"
-                findings.append((("parameters", sentence), variant, seed))
-            within = spread > TOLERANCE["spread"] and not shared
-            if within or variant in uneven:
-                share, where = (widest, "within a run") if within else (max(uneven.values()), "between seeds")
-                verb = "spread" if within else "differs"
-                sentence = f"speed {verb} by up to {share * 100:.0f} % {where} (a busy machine?)"
-                findings.append((("speed", sentence), variant, seed))
+    for variant, seed, run in pool:
+        ours, spread = number(run.cost.get("parameters")), number(run.cost.get("spread"))
+        if abs(ours - usual) > TOLERANCE["parameters"] * usual:
+            change = f"{abs(ours / usual - 1) * 100:.0f} % {'more' if ours > usual else 'fewer'}"
+            sentence = f"{change} parameters than {pool.label} (--match params makes them equal)"
+            findings.append((("parameters", sentence), variant, seed))
+        within = spread > TOLERANCE["spread"] and not shared
+        if within or variant in uneven:
+            share, where = (widest, "within a run") if within else (max(uneven.values()), "between seeds")
+            verb = "spread" if within else "differs"
+            sentence = f"speed {verb} by up to {share * 100:.0f} % {where} (a busy machine?)"
+            findings.append((("speed", sentence), variant, seed))
     consequence = "speed and memory are not comparable"
-    odd = [flag for name in HARDWARE for flag in _difference_flags(groups, base, name, _setting(name), str, False)]
+    odd = [flag for name in HARDWARE for flag in _difference_flags(pool, name, _setting(name), str, False)]
     sentence = f"{consequence}: runs shared a GPU (--resources gpus=…)"
     return [
-        *finding_flags(groups, findings),
+        *pool.flags(findings),
         *([Flag(sentence, False, "speed")] if shared else []),
-        *_work_flags(groups, base),
+        *_work_flags(pool),
         *(Flag(f"{consequence}: {flag.sentence}", False, "speed", flag.variants) for flag in odd),
     ]
 
@@ -478,60 +477,48 @@ def shares_gpu(groups: Groups) -> bool:
     return any(run.shares_gpu for runs in groups.values() for run in runs.values())
 
 
-def _work_flags(groups: Groups, base: str) -> list[Flag]:
+def _work_flags(pool: Pool) -> list[Flag]:
     """Flags for variants that do much more or less work per token, or are much slower or faster, than the baseline."""
-    budget = str(_first(groups[base]).setting.get("budget") or "").partition("=")[0]
-    result, label = [], labels_of(groups)
+    budget = str(_first(pool.baseline).setting.get("budget") or "").partition("=")[0]
+    result, label = [], pool.label
 
     def median(runs: Mapping[int, RunRecord], name: str) -> float:
         return statistics.median([value for run in runs.values() if (value := number(run.cost.get(name))) > 0] or [0.0])
 
-    for variant, runs in groups.items():
-        work, usual_work = median(runs, "flops_per_token"), median(groups[base], "flops_per_token")
+    for variant, runs in pool.groups.items():
+        name = pool.labels[variant]
+        work, usual_work = median(runs, "flops_per_token"), median(pool.baseline, "flops_per_token")
         if budget not in ("flops", "time") and work and usual_work and abs(work / usual_work - 1) > TOLERANCE["work"]:
-            sentence = f"{label[variant]} takes {work / usual_work:.2g} times the FLOPs of {label[base]}"
+            sentence = f"{name} takes {work / usual_work:.2g} times the FLOPs of {label}"
             result.append(Flag(f"{sentence} (--budget flops=… makes them equal)", False, "flops", (variant,)))
-        if shares_gpu(groups):
+        if shares_gpu(pool.groups):
             continue
-        speed = speed_ratio(runs, groups[base], len(groups) - 1)
-        if budget != "time" and speed.differs and abs(speed.ratio - 1) > TOLERANCE["speed"]:
+        speed, seeds = speed_ratio(runs, pool.baseline, len(pool.groups) - 1)
+        if budget != "time" and speed.excludes(1.0) and abs(speed.value - 1) > TOLERANCE["speed"]:
             sentence = (
-                f"{label[variant]} trains at {speed.ratio:.2g} times the speed of {label[base]} "
-                f"(95 % interval {speed.low:.2g} to {speed.high:.2g}, over {speed.seeds} seeds)"
+                f"{name} trains at {speed.value:.2g} times the speed of {label} "
+                f"(95 % interval {speed.low:.2g} to {speed.high:.2g}, over {seeds} seeds)"
             )
             result.append(Flag(f"{sentence}: --budget time=… makes the time equal", False, "speed", (variant,)))
     return result
 
 
-class SpeedRatio(NamedTuple):
-    """How many times as fast a variant trains as the baseline, with the 95 % interval and the number of seeds."""
-
-    ratio: float
-    low: float
-    high: float
-    seeds: int
-
-    @property
-    def differs(self) -> bool:
-        """Whether the interval excludes equal speed."""
-        return self.low > 1 or self.high < 1
-
-
-def speed_ratio(runs: Mapping[int, RunRecord], baseline: Mapping[int, RunRecord], variants: int = 1) -> SpeedRatio:
-    """The ratio of speeds, by a t test on the logarithms at common seeds; the interval holds for all ``variants``.
+def speed_ratio(
+    runs: Mapping[int, RunRecord], baseline: Mapping[int, RunRecord], variants: int = 1
+) -> tuple[Interval, int]:
+    """How many times as fast a variant trains as the baseline, by a t test on the logarithms at common seeds; and the
+    number of these. The interval holds for all ``variants``.
 
     No interval with two seeds (NaN), and from 0 to infinity with one: the speed of a run is that of a moment.
     """
-    from zoo.compare.statistics import ALPHA, paired_t_test
-
     pairs = [[number(run.cost.get("tokens_per_s")) for run in (runs[seed], baseline[seed])]
              for seed in runs if seed in baseline]  # fmt: skip
     logs = [[math.log(speed) for speed in pair] for pair in pairs if min(pair) > 0]
     if len(logs) < 2:
-        return SpeedRatio(math.nan, 0.0, math.inf, len(logs))
+        return Interval(math.nan, 0.0, math.inf), len(logs)
     ours, theirs = zip(*logs, strict=True)
     pair = paired_t_test(ours, theirs, ALPHA / max(1, variants))
-    return SpeedRatio(math.exp(pair.mean), math.exp(pair.low), math.exp(pair.high), len(logs))
+    return Interval(*map(math.exp, (pair.mean, pair.low, pair.high))), len(logs)
 
 
 def _speed_spread(groups: Groups) -> dict[str, float]:
@@ -585,22 +572,21 @@ SHARED_SETTINGS = {
 ALL = ("dim",)  # options that change the shape of every tensor
 
 
-def pair_flags(groups: Groups, base: str) -> list[Flag]:
+def pair_flags(pool: Pool) -> list[Flag]:
     """Flags for runs whose batches or shared initial tensors differ from the baseline's run of the same seed."""
-    findings, label = [], labels_of(groups)[base]
-    for variant, runs in groups.items():
-        for seed, run in runs.items():
-            against = groups[base].get(seed)
-            if against is None or variant == base:
-                continue
-            if since := other_batches(run, against):
-                sentence = f"other batches than {label} {since}: pairing by seed is weaker"
-                findings.append((("batches", sentence), variant, seed))
-            if differing := changed_tensors(run, against):
-                description = f"{len(differing)} shared initial tensor{'s' * (len(differing) > 1)}"
-                sentence = f"{description} not as in {label}, {join_words(differing, 3)}"
-                findings.append((("start", sentence), variant, seed))
-    return finding_flags(groups, findings)
+    findings = []
+    for variant, seed, run in pool:
+        against = pool.baseline.get(seed)
+        if against is None or variant == pool.base:
+            continue
+        if since := other_batches(run, against):
+            sentence = f"other batches than {pool.label} {since}: pairing by seed is weaker"
+            findings.append((("batches", sentence), variant, seed))
+        if differing := changed_tensors(run, against):
+            description = f"{len(differing)} shared initial tensor{'s' * (len(differing) > 1)}"
+            sentence = f"{description} not as in {pool.label}, {join_words(differing, 3)}"
+            findings.append((("start", sentence), variant, seed))
+    return pool.flags(findings)
 
 
 def varied_options(run: RunRecord, against: RunRecord) -> list[str]:

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import math
 import statistics
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from zoo.compare.number_format import format_fixed, format_span
-from zoo.compare.paired_tests import NOT_TESTED, T_TEST, Sample, compare_samples
-from zoo.compare.run_records import read_object
-from zoo.compare.statistics import Paired
+from zoo.compare.number_format import format_interval, format_span
+from zoo.compare.paired_tests import NOT_TESTED, T_TEST, Sample, compare_samples, failure_text
+from zoo.compare.run_records import comparison_path, read_object
+from zoo.compare.statistics import Interval, Paired
 from zoo.errors import UsageError
 from zoo.logging import run_state
 from zoo.registry import suggest
+
+if TYPE_CHECKING:
+    from zoo.compare.charts import ReportChart
+    from zoo.compare.plan import Arm, Comparison
+    from zoo.compare.verdict import Answer
 
 FILE = "lengths.json"
 FACTORS = (1, 2, 4, 8)
@@ -81,6 +87,51 @@ def probe(
                 write_json(home / FILE, {MARK: 1, "runs": saved})
             result.setdefault(variant, {})[seed] = [loss for loss in sorted(losses) if loss.factor in factors]
     return result
+
+
+def probe_variants(
+    answer: Answer, comparison: Comparison, arms: Sequence[Arm], allow: tuple[str, ...], report: Callable[[str], object]
+) -> ReportChart:
+    """Measure every finished run on longer texts, report the tables, and draw the chart in the answer's colours."""
+    from zoo.compare.charts import draw_lines, variant_styles
+    from zoo.compare.document import plain_columns
+
+    factors, home = parse_factors(comparison.probe or ""), comparison_path(
+        arms[0].point.root, arms[0].point.recipe, comparison.title
+    )  # fmt: skip
+    labels = {row.variant: row.label for row in answer.rows}
+    folders = {
+        labels.get(arm.name, arm.name): {
+            seed: folder
+            for seed in comparison.seeds
+            if run_state.read_state(folder := arm.point.folder(seed)) == "finished"
+        }
+        for arm in arms
+    }
+    losses = probe(folders, factors, home, allow, report)
+    failures = {row.label: failure_text(row.failures, len(row.figures)) for row in answer.rows if row.failures}
+    differences = length_differences(losses, answer.base.label, failures)
+    save_differences(home, differences)
+    rows = differences_table(differences)
+    for cells in [table(losses, failures), *([rows] if differences else [])]:
+        for line in [*plain_columns(cells), ""]:
+            report(line)
+    legend = differences_legend(answer.base.label, differences)
+    for line in textwrap.wrap(legend, 100):
+        report(line)
+    caption = "Mean over seeds of each run's best checkpoint on the validation text."
+    if failures:
+        caption += f" Without a mean: {', '.join(f'{label} ({text})' for label, text in failures.items())}."
+    if legend:
+        texts = [f"{row[0]} {', '.join(f'{cell} at {head}' for head, cell in zip(rows[0][1:], row[1:], strict=True))}"
+                 for row in rows[1:]]  # fmt: skip
+        caption += f" {legend} {'; '.join(texts)}."
+    return draw_lines(
+        "Loss in the last quarter of texts longer than in training",
+        mean_losses({label: by_seed for label, by_seed in losses.items() if label not in failures} or losses),
+        ("length, in training lengths", "nats per token"), [f"{factor}×" for factor in factors], caption,
+        {labels[variant]: style for variant, style in variant_styles(answer).items()},
+    )  # fmt: skip
 
 
 def check_config(config: Mapping[str, Any], task: type) -> None:
@@ -260,8 +311,7 @@ def _difference_cell(difference: LengthDifference) -> str:
     pair = difference.pair
     if difference.reason:
         return difference.reason
-    mean, low, high = (format_fixed(value, 3, sign=True) for value in (pair.mean, *pair.bounds))
-    return f"{mean} [{low}, {high}]" if pair.n > 1 else f"{mean}, one seed"
+    return format_interval(Interval(pair.mean, *pair.bounds), 3, sign=True) + ", one seed" * (pair.n == 1)
 
 
 def differences_legend(baseline: str, differences: Sequence[LengthDifference]) -> str:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from zoo.compare.statistics import Interval
 
 MINUS, NONE = "−", "–"
 PREFIXES = ((12, "T"), (9, "G"), (6, "M"), (3, "k"))
@@ -28,6 +31,12 @@ def format_fixed(value: float, places: int, sign: bool = False) -> str:
     text = f"{abs(value):.{places}f}"
     zero = not any(digit in text for digit in "123456789")
     return f"{'' if zero else MINUS if value < 0 else '+' if sign else ''}{text}"
+
+
+def format_interval(interval: Interval, places: int, sign: bool = False) -> str:
+    """``0.68 [0.60, 0.76]``; the value alone without an interval (NaN), a dash without a value."""
+    value, low, high = (format_fixed(end, places, sign) for end in (interval.value, interval.low, interval.high))
+    return value if math.isnan(interval.value) or math.isnan(interval.low) else f"{value} [{low}, {high}]"
 
 
 def format_probability(p: float) -> str:

@@ -297,9 +297,6 @@ def _cell_mean(figures: Mapping[Combination, list[float]], cells: Sequence[Combi
     return [math.fsum(column) / len(cells) for column in zip(*(figures[cell] for cell in cells), strict=True)]
 
 
-NO_PAIR = Paired(0)
-
-
 @dataclass(frozen=True)
 class OutcomeTest:
     """How the ``n`` seeds ended that a variant and the baseline have in common, and tests on it.

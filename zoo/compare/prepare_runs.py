@@ -27,15 +27,31 @@ TEST_SPLIT_HINTS = {
 
 
 @dataclass(frozen=True)
-class PreparedRuns:
-    """The variants, the baseline first; why others cannot be built; and by variant what was solved or tuned for it."""
+class Stage:
+    """The variants of a comparison at one size, the baseline first; without --scale there is one size.
 
+    ``request`` is the comparison at this size, and ``invalid`` says why other variants cannot be built.
+    """
+
+    request: Comparison
     arms: tuple[Arm, ...]
+    label: str = ""
     invalid: Mapping[str, str] = field(default_factory=dict)
-    tuned: Mapping[str, str] = field(default_factory=dict)
     goal: str | None = None  # the metric that decides, where it is not the first of each run
     tuning: Mapping[str, Any] = field(default_factory=dict)  # as `equal_conditions.tune_variants` describes it
     differences: tuple[OptionDifference, ...] = ()  # differences of the two recipes whose hybrids the variants are
+
+    @property
+    def needs_runs(self) -> bool:
+        """Whether runs decide how the compared ones are made: their rates, or their steps within a time."""
+        return bool(self.request.tune) or (self.request.budget or "").startswith("time")
+
+    @property
+    def tuned(self) -> dict[str, str]:
+        """By variant, sentences about what was solved or tuned for it."""
+        tuned = equal_conditions.tuning_sentences(self.tuning) if self.tuning else {}
+        settings = {arm.name: "; ".join(filter(None, (arm.solved, tuned.get(arm.name)))) for arm in self.arms}
+        return {name: sentence for name, sentence in settings.items() if sentence}
 
     @property
     def notes(self) -> list[str]:
@@ -89,12 +105,7 @@ def decisive_metric(arms: Sequence[Arm], goal: str | None, meter: ConfigMeter) -
     return goal or shared[0]
 
 
-def needs_runs(comparison: Comparison) -> bool:
-    """Whether runs decide how the compared ones are made: their rates, or their steps within a time."""
-    return bool(comparison.tune) or (comparison.budget or "").startswith("time")
-
-
-def draft_runs(comparison: Comparison, fits: ZooFit, meter: ConfigMeter) -> PreparedRuns:
+def draft_runs(comparison: Comparison, fits: ZooFit, meter: ConfigMeter) -> Stage:
     """Build every variant, match its size, and set its budget, as far as no run is needed for it.
 
     Raises UsageError if fewer than two variants remain.
@@ -115,10 +126,10 @@ def draft_runs(comparison: Comparison, fits: ZooFit, meter: ConfigMeter) -> Prep
         _check_ends(comparison, arms)
     elif equal_conditions.parse_budget(comparison.budget)[0] != "time":
         arms = equal_conditions.within_budget(arms, comparison, fits, meter)
-    return PreparedRuns(tuple(arms), invalid, _settings(arms, {}), goal)
+    return Stage(comparison, tuple(arms), invalid=invalid, goal=goal)
 
 
-def _draft_hybrids(comparison: Comparison, fits: ZooFit, meter: ConfigMeter) -> PreparedRuns:
+def _draft_hybrids(comparison: Comparison, fits: ZooFit, meter: ConfigMeter) -> Stage:
     """The hybrids of two recipes, the first recipe first."""
     from zoo.training.setup import display_value
 
@@ -127,7 +138,7 @@ def _draft_hybrids(comparison: Comparison, fits: ZooFit, meter: ConfigMeter) -> 
     differences = attribute.find_differences(base, second, display_value)
     hybrids = attribute.build_hybrids(Arm((), words[0], base), differences, fits, meter.check)
     _check_ends(comparison, list(hybrids.values()))
-    return PreparedRuns(tuple(hybrids.values()), goal=comparison.goal, differences=tuple(differences))
+    return Stage(comparison, tuple(hybrids.values()), goal=comparison.goal, differences=tuple(differences))
 
 
 def _check_ends(comparison: Comparison, arms: Sequence[Arm]) -> None:
@@ -138,29 +149,18 @@ def _check_ends(comparison: Comparison, arms: Sequence[Arm]) -> None:
         check_end(arm.point.config["trainer"], " or ".join(filter(None, (comparison.recipe, comparison.attribute))))
 
 
-def complete_runs(
-    comparison: Comparison, draft: PreparedRuns, fits: ZooFit, meter: ConfigMeter, execute: Execute
-) -> PreparedRuns:
+def complete_runs(stage: Stage, fits: ZooFit, meter: ConfigMeter, execute: Execute) -> Stage:
     """The same with budgets of time and tuned options; ``execute`` does the runs that these need."""
-    arms: list[Arm] = list(draft.arms)
-    tuned: dict[str, str] = {}
-    tuning: dict[str, Any] = {}
-    what, size = equal_conditions.parse_budget(comparison.budget) if comparison.budget else ("", 0.0)
+    request, arms, tuning = stage.request, list(stage.arms), stage.tuning
+    what, size = equal_conditions.parse_budget(request.budget) if request.budget else ("", 0.0)
     if what == "time":
-        (seed,) = equal_conditions.tuning_seeds(comparison.seeds)
+        (seed,) = equal_conditions.tuning_seeds(request.seeds)
         arms = equal_conditions.steps_within_time(arms, size, seed, fits, meter, execute)
-    if comparison.tune:
-        sweep = equal_conditions.sweep_rates(comparison.tune, comparison.vary)
-        seeds = equal_conditions.tuning_seeds(comparison.seeds, comparison.tune_seeds)
-        arms, tuning = equal_conditions.tune_variants(arms, sweep, seeds, fits, execute, draft.goal, comparison.at)
-        tuned = equal_conditions.tuning_sentences(tuning)
-    return replace(draft, arms=tuple(arms), tuned=_settings(arms, tuned), tuning=tuning)
-
-
-def _settings(arms: Sequence[Arm], tuned: Mapping[str, str]) -> dict[str, str]:
-    """By variant, sentences about what was solved or tuned for it."""
-    settings = {arm.name: "; ".join(filter(None, (arm.solved, tuned.get(arm.name)))) for arm in arms}
-    return {name: sentence for name, sentence in settings.items() if sentence}
+    if request.tune:
+        sweep = equal_conditions.sweep_rates(request.tune, request.vary)
+        seeds = equal_conditions.tuning_seeds(request.seeds, request.tune_seeds)
+        arms, tuning = equal_conditions.tune_variants(arms, sweep, seeds, fits, execute, stage.goal, request.at)
+    return replace(stage, arms=tuple(arms), tuning=tuning)
 
 
 def most_validations(trainer: Mapping[str, Any], batches: Callable[[], int | None] = lambda: None) -> int | None:

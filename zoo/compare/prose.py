@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from zoo.compare.number_format import (
     UNITS,
@@ -17,8 +17,12 @@ from zoo.compare.number_format import (
 from zoo.compare.paired_tests import ASSUMPTIONS, failure_text
 from zoo.compare.run_records import describe_values, target_of
 from zoo.compare.statistics import MAX_SEEDS, Paired, Verdict, round_count, seeds_text
-from zoo.compare.verdict import Answer, VariantRow
+from zoo.compare.verdict import Answer, VariantRow, tuned_options
 
+GRID_LEGEND = (
+    "Main effects and interactions are corrected together with the verdicts, and all intervals hold together. An "
+    "interaction is what two values change beyond the sum of what each changes alone."
+)
 WORDS = ("better", "worse", "as good as", "not distinguishable", "no verdict", "not comparable")
 BETWEEN, MANY = "95 % interval", 4
 NEEDED = (  # by whether a later look uses the sequential test
@@ -51,7 +55,7 @@ def sentences(answer: Answer) -> list[str]:
     if not others:
         return [f"{base}: {figure(answer, answer.base)}{unit(answer)}.", "There is nothing yet to compare it with."]
     by = {word: [row for row in others if row.verdict.word == word] for word in WORDS}
-    result = [_opening(by)]
+    result = [opening({row.verdict.word for row in others})]
     result += [f"{row.label} is {_by_how_much(answer, row)}." for row in (*by["better"], *by["worse"])]
     if equivalent := by["as good as"]:
         result.append(f"As good as {base} within {_margin(answer)}: {join_words([row.label for row in equivalent])}.")
@@ -179,36 +183,26 @@ def plusminus(mean: float, sd: float, digits: int) -> str:
     return format_fixed(mean, digits) + (f" ± {format_fixed(sd, digits)}" if math.isfinite(sd) else "")
 
 
-def difference(answer: Answer, row: VariantRow) -> str:
-    """``−0.113``: variant minus baseline; empty where runs failed, because the survivors' would mislead."""
-    return format_fixed(row.pair.mean, places(answer), sign=True) if row.pair.n else ""
-
-
-def interval(answer: Answer, row: VariantRow) -> str:
-    """The confidence interval as ``[−0.141, −0.085]``; empty without one."""
-    return difference_and_interval(answer, row.pair)[1]
-
-
 def difference_and_interval(answer: Answer, pair: Paired) -> tuple[str, str]:
-    """``−0.113`` and ``[−0.141, −0.085]``, the second empty without one.
+    """``−0.113`` and ``[−0.141, −0.085]``; empty without seeds in common, and where runs failed: that of the survivors
+    would mislead.
 
     A test that so few seeds cannot decide rejects no difference, however large: ``[−∞, +∞]``.
     """
+    if not pair.n:
+        return "", ""
     mean, *ends = (format_fixed(value, places(answer), sign=True) for value in (pair.mean, *pair.bounds))
     return mean, "" if math.isnan(pair.bounds[0]) else f"[{ends[0]}, {ends[1]}]"
 
 
-def grid_legend() -> str:
-    """How to read the effects of a grid."""
-    return (
-        "Main effects and interactions are corrected together with the verdicts, and all intervals hold together. An "
-        "interaction is what two values change beyond the sum of what each changes alone."
-    )
+def figure_cells(answer: Answer, row: VariantRow) -> list[str]:
+    """Figure, difference, its interval and the corrected p value; empty for what runs do not tell."""
+    return [figure(answer, row), *difference_and_interval(answer, row.pair), chance(row.adjusted)]
 
 
-def chance(row: VariantRow) -> str:
+def chance(p: float) -> str:
     """The corrected p value; empty without a test."""
-    return "" if math.isnan(row.adjusted) else format_probability(row.adjusted)
+    return "" if math.isnan(p) else format_probability(p)
 
 
 def seeds(row: VariantRow) -> str:
@@ -240,12 +234,13 @@ def _margin(answer: Answer) -> str:
     return f"{answer.plan.margin:g}{unit(answer)}"
 
 
-def _opening(by: dict[str, list[VariantRow]]) -> str:
-    if by["better"]:
+def opening(words: Collection[str]) -> str:
+    """The first word of an answer, from the words of its verdicts."""
+    if "better" in words:
         return "Yes."
-    if (by["worse"] or by["as good as"]) and not any(by[word] for word in WORDS[3:]):
+    if not {*words} - {"worse", "as good as"}:
         return "No."
-    return "Not shown by these runs." if by["worse"] or by["not distinguishable"] else "These runs cannot tell."
+    return "Not shown by these runs." if {"worse", "not distinguishable"} & {*words} else "These runs cannot tell."
 
 
 def _by_how_much(answer: Answer, row: VariantRow) -> str:
@@ -287,7 +282,7 @@ def _needing(rows: Sequence[VariantRow]) -> str:
         pieces = [failure_text(row.failures, len(row.figures))] if row.failures else []
         if row.outcome is None:
             pieces.append("identical" if row.pair.identical else seeds)
-        result.append(f"{row.label} ({'; '.join(pieces)})")
+        result.append(f"{row.label} ({'; '.join(pieces)})" if pieces else row.label)
     return join_words(result, MANY)
 
 
@@ -314,8 +309,8 @@ def learning_rate(answer: Answer, variant: str) -> str:
 
 def has_rate_of_baseline(answer: Answer, row: VariantRow) -> bool:
     """Whether a variant was trained at the baseline's learning rate, and none was chosen for it."""
-    is_tuned = any(piece.split()[0].rpartition(".")[2] == RATE for piece in row.tuned.split("; ") if piece)
     base = learning_rate(answer, answer.baseline)
+    is_tuned = RATE in {name.rpartition(".")[2] for name in tuned_options([row.tuned])}
     return row.variant != answer.baseline and not is_tuned and learning_rate(answer, row.variant) == base
 
 

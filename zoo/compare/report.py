@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from zoo.compare import prose, scale_table, table
+from zoo.compare import prose, table
 from zoo.compare.charts import ReportChart, draw_charts
 from zoo.compare.number_format import format_duration, format_fixed, format_short, join_words
 from zoo.compare.run_records import RunRecord, describe_values, number
@@ -41,7 +41,7 @@ def write_report(answer: Answer, folder: str | Path, more: Sequence[ReportChart]
     ``more`` are additional charts, such as those of probes. Raises UsageError if the folder cannot be written to.
     """
     all_charts = [*draw_scaling(answer), *draw_charts(answer), *draw_survival(answer), *more]
-    texts = {"md": table.as_markdown(answer), "csv": table.as_csv(answer), "json": table.as_json(answer)}
+    texts = {"md": table.describe(answer).as_markdown(), "csv": table.as_csv(answer), "json": table.as_json(answer)}
     return write_files("comparison", texts | {"html": page(answer, all_charts)}, all_charts, Path(folder))
 
 
@@ -74,16 +74,13 @@ def check_folder(folder: Path) -> None:
 
 def page(answer: Answer, charts: Sequence[ReportChart] = ()) -> str:
     """The report as one HTML page, with these charts; it needs no scripts, fonts or pictures from elsewhere."""
+    report = table.describe(answer)
     return render(
         TEMPLATE,
         answer=answer,
         charts=charts,
-        question=prose.question(answer),
-        sentences=prose.sentences(answer),
-        legend=prose.legend(answer),
-        verdicts=_by_row(answer, table.verdicts(answer)),
-        costs=_by_row(answer, table.costs(answer)),
-        others=_by_row(answer, table.goals(answer)),
+        report=report,
+        sections={section.title: section for section in report.sections},
         runs=_runs(answer),
         run_commands=[run_command(run) for _, run in all_runs(answer)],
         failed=failed_runs(answer),
@@ -92,7 +89,6 @@ def page(answer: Answer, charts: Sequence[ReportChart] = ()) -> str:
         equal=held_equal(answer),
         total_time=format_duration(training_time(answer)),
         common=_common(answer),
-        sections=scale_table.sections(answer),
         version=next(iter(answer.runs[answer.baseline].values())).setting.get("zoo", ""),
         tests=TEST_NAMES,
     )
@@ -107,14 +103,6 @@ def render(template: str, **values: object) -> str:
         lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
     return environment.get_template(template).render(light=LIGHT, dark=DARK, **values)
-
-
-def _by_row(answer: Answer, cells: tuple[list[str], list[list[str]]] | None) -> dict[str, Any] | None:
-    """Headings and cells of ``table``, each row with the variant that it is about."""
-    if cells is None:
-        return None
-    headings, rows = cells
-    return {"headings": headings, "rows": list(zip(answer.rows, rows, strict=True))}
 
 
 def _runs(answer: Answer) -> dict[str, Any]:

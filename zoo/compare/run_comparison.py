@@ -1,4 +1,4 @@
-"""Run a comparison, and show its result: table, report, TensorBoard."""
+"""The procedure of every comparison: plan it, refuse what can be refused, run what is missing, look, show."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import itertools
 import math
 import shlex
 import sys
-import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -15,14 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from zoo import console
 from zoo.cli.tables import is_terminal
 from zoo.command_line import ParsedOptions
-from zoo.compare import (
-    error_budget,
-    journal,
-    plan,
-    prepare_runs,
-    run_records,
-    scale_runs,
-)  # fmt: skip
+from zoo.compare import error_budget, journal, looks, plan, prepare_runs, run_records, scale_runs
 from zoo.compare.execute import (
     FitJob,
     RunOptions,
@@ -32,41 +24,18 @@ from zoo.compare.execute import (
     threads_per_run,
 )
 from zoo.compare.executor import Executor, Request, read_request
-from zoo.compare.looks import load_looks
 from zoo.compare.number_format import format_duration
-from zoo.compare.plan import Arm, Comparison, variant_text
-from zoo.compare.prepare_runs import PreparedRuns, check_validations
+from zoo.compare.plan import Arm, Comparison
+from zoo.compare.prepare_runs import Stage
 from zoo.errors import StorageError, UsageError, ZooError
 from zoo.logging import run_state
 from zoo.registry import suggest
 
 if TYPE_CHECKING:
     from zoo.compare.charts import ReportChart
+    from zoo.compare.document import Report
+    from zoo.compare.scoreboard import Scoreboard
     from zoo.compare.verdict import Answer
-
-
-@dataclass(frozen=True)
-class Stage:
-    """The runs of one size; a comparison without --scale has one. ``request`` is the comparison at this size."""
-
-    request: Comparison
-    ready: PreparedRuns
-    label: str = ""
-
-
-@dataclass(frozen=True)
-class FinishedRuns:
-    """A comparison of which all runs have ended, with the folder that records it."""
-
-    comparison: Comparison
-    stages: tuple[Stage, ...]  # by size; the last one decides
-    record: run_records.Record
-    place: Path
-
-    @property
-    def arms(self) -> tuple[Arm, ...]:
-        """The variants at the size that decides, the baseline first."""
-        return self.stages[-1].ready.arms
 
 
 class PendingError(Exception):
@@ -80,8 +49,8 @@ class PendingError(Exception):
 class Runner:
     """Runs variants with the number of jobs and the shard of a command line; runs nothing in a dry run."""
 
-    def __init__(self, options: ParsedOptions, fits: plan.ZooFit) -> None:
-        self.options, self.fits = options, fits
+    def __init__(self, options: ParsedOptions, fits: plan.ZooFit, meter: Any) -> None:
+        self.options, self.fits, self.meter = options, fits, meter
         self.goal: str | None = None
         self.at = run_records.DECISIVE
         self.budget: str | None = None
@@ -131,6 +100,48 @@ class Runner:
         print(line, file=output_stream(self.options), flush=True)
 
 
+def compare(options: ParsedOptions, comparison: Comparison) -> int:
+    """`zoo compare RECIPE --vary …`, with --scale or --attribute too: run what is missing, print and write the result.
+
+    Returns the exit code.
+    """
+    finished, code = run_comparisons(options, [comparison])
+    for result in finished:  # none where other shards have runs left, and in a dry run
+        answer_code = show_result(result, options)
+        code = code or answer_code
+    return code
+
+
+def run_comparisons(options: ParsedOptions, comparisons: Sequence[Comparison]) -> tuple[list[ComparisonRun], int]:
+    """Plan some comparisons, refuse what can be refused, and only then write and run; those of which all runs ended.
+
+    Everything is checked before the first file is written and the first run is started, of all comparisons, whatever
+    they vary. The exit code is that of runs that failed. In a dry run, and where other shards have runs left, a
+    comparison is not finished. Raises UsageError.
+    """
+    words = [line for comparison in comparisons for line in scale_runs.check_request(comparison)]
+    runner = Runner(options, *open_comparison(options, words))
+    planned: dict[str, ComparisonRun] = {}
+    for comparison in comparisons:
+        try:
+            result = ComparisonRun(comparison, scale_runs.draft_stages(comparison, runner.fits, runner.meter), runner)
+            result.check()
+        except UsageError as error:
+            if len(comparisons) == 1:
+                raise
+            raise type(error)(f"{comparison.recipe}: {error}") from error
+        namesake = planned.setdefault(result.recipe, result).comparison.recipe
+        if namesake != comparison.recipe:
+            raise UsageError(
+                f"{namesake!r} and {comparison.recipe!r} have the same name, {result.recipe}, and so one run folder."
+            )
+    try:
+        finished = [result for result in planned.values() if result.run()]
+    finally:
+        runner.stop()
+    return finished, exit_code(runner.failed.values())
+
+
 def open_comparison(options: ParsedOptions, command_lines: Sequence[Sequence[str]]) -> tuple[Any, Any]:
     """A planner of runs and a meter of costs; checks each of ``command_lines``, then imports torch."""
     from zoo.cli import doctor, warning_filters
@@ -149,335 +160,247 @@ def allowed_imports(options: ParsedOptions) -> tuple[str, ...]:
     return (*options.get("allow_import"), *(["*"] if options.get("trust") else []))
 
 
-def compare(options: ParsedOptions, comparison: Comparison) -> int:
-    """`zoo compare RECIPE --vary …`, with --scale or --attribute too: run what is missing, print and write the result.
+@dataclass
+class ComparisonRun:
+    """A comparison on its way from its plan to the record of its runs. ``stages`` are its sizes; the last one decides.
 
-    Returns the exit code.
+    ``folders`` are those of the runs that decide, once they are planned.
     """
-    finished, code = run_comparisons(options, [comparison])
-    for result in finished:  # none where other shards have runs left, and in a dry run
-        answer_code = show_result(result, options)
-        code = code or answer_code
-    return code
 
+    comparison: Comparison
+    stages: list[Stage]
+    runner: Runner
+    folders: tuple[Path, ...] = ()
 
-def show_result(finished: FinishedRuns, options: ParsedOptions) -> int:
-    """Print and write the result of a comparison: with --probe also losses on longer texts, and of hybrids of two
-    recipes the contribution of each option.
-    """
-    from zoo.compare import attribute
+    @property
+    def arms(self) -> tuple[Arm, ...]:
+        """The variants at the size that decides, the baseline first."""
+        return self.stages[-1].arms
 
-    comparison = finished.comparison
-    charts = [probe(finished, options)] if comparison.probe else []
-    answer, folder = error_budget.look_and_record(finished.record, options, finished.place)
-    if not comparison.attribute:
-        return print_answer(answer, options, folder, charts)
-    runs = [run for seeds in answer.runs.values() for run in seeds.values()]
-    figures = attribute.hybrid_figures(finished.arms, runs, answer.goal, answer.at)
-    differences = finished.stages[-1].ready.differences
-    shares = attribute.compute_shares(differences, figures, answer.lower_is_better, answer.plan)
-    code = print_answer(answer, options, folder, [attribute.shares_chart(shares, answer)])
-    print(f"\n{attribute.shares_text(shares, answer.goal)}", file=output_stream(options), flush=True)
-    return code
+    @property
+    def recipe(self) -> str:
+        """The name of the recipe's folder."""
+        return self.arms[0].point.recipe
 
+    @property
+    def place(self) -> Path:
+        """The folder of the comparison."""
+        return run_records.comparison_path(self.arms[0].point.root, self.recipe, self.comparison.title)
 
-def run_comparisons(options: ParsedOptions, comparisons: Sequence[Comparison]) -> tuple[list[FinishedRuns], int]:
-    """Plan some comparisons, refuse what can be refused, and only then write and run; those of which all runs ended.
+    @property
+    def goals(self) -> dict[str, str]:
+        """The figures of the task with their directions, the headline first."""
+        goals: dict[str, str] = self.runner.meter.goals(self.arms[0].point.config)[1]
+        return goals
 
-    Everything is checked before the first file is written and the first run is started, of all comparisons, whatever
-    they vary. The exit code is that of runs that failed. In a dry run, and where other shards have runs left, a
-    comparison is not finished. Raises UsageError.
-    """
-    words = [line for comparison in comparisons for line in scale_runs.check_request(comparison)]
-    fits, meter = open_comparison(options, words)
-    runner = Runner(options, fits)
-    drafts = []
-    for comparison in comparisons:
-        try:
-            drafts.append(draft_stages(comparison, fits, meter))
-            check_plan(comparison, drafts[-1], meter, runner)
-        except UsageError as error:
-            if len(comparisons) == 1:
-                raise
-            raise type(error)(f"{comparison.recipe}: {error}") from error
-    check_names(comparisons, drafts)
-    result = []
-    try:
-        for comparison, stages in zip(comparisons, drafts, strict=True):
-            if (finished := _run_stages(comparison, stages, meter, runner)) is not None:
-                result.append(finished)
-    finally:
-        runner.stop()
-    return result, exit_code(runner.failed.values())
+    @property
+    def goal(self) -> str:
+        """The figure that decides."""
+        return (self.stages[-1].goal or next(iter(self.goals))).removeprefix("val/")
 
+    def check(self) -> None:
+        """Raise UsageError for all that a plan can be refused for: figures, splits, validations, devices, looks.
 
-def draft_stages(comparison: Comparison, fits: plan.ZooFit, meter: Any) -> list[Stage]:
-    """The variants at every size, the largest size last, as far as no run is needed. Raises UsageError."""
-    if not comparison.scale:
-        return [Stage(comparison, prepare_runs.draft_runs(comparison, fits, meter))]
-    sizes = scale_runs.check_scale(comparison)
-    requests = [scale_runs.comparison_at(comparison, size, fits, meter) for size in sizes]
-    aligned = scale_runs.align_variants([prepare_runs.draft_runs(request, fits, meter) for request in requests])
-    stages = [Stage(*stage) for stage in zip(requests, aligned, map(variant_text, sizes), strict=True)]
-    computes = [scale_runs.training_compute(stage.ready.arms[0], meter) for stage in stages]
-    order = sorted(range(len(stages)), key=computes.__getitem__)
-    scale_runs.check_compute([stages[index].label for index in order], [computes[index] for index in order])
-    return [stages[index] for index in order]
+        Called before anything is written or run, and again where runs have decided about budgets or options.
+        """
+        from zoo.compare.report import check_folder
 
-
-def check_plan(comparison: Comparison, stages: Sequence[Stage], meter: Any, runner: Runner) -> None:
-    """Raise UsageError for whatever a plan can be refused for: figures, splits, validations, devices, looks, series.
-
-    Called before anything is written or run, and again where runs have decided about budgets or options.
-    """
-    from zoo.compare.report import check_folder
-
-    options, goal = runner.options, stages[-1].ready.goal
-    if runner.request.gpu_share and (comparison.budget or "").startswith("time"):
-        raise UsageError("--budget time= needs the speed of each run, which runs that share a GPU do not have.")
-    if options.get("out"):
-        check_folder(Path(options.get("out")))
-    for stage in stages:
-        arms = stage.ready.arms
-        check_goal(meter, arms[0], goal)
-        check_validations(comparison.at, [(arm.name, arm.point.config) for arm in arms], meter.batches_per_epoch)
-        if comparison.at == "test":
-            prepare_runs.check_test_split(arms, meter)
-        runner.executor.check(runner.request_of(arms))
-        if not prepare_runs.needs_runs(stage.request):
-            check_finished_runs(comparison, plan.unfinished_jobs(runner.jobs(arms, comparison.seeds)), stages, goal)
-    last = stages[-1].ready.arms
-    if comparison.scale:
-        goals = meter.goals(last[0].point.config)[1]
-        scale_runs.check_loss(goals, goal or next(iter(goals)))
-    place = comparison_path(comparison, stages)
-    names = [arm.name for arm in last]
-    error_budget.check_looks(load_looks(place, names), place, names)
-    error_budget.reserve_tries(options, place, names[1:], save=False)
-
-
-def check_finished_runs(
-    comparison: Comparison, unfinished: Sequence[FitJob], stages: Sequence[Stage], goal: str | None
-) -> None:
-    """Raise UsageError for a target which earlier runs of the variants reached by their first validation, and where
-    runs that would be made could give no verdict on it, because others had ended before it was named.
-    """
-    if run_records.target_of(comparison.at) is None:
-        return
-    place = comparison_path(comparison, stages)
-    homes = [arm.point.folder(0).parent for arm in stages[-1].ready.arms]
-    folders = [path.parent for home in homes for path in sorted(home.glob(f"s*/{run_state.LEDGER}"))]
-    runs = [run for run in run_records.read_ledgers(folders) if run.goals]
-    names = [(goal or next(iter(run.goals))).removeprefix("val/") for run in runs]
-    for run, name in zip(runs, names, strict=True):
-        run.figure(name, comparison.at)
-    ended = [name for run, name in zip(runs, names, strict=True) if run.has_ended and run.seed in comparison.seeds]
-    if unfinished and ended and (ended[0], comparison.at) not in journal.planned_targets(place):
-        raise UsageError(
-            f"--to {ended[0]}={comparison.at.partition(':')[2]}: {len(ended)} runs of this comparison had ended before "
-            "the target was named, so that further ones would give no verdict.\nMake new ones: --runs DIR. To see "
-            f"where the runs stand: zoo compare {place} --to …"
-        )
-
-
-def check_names(comparisons: Sequence[Comparison], drafts: Sequence[Sequence[Stage]]) -> None:
-    """Raise UsageError for two comparisons whose recipes share a name, and so a folder of runs."""
-    recipes: dict[str, str] = {}
-    for comparison, stages in zip(comparisons, drafts, strict=True):
-        name = stages[-1].ready.arms[0].point.recipe
-        if name in recipes:
+        options, comparison, meter = self.runner.options, self.comparison, self.runner.meter
+        if self.runner.request.gpu_share and (comparison.budget or "").startswith("time"):
+            raise UsageError("--budget time= needs the speed of each run, which runs that share a GPU do not have.")
+        if options.get("out"):
+            check_folder(Path(options.get("out")))
+        if self.goal not in self.goals:
             raise UsageError(
-                f"{recipes[name]!r} and {comparison.recipe!r} have the same name, {name}, and so one run folder."
+                f"--goal {self.stages[-1].goal!r} is no figure of the task.{suggest(self.goal, self.goals)} "
+                f"There are: {', '.join(self.goals)}."
             )
-        recipes[name] = comparison.recipe
+        for stage in self.stages:
+            arms = stage.arms
+            prepare_runs.check_validations(
+                comparison.at, [(arm.name, arm.point.config) for arm in arms], meter.batches_per_epoch
+            )
+            if comparison.at == "test":
+                prepare_runs.check_test_split(arms, meter)
+            self.runner.executor.check(self.runner.request_of(arms))
+            if not stage.needs_runs:
+                self.check_target(plan.unfinished_jobs(self.runner.jobs(arms, comparison.seeds)))
+        if comparison.scale:
+            scale_runs.check_loss(self.goals, self.goal)
+        names = [arm.name for arm in self.arms]
+        error_budget.check_looks(looks.load_looks(self.place, names), self.place, names)
+        error_budget.reserve_tries(options, self.place, names[1:], save=False)
 
+    def check_target(self, unfinished: Sequence[FitJob]) -> None:
+        """Raise UsageError for a target which earlier runs reached by their first validation, and where runs that would
+        be made could give no verdict on it, because others had ended before it was named.
+        """
+        at, ended = self.comparison.at, 0
+        if run_records.target_of(at) is None:
+            return
+        homes = [arm.point.folder(0).parent for arm in self.arms]
+        folders = [path.parent for home in homes for path in sorted(home.glob(f"s*/{run_state.LEDGER}"))]
+        for run in run_records.read_ledgers(folders):
+            if run.goals:
+                run.figure(self.goal, at)
+                ended += run.has_ended and run.seed in self.comparison.seeds
+        if unfinished and ended and (self.goal, at) not in journal.planned_targets(self.place):
+            raise UsageError(
+                f"--to {self.goal}={at.partition(':')[2]}: {ended} runs of this comparison had ended before "
+                "the target was named, so that further ones would give no verdict.\nMake new ones: --runs DIR. To see "
+                f"where the runs stand: zoo compare {self.place} --to …"
+            )
 
-def comparison_path(comparison: Comparison, stages: Sequence[Stage]) -> Path:
-    """The folder of a comparison."""
-    point = stages[-1].ready.arms[0].point
-    return run_records.comparison_path(point.root, point.recipe, comparison.title)
-
-
-def _run_stages(comparison: Comparison, stages: list[Stage], meter: Any, runner: Runner) -> FinishedRuns | None:
-    """Run what is missing of a comparison; None in a dry run, and where other shards have runs left."""
-    options, seeds = runner.options, comparison.seeds
-    has_target = run_records.target_of(comparison.at) is not None
-    runner.goal = stages[-1].ready.goal
-    runner.at = run_records.DECISIVE if has_target else comparison.at  # progress shows the metric itself
-    try:
-        for index, stage in enumerate(stages):
+    def run(self) -> bool:
+        """Run what is missing; False in a dry run, and where other shards have runs left."""
+        runner, comparison = self.runner, self.comparison
+        options, seeds = runner.options, comparison.seeds
+        has_target = run_records.target_of(comparison.at) is not None
+        runner.goal = self.stages[-1].goal
+        runner.at = run_records.DECISIVE if has_target else comparison.at  # progress shows the metric itself
+        try:
+            for index, stage in enumerate(self.stages):
+                runner.budget = stage.request.budget
+                self.stages[index] = prepare_runs.complete_runs(stage, runner.fits, runner.meter, runner)
+        except PendingError as pending:
+            print_plan(pending.runs)
+            print("These runs decide how the compared ones are made.")
+            return False
+        if any(stage.needs_runs for stage in self.stages):
+            self.check()
+        jobs = [job for stage in self.stages for job in runner.jobs(stage.arms, seeds)]
+        self.folders = tuple(job.folder for job in plan.list_jobs(self.arms, seeds))
+        for line in self.describe():
+            runner.print_progress(line)
+        if options.get("dry_run"):
+            print_plan(jobs)
+            return False
+        error_budget.reserve_tries(options, self.place, [arm.name for arm in self.arms[1:]])
+        run_records.save_record(self.place, self.record)
+        self._append_plan()
+        for stage in self.stages:
             runner.budget = stage.request.budget
-            ready = prepare_runs.complete_runs(stage.request, stage.ready, runner.fits, meter, runner)
-            stages[index] = replace(stage, ready=ready)
-    except PendingError as pending:
-        print_plan(pending.runs)
-        print("These runs decide how the compared ones are made.")
-        return None
-    if any(prepare_runs.needs_runs(stage.request) for stage in stages):
-        check_plan(comparison, stages, meter, runner)
-    jobs = [job for stage in stages for job in runner.jobs(stage.ready.arms, seeds)]
-    print_stages(comparison, stages, runner)
-    if options.get("dry_run"):
-        print_plan(jobs)
-        return None
-    place = comparison_path(comparison, stages)
-    record = make_record(comparison, stages, place, command_line(options))
-    error_budget.reserve_tries(options, place, [arm.name for arm in stages[-1].ready.arms[1:]])
-    run_records.save_record(place, record)
-    append_plan(comparison, stages, record, place, meter, options)
-    for stage in stages:
-        runner.budget = stage.request.budget
-        if comparison.until:
-            record = run_until_decided(stage.ready.arms, seeds, record, place, runner)
-            jobs = [job for job in jobs if job.folder in record.folders]
-        else:
-            runner(stage.ready.arms, seeds, whole=False)
-    if has_runs_left(jobs, runner):
-        return None
-    if comparison.at == "test":
-        measure_test_figures([job.folder for job in jobs], options.get("allow_import"), runner.print_progress)
-    return FinishedRuns(comparison, tuple(stages), record, place)
+            if comparison.until:
+                self.run_until_decided()
+                jobs = [job for job in jobs if job.folder in self.folders]
+            else:
+                runner(stage.arms, seeds, whole=False)
+        if has_runs_left(jobs, runner):
+            return False
+        if comparison.at == "test":
+            measure_test_figures([job.folder for job in jobs], options.get("allow_import"), runner.print_progress)
+        return True
 
+    @property
+    def record(self) -> run_records.Record:
+        """What the comparison's folder records of its runs, those of the size that decides."""
+        comparison, stage = self.comparison, self.stages[-1]
+        keys = [factor.key for factor in comparison.vary] or [change.choice.key for change in stage.differences]
+        return run_records.Record(
+            self.folders, self.arms[0].name, stage.goal, stage.request.budget, stage.tuned,
+            command_line(self.runner.options), tuple(keys), comparison.at, comparison.margin, comparison.until,
+            stage.tuning,
+            scale_runs.as_data(self.place, self.stages, comparison.seeds, self.notes) if comparison.scale else {},
+        )  # fmt: skip
 
-def make_record(comparison: Comparison, stages: Sequence[Stage], place: Path, command: str) -> run_records.Record:
-    """What the comparison's folder records of its runs, those of the size that decides."""
-    stage = stages[-1]
-    ready, arms = stage.ready, stage.ready.arms
-    keys = [factor.key for factor in comparison.vary] or [difference.choice.key for difference in ready.differences]
-    sizes = [(at_size.label, at_size.ready, at_size.request.budget) for at_size in stages]
-    scale = scale_runs.as_data(place, sizes, comparison.seeds, scale_notes(comparison, ready)) if comparison.scale\
-        else {}  # fmt: skip
-    folders = tuple(job.folder for job in plan.list_jobs(arms, comparison.seeds))
-    return run_records.Record(
-        folders, arms[0].name, ready.goal, stage.request.budget, ready.tuned, command, tuple(keys), comparison.at,
-        comparison.margin, comparison.until, ready.tuning, scale,
-    )  # fmt: skip
+    def _append_plan(self) -> None:
+        """Write down in the journal what is asked, before the runs."""
+        comparison, record = self.comparison, self.record
+        question = journal.RunsQuestion(
+            self.goal, self.arms[0].name, comparison.at, comparison.margin, self.runner.options.get("test"),
+            seeds=comparison.seeds, variants=tuple(arm.name for arm in self.arms),
+        )  # fmt: skip
+        ended = sum(run_state.read_state(folder) in run_state.END_STATES for folder in record.folders)
+        details = {"varied": list(record.varied or ()), "command": record.command, "until": comparison.until}
+        details |= {"scale": list(comparison.scale)} if comparison.scale else {}
+        journal.append_event(self.place, journal.Event(journal.PLAN, question, ended, details))
 
+    @property
+    def notes(self) -> list[str]:
+        """What to know about the variants: what was matched, the learning rates of several sizes, what is left out."""
+        stage = self.stages[-1]
+        if not self.comparison.scale:
+            return [*stage.notes, *(f"left out {name}: {sentence}" for name, sentence in stage.invalid.items())]
+        exclusions = [f"Left out, because {sentence}: {name}." for name, sentence in stage.invalid.items()]
+        return [*scale_runs.rate_notes(self.comparison, stage.arms), *exclusions]
 
-def append_plan(
-    comparison: Comparison, stages: Sequence[Stage], record: run_records.Record, place: Path, meter: Any,
-    options: ParsedOptions,
-) -> None:  # fmt: skip
-    """Write down in the journal what is asked, before the runs."""
-    arms = stages[-1].ready.arms
-    question = journal.RunsQuestion(
-        (record.goal or next(iter(meter.goals(arms[0].point.config)[1]))).removeprefix("val/"),
-        arms[0].name, comparison.at,
-        comparison.margin, options.get("test"), seeds=comparison.seeds, variants=tuple(arm.name for arm in arms),
-    )  # fmt: skip
-    ended = sum(run_state.read_state(folder) in run_state.END_STATES for folder in record.folders)
-    details = {"varied": list(record.varied or ()), "command": record.command, "until": comparison.until}
-    details |= {"scale": list(comparison.scale)} if comparison.scale else {}
-    journal.append_event(place, journal.Event(journal.PLAN, question, ended, details))
-
-
-def scale_notes(comparison: Comparison, ready: PreparedRuns) -> list[str]:
-    """What to know about the learning rates and the variants of several sizes."""
-    exclusions = [f"Left out, because {sentence}: {name}." for name, sentence in ready.invalid.items()]
-    return [*scale_runs.rate_notes(comparison, ready.arms), *exclusions]
-
-
-def print_stages(comparison: Comparison, stages: Sequence[Stage], runner: Runner) -> None:
-    """Print what is run: its differences, sizes, numbers of runs, how many are finished, their time, and notes."""
-    ready, jobs = stages[-1].ready, runner.options.get("jobs")
-    recipe = ready.arms[0].point.recipe
-    lines = []
-    if ready.differences:
-        recipes = f"{recipe} and {comparison.second_name}"
-        lines.append(f"{recipes} differ in {len(ready.differences)} options: {', '.join(map(str, ready.differences))}")
-    share = f", shard {runner.options.get('shard')}" if runner.options.get("shard") else ""
-    for stage in stages:
-        arms = stage.ready.arms
-        runs = plan.list_jobs(arms, comparison.seeds)
-        unfinished = plan.unfinished_jobs(runs)
-        lines += [f"size {stage.label}"] if stage.label else []
-        lines.append(
-            f"{recipe}: {len(arms)} variants x {len(comparison.seeds)} seeds = {len(runs)} runs, "
-            f"{len(runs) - len(unfinished)} finished{share}"
-        )
-        if unfinished:
-            length = {arm.name: arm.point.config["trainer"].get("max_steps") for arm in arms}
-            estimate = plan.estimate_seconds(unfinished, length, arms[0].point.root / recipe)
-            time = (
-                "unknown: no run is finished yet" if estimate is None else f"about {format_duration(estimate / jobs)}"
+    def describe(self) -> list[str]:
+        """What is run: its differences, sizes, numbers of runs, how many are finished, their time, and notes."""
+        options, seeds, lines = self.runner.options, self.comparison.seeds, list[str]()
+        jobs, shard = options.get("jobs"), options.get("shard")
+        if changes := self.stages[-1].differences:
+            recipes = f"{self.recipe} and {self.comparison.second_name}"
+            lines.append(f"{recipes} differ in {len(changes)} options: {', '.join(map(str, changes))}")
+        for stage in self.stages:
+            runs = plan.list_jobs(stage.arms, seeds)
+            unfinished = plan.unfinished_jobs(runs)
+            lines += [f"size {stage.label}"] if stage.label else []
+            lines.append(
+                f"{self.recipe}: {len(stage.arms)} variants x {len(seeds)} seeds = {len(runs)} runs, "
+                f"{len(runs) - len(unfinished)} finished{f', shard {shard}' if shard else ''}"
             )
-            threads = int(runner.request.resources.get("cpus", 0)) or threads_per_run(jobs)
-            lines.append(f"  {jobs} at once, {threads} threads each · time {time}")
-    notes = [describe_power(comparison, len(ready.arms) - 1, runner.options)]
-    if comparison.scale:
-        notes += scale_notes(comparison, ready)
-    else:
-        notes += [*ready.notes, *(f"left out {name}: {sentence}" for name, sentence in ready.invalid.items())]
-    for line in (*lines, *(f"  {note}" for note in notes if note)):
-        runner.print_progress(line)
+            if unfinished:
+                length = {arm.name: arm.point.config["trainer"].get("max_steps") for arm in stage.arms}
+                estimate = plan.estimate_seconds(unfinished, length, self.arms[0].point.root / self.recipe)
+                time = "unknown: no run is finished yet" if estimate is None\
+                    else f"about {format_duration(estimate / jobs)}"  # fmt: skip
+                threads = int(self.runner.request.resources.get("cpus", 0)) or threads_per_run(jobs)
+                lines.append(f"  {jobs} at once, {threads} threads each · time {time}")
+        return lines + [f"  {note}" for note in (self.power, *self.notes) if note]
 
+    @property
+    def power(self) -> str:
+        """What the verdicts can decide; a grid's main effects and interactions are corrected along."""
+        variants = len(self.arms) - 1
+        changes = [len(factor.values) - 1 for factor in self.comparison.vary]
+        whole = len(changes) > 1 and math.prod(count + 1 for count in changes) == variants + 1
+        effects = sum(changes) + sum(a * b for a, b in itertools.combinations(changes, 2)) if whole else 0
+        return looks.describe_power(
+            len(self.comparison.seeds), max(1, variants) + effects, self.runner.options.get("test"),
+            self.comparison.until,
+        )  # fmt: skip
 
-def describe_power(comparison: Comparison, variants: int, options: ParsedOptions) -> str:
-    """What the verdicts on so many variants can decide; a grid's main effects and interactions are corrected along."""
-    from zoo.compare import looks
+    def run_until_decided(self) -> None:
+        """Run seed after seed of the undecided variants, or to the next planned look, and look after each.
 
-    changes = [len(factor.choices()) - 1 for factor in comparison.vary]
-    whole = len(changes) > 1 and math.prod(count + 1 for count in changes) == variants + 1
-    effects = sum(changes) + sum(a * b for a, b in itertools.combinations(changes, 2)) if whole else 0
-    return looks.describe_power(
-        len(comparison.seeds), max(1, variants) + effects, options.get("test"), comparison.until
-    )
+        A variant is dropped once it is decided, or if it would need more than all seeds even if its effect were as
+        large as nine of ten such observations allow. Before the first seed that could decide, all are run together.
+        """
+        from zoo.compare.statistics import ALPHA, fewest_sequential_seeds
 
-
-def check_goal(meter: Any, arm: Arm, goal: str | None) -> None:
-    """Raise UsageError, before anything is run, for a --goal that the task does not report."""
-    names = meter.goals(arm.point.config)[1]
-    if goal is not None and goal.removeprefix("val/") not in names:
-        raise UsageError(
-            f"--goal {goal!r} is no figure of the task.{suggest(goal, names)} There are: {', '.join(names)}."
-        )
-
-
-def run_until_decided(
-    arms: Sequence[Arm], seeds: Sequence[int], record: run_records.Record, place: Path, runner: Runner
-) -> run_records.Record:
-    """Run seed after seed of the undecided variants, or to the next planned look, and look after each; the record of
-    all runs.
-
-    A variant is dropped once it is decided, or if it would need more than all seeds even if its effect were as large as
-    nine of ten such observations allow. Before the first seed that could decide, all are run together.
-    """
-    from zoo.compare.looks import DECISIONS, UNTIL, parse_planned
-    from zoo.compare.statistics import ALPHA, fewest_sequential_seeds
-
-    undecided, done, folders, planned = list(arms[1:]), 0, [], parse_planned(record.until)
-    batch = planned[0] if planned else fewest_sequential_seeds(UNTIL * ALPHA / len(undecided))
-    while undecided and done < len(seeds) and not runner.failed:
-        now = seeds[done : done + batch]
-        folders += [arm.point.folder(seed) for seed in now for arm in (arms[0], *undecided)]
-        record = replace(record, folders=tuple(folders))
-        run_records.save_record(place, record)
-        runner((arms[0], *undecided), now)
-        done += len(now)
-        ledgers = run_records.read_ledgers(record.folders, record.budget)
-        answer = error_budget.look_at_comparison(ledgers, runner.options, record, place)
-        rows = {row.variant: row for row in answer.rows}
-        open_arms = []
-        for arm in undecided:
-            row = rows.get(arm.name)
-            word = row.verdict.word if row else ""
-            hopeless = (
-                row is not None and record.margin is None and not planned and word == "not distinguishable"
-                and bool(row.differences) and (row.verdict.fewest or math.inf) > len(seeds)
+        runner, seeds, base = self.runner, self.comparison.seeds, self.arms[0]
+        undecided, done, planned = list(self.arms[1:]), 0, looks.parse_planned(self.comparison.until)
+        batch = planned[0] if planned else fewest_sequential_seeds(looks.UNTIL * ALPHA / len(undecided))
+        self.folders = ()
+        while undecided and done < len(seeds) and not runner.failed:
+            now = seeds[done : done + batch]
+            self.folders += tuple(arm.point.folder(seed) for seed in now for arm in (base, *undecided))
+            run_records.save_record(self.place, self.record)
+            runner((base, *undecided), now)
+            done += len(now)
+            ledgers = run_records.read_ledgers(self.folders, self.record.budget)
+            answer = error_budget.look(ledgers, runner.options, self.record, self.place)
+            rows = {row.variant: row for row in answer.rows}
+            open_arms = []
+            for arm in undecided:
+                row = rows.get(arm.name)
+                word = row.verdict.word if row else ""
+                hopeless = (
+                    row is not None and self.comparison.margin is None and not planned
+                    and word == "not distinguishable" and bool(row.differences)
+                    and (row.verdict.fewest or math.inf) > len(seeds)
+                )  # fmt: skip
+                open_arms += [] if hopeless or word in looks.DECISIONS else [arm]
+                if row is not None:
+                    more = f": more than {len(seeds)} seeds would be needed" if hopeless else ""
+                    outcome = word if word in looks.DECISIONS else f"undecided{more}"
+                    runner.print_progress(f"{done} seeds  {row.label} · {outcome}")
+            # the nearest to a decision first; as many seeds at once as there are jobs for
+            undecided = sorted(open_arms, key=lambda arm: rows[arm.name].pair.p if arm.name in rows else 1.0)
+            batch = (
+                next((count for count in planned if count > done), done) - done if planned
+                else max(1, runner.options.get("jobs") // (1 + len(undecided)))
             )  # fmt: skip
-            open_arms += [] if hopeless or word in DECISIONS else [arm]
-            if row is not None:
-                more = f": more than {len(seeds)} seeds would be needed" if hopeless else ""
-                runner.print_progress(
-                    f"{done} seeds  {row.label} · {word if word in DECISIONS else f'undecided{more}'}"
-                )
-        # the nearest to a decision first; as many seeds at once as there are jobs for
-        undecided = sorted(open_arms, key=lambda arm: rows[arm.name].pair.p if arm.name in rows else 1.0)
-        if planned:
-            batch = next((count for count in planned if count > done), done) - done
-            continue
-        batch = max(1, runner.options.get("jobs") // (1 + len(undecided)))
-    return record
 
 
 def output_stream(options: ParsedOptions) -> TextIO:
@@ -516,54 +439,27 @@ def print_plan(jobs: Sequence[FitJob]) -> None:
     table(["state", "run", "command"], rows)
 
 
-def probe(finished: FinishedRuns, options: ParsedOptions) -> ReportChart:
-    """Measure every finished run on longer texts, print the table, and draw the chart in the answer's colours."""
-    from zoo.compare import length_probe
-    from zoo.compare.charts import draw_lines, variant_styles
-    from zoo.compare.paired_tests import failure_text
-    from zoo.compare.table import plain_columns
+def show_result(finished: ComparisonRun, options: ParsedOptions) -> int:
+    """Print and write the result of a comparison: with --probe also losses on longer texts, and of hybrids of two
+    recipes the contribution of each option. Returns the exit code.
+    """
+    from zoo.compare import attribute, length_probe
 
-    def report(line: str) -> None:
-        print(line, file=output_stream(options), flush=True)
-
-    comparison, place = finished.comparison, finished.place
-    factors = length_probe.parse_factors(comparison.probe or "")
-    answer = error_budget.answer_records(run_records.read_ledgers(finished.record.folders), options, finished.record)
-    labels = {row.variant: row.label for row in answer.rows}
-    styles = {labels[variant]: mark_style for variant, mark_style in variant_styles(answer).items()}
-    folders = {
-        labels.get(arm.name, arm.name): {
-            seed: folder
-            for seed in comparison.seeds
-            if run_state.read_state(folder := arm.point.folder(seed)) == "finished"
-        }
-        for arm in finished.arms
-    }
-    losses = length_probe.probe(folders, factors, place, allowed_imports(options), report)
-    failures = {row.label: failure_text(row.failures, len(row.figures)) for row in answer.rows if row.failures}
-    differences = length_probe.length_differences(losses, answer.base.label, failures)
-    tables = [length_probe.table(losses, failures)]
-    tables += [length_probe.differences_table(differences)] if differences else []
-    for rows in tables:
-        for line in [*plain_columns(rows), ""]:
-            report(line)
-    length_probe.save_differences(place, differences)
-    legend = length_probe.differences_legend(answer.base.label, differences)
-    for line in textwrap.wrap(legend, 100):
-        report(line)
-    ticks = [f"{factor}×" for factor in factors]
-    title = "Loss in the last quarter of texts longer than in training"
-    caption = "Mean over seeds of each run's best checkpoint on the validation text."
-    if failures:
-        caption += f" Without a mean: {', '.join(f'{label} ({text})' for label, text in failures.items())}."
-    if legend:
-        rows = length_probe.differences_table(differences)
-        texts = [f"{row[0]} {', '.join(f'{cell} at {head}' for head, cell in zip(rows[0][1:], row[1:], strict=True))}"
-                 for row in rows[1:]]  # fmt: skip
-        caption += f" {legend} {'; '.join(texts)}."
-    axis_labels = ("length, in training lengths", "nats per token")
-    losses = {label: by_seed for label, by_seed in losses.items() if label not in failures} or losses
-    return draw_lines(title, length_probe.mean_losses(losses), axis_labels, ticks, caption=caption, styles=styles)
+    charts: list[ReportChart] = []
+    if finished.comparison.probe:
+        answer = error_budget.answer_records(run_records.read_ledgers(finished.folders), options, finished.record)
+        charts.append(length_probe.probe_variants(
+            answer, finished.comparison, finished.arms, allowed_imports(options), finished.runner.print_progress
+        ))  # fmt: skip
+    answer, folder = error_budget.look_and_record(finished.record, options, finished.place)
+    if not finished.comparison.attribute:
+        return print_answer(answer, options, folder, charts)
+    runs = [run for seeds in answer.runs.values() for run in seeds.values()]
+    figures = attribute.hybrid_figures(finished.arms, runs, answer.goal, answer.at)
+    shares = attribute.compute_shares(finished.stages[-1].differences, figures, answer.lower_is_better, answer.plan)
+    code = print_answer(answer, options, folder, [attribute.shares_chart(shares, answer)])
+    finished.runner.print_progress(f"\n{attribute.shares_text(shares, answer.goal)}")
+    return code
 
 
 def answer_folders(folders: Sequence[Path], options: ParsedOptions) -> int:
@@ -585,39 +481,60 @@ def answer_folders(folders: Sequence[Path], options: ParsedOptions) -> int:
     ledgers = run_records.read_records(*folders)
     run_records.check_one_task(ledgers)
     record = run_records.Record((), options.get("baseline"), margin=options.get("margin"))
-    return print_answer(error_budget.look_at_runs(ledgers, options, record), options, place)
+    return print_answer(error_budget.look_without_record(ledgers, options, record), options, place)
 
 
 def print_answer(answer: Answer, options: ParsedOptions, place: Path | None, more: Sequence[ReportChart] = ()) -> int:
-    """Print the answer, and write the report if ``place`` is set.
+    """Print the answer, and write the report if ``place`` is set. Returns the exit code."""
+    from zoo.compare import table
+
+    code = print_report(answer, table.describe(answer), lambda: table.as_json(answer), options)
+    if place is not None:
+        write_report(answer, options, Path(options.get("out") or place), more)
+    return code
+
+
+def print_report(
+    result: Answer | Scoreboard, report: Report, as_json: Callable[[], str], options: ParsedOptions
+) -> int:
+    """Print a report, with --json as JSON.
 
     Returns 1 where the figures are not comparable, else 0; with --exit-code that of the outcome.
     """
-    from zoo.compare import table
+    from zoo.compare.document import terminal_width
     from zoo.compare.verdict import EXIT_CODES
 
     if options.get("json"):
-        print(table.as_json(answer))
+        print(as_json())
     else:
-        console.draw(table.as_text(answer, table.terminal_width(), is_terminal()))
-    if place is not None:
-        write_report(answer, options, Path(options.get("out") or place), more)
-    if options.get("exit_code"):
-        return EXIT_CODES[answer.outcome]
-    return 1 if answer.comparability_errors else 0
+        console.draw(report.as_text(terminal_width(), is_terminal()))
+    return EXIT_CODES[result.outcome] if options.get("exit_code") else int(bool(result.comparability_errors))
 
 
 def write_report(answer: Answer, options: ParsedOptions, place: Path, more: Sequence[ReportChart]) -> None:
     """Write the report and TensorBoard's summary, and print where they are."""
     from zoo.compare import tensorboard_summary
     from zoo.compare.report import write_report
-    from zoo.compare.tensorboard_command import link
 
-    out = output_stream(options)
     files = write_report(answer, place, more)
-    goals = tensorboard_summary.write_summary(place, answer)
+    pinned = tensorboard_summary.pinned_tags(answer.goal, tensorboard_summary.write_summary(place, answer))
     homes = [folder for folder in (place, place.parent) if (folder / run_records.RUNS_FILE).is_file()]
     runs = homes[0] if homes else next(iter(next(iter(answer.runs.values())).values())).path.parents[2]
-    page = next((file for file in files if file.suffix == ".html"), place)
-    print(f"\nreport  {page}\nlook    zoo tensorboard {runs}", file=out)
-    print(f"        {link(pinned=tensorboard_summary.pinned_tags(answer.goal, goals))}", file=out)
+    print_places(files, {}, runs, pinned, options)
+
+
+def print_places(
+    files: Sequence[Path], reports: Mapping[str, Path], runs: Path, pinned: tuple[str, ...], options: ParsedOptions
+) -> None:
+    """Print where the page of a report is, those of its recipes, and how to look at the runs in TensorBoard."""
+    from zoo.compare.tensorboard_command import link
+
+    lines = [f"\nreport  {next(file for file in files if file.suffix == '.html')}"]
+    lines += [f"        {recipe}: {folder / 'comparison.html'}" for recipe, folder in reports.items()]
+    print(
+        *lines,
+        f"look    zoo tensorboard {runs}",
+        f"        {link(pinned=pinned)}",
+        sep="\n",
+        file=output_stream(options),
+    )

@@ -22,7 +22,6 @@ from zoo.logging.run_state import CONFIG, LEDGER, TEST, path_beside
 LARGEST_SEED = 2**32 - 1  # the largest that numpy takes
 DIGITS = re.compile(r"(\d+)")
 FORMAT = 1
-BETTER = {"min": min, "max": max}
 UNMEASURED = "without a figure"  # a run that went through, and whose metric has no finite value
 NOT_REACHED = "short of the target"  # a run that went through without a validation that reached it
 FAILURES = ("diverged", NOT_REACHED, "out of memory", "crashed", UNMEASURED)  # outcomes without a figure
@@ -65,7 +64,6 @@ class RunRecord:
     resumed: Sequence[Mapping[str, Any]] = ()  # from which steps it went on with other options or data, and which
     test: Mapping[str, Any] = field(default_factory=dict)  # figures of the test split, where they were measured
     problem: str = ""
-    label: str = ""  # what its variant is called in a comparison, where it is read for one
 
     @property
     def shares_gpu(self) -> bool:
@@ -464,12 +462,6 @@ def label_variants(choices: Mapping[str, Mapping[str, object]], names: Sequence[
 
 def _same_part(value: str, usual: str) -> bool:
     return value != usual and "(" in value + usual and value.partition("(")[0] == usual.partition("(")[0]
-
-
-def labels_of(groups: Mapping[str, Mapping[int, RunRecord]]) -> dict[str, str]:
-    """What the variants of runs that are read for a comparison are called; short names for other runs."""
-    short = short_names(groups)
-    return {name: next((run.label for run in runs.values() if run.label), short[name]) for name, runs in groups.items()}
 
 
 def closest_to_recipe(variants: Iterable[str]) -> str:

@@ -151,7 +151,7 @@ def scale_result(sizes: Sequence[SizeAnswer], notes: Sequence[str] = ()) -> Scal
             largest = (float(compute[curve, -1]), float(compute[0, -1]))
             fit |= {
                 "difference": smaller.difference(curve, 0, largest),
-                "expected": smaller.measured_difference(curve, 0, largest),
+                "expected": smaller.difference(curve, 0, largest, measured=True),
                 "measured": float(losses[curve, -1].mean() - losses[0, -1].mean()),
                 "crossing": every.crossing(curve, 0), "by_doubling": _change_by_doubling(ordered, index, common),
             }  # fmt: skip
@@ -349,25 +349,20 @@ class LawBootstrap:
         """Means of S deviations taken at random, (*shape, V)."""
         return np.asarray(self._pool[self._rng.integers(len(self._pool), size=(*shape, self.seeds))].mean(-2))
 
-    def difference(self, curve: int, base: int, compute: tuple[float, float]) -> Interval:
-        """The difference of two curves at a compute of each, ``curve`` minus ``base``, that the laws predict."""
-        estimate, samples = self._difference(curve, base, compute)
-        return self._interval(estimate, samples)
+    def difference(self, curve: int, base: int, compute: tuple[float, float], measured: bool = False) -> Interval:
+        """The difference of two curves at a compute of each, ``curve`` minus ``base``, that the laws predict.
 
-    def measured_difference(self, curve: int, base: int, compute: tuple[float, float]) -> Interval:
-        """The same with the interval for the mean difference of as many seeds, which scatters besides."""
-        estimate, samples = self._difference(curve, base, compute)
-        if self.samples is not None:
-            noise = self._mean_deviations((len(samples),))
-            samples = samples + noise[:, curve] - noise[:, base]
-        return self._interval(estimate, samples)
-
-    def _difference(self, curve: int, base: int, compute: tuple[float, float]) -> tuple[float, Floats]:
+        ``measured``: with the interval for the mean difference of as many seeds, which scatters besides.
+        """
         ours, theirs = np.array([compute[0]]), np.array([compute[1]])
         estimate = self.laws.losses(curve, ours) - self.laws.losses(base, theirs)
         if self.samples is None:
-            return float(estimate[0]), np.empty(0)
-        return float(estimate[0]), (self.samples.losses(curve, ours) - self.samples.losses(base, theirs))[:, 0]
+            return Interval(float(estimate[0]))
+        samples = (self.samples.losses(curve, ours) - self.samples.losses(base, theirs))[:, 0]
+        if measured:
+            noise = self._mean_deviations((len(samples),))
+            samples = samples + noise[:, curve] - noise[:, base]
+        return self._interval(float(estimate[0]), samples)
 
     def curve(self, curve: int, compute: Floats, points: int = 32) -> tuple[tuple[float, float], ...]:
         """Points (compute, loss) of a law from the smallest to the largest of some computes."""
@@ -376,13 +371,13 @@ class LawBootstrap:
 
     def exponent(self, curve: int) -> Interval:
         """The exponent α of a curve."""
-        samples = np.empty(0) if self.samples is None else self.samples.exponent[:, curve]
-        return self._interval(float(self.laws.exponent[curve]), samples)
+        return self._interval(
+            float(self.laws.exponent[curve]), self.samples.exponent[:, curve] if self.samples else None
+        )
 
     def irreducible(self) -> Interval:
         """The irreducible term E; its interval is not widened where it ends at a bound of the search."""
-        samples = np.empty(0) if self.samples is None else self.samples.irreducible
-        interval = self._interval(float(self.laws.irreducible), samples)
+        interval = self._interval(float(self.laws.irreducible), self.samples.irreducible if self.samples else None)
         return Interval(interval.value, max(interval.low, 0.0), interval.high)
 
     def crossing(self, curve: int, base: int) -> Crossing:
@@ -411,8 +406,8 @@ class LawBootstrap:
             None if last == POINTS - 1 else float(grid[last + 1]), True, (low, high),
         )  # fmt: skip
 
-    def _interval(self, estimate: float, samples: Floats) -> Interval:
-        if not len(samples):
+    def _interval(self, estimate: float, samples: Floats | None) -> Interval:
+        if samples is None:
             return Interval(estimate)
         low, high = self._bounds(np.asarray(estimate), samples)
         return Interval(estimate, float(low), float(high))

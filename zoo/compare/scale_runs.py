@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from zoo.compare import plan
 from zoo.compare.equal_conditions import TuningCost, total_cost
 from zoo.compare.plan import Arm, Comparison, Point, ZooFit
-from zoo.compare.prepare_runs import PreparedRuns, check_comparison
+from zoo.compare.prepare_runs import Stage, check_comparison, draft_runs
 from zoo.compare.run_records import BACKWARD, Record, read_ledgers
 from zoo.compare.scale_result import LEAST_RATIO, LEAST_SIZES, ScaleResult, SizeAnswer, scale_result
 from zoo.compare.verdict import answer
@@ -153,12 +153,27 @@ def rate_notes(comparison: Comparison, arms: Sequence[Arm]) -> list[str]:
     ]
 
 
-def align_variants(prepared: Sequence[PreparedRuns]) -> list[PreparedRuns]:
+def draft_stages(comparison: Comparison, fits: ZooFit, costs: ConfigMeter) -> list[Stage]:
+    """The variants at every size, the largest size last, as far as no run is needed. Raises UsageError."""
+    if not comparison.scale:
+        return [draft_runs(comparison, fits, costs)]
+    requests = {plan.variant_text(size): comparison_at(comparison, size, fits, costs)
+                for size in check_scale(comparison)}  # fmt: skip
+    stages = align_variants(
+        [replace(draft_runs(request, fits, costs), label=label) for label, request in requests.items()]
+    )
+    computes = {stage.label: training_compute(stage.arms[0], costs) for stage in stages}
+    order = sorted(computes, key=computes.__getitem__)
+    check_compute(order, [computes[label] for label in order])
+    return sorted(stages, key=lambda stage: computes[stage.label])
+
+
+def align_variants(stages: Sequence[Stage]) -> list[Stage]:
     """Each size with the variants that all sizes have, in one order; those that some size lacks are its invalid ones.
 
     Raises UsageError if the baseline alone remains.
     """
-    by_size = [{plan.variant_text(arm.variant): arm for arm in ready.arms} for ready in prepared]
+    by_size = [{plan.variant_text(arm.variant): arm for arm in stage.arms} for stage in stages]
     first_size, *others = by_size
     common = [name for name in first_size if all(name in size for size in others)]
     missing = sorted({name for size in by_size for name in size} - set(common))
@@ -166,8 +181,8 @@ def align_variants(prepared: Sequence[PreparedRuns]) -> list[PreparedRuns]:
         raise UsageError(f"no variant can be built at all sizes: {', '.join(missing)} cannot at some.")
     invalid = dict.fromkeys(missing, "some size cannot have it")
     return [
-        replace(ready, arms=tuple(size[name] for name in common), invalid=invalid)
-        for ready, size in zip(prepared, by_size, strict=True)
+        replace(stage, arms=tuple(size[name] for name in common), invalid=invalid)
+        for stage, size in zip(stages, by_size, strict=True)
     ]
 
 
@@ -199,25 +214,20 @@ def check_loss(goals: Mapping[str, str], goal: str) -> None:
         raise UsageError(f"--scale fits a law of loss, and {name} is better the higher it is: --goal {losses}")
 
 
-def as_data(
-    home: Path, stages: Sequence[tuple[str, PreparedRuns, str | None]], seeds: Sequence[int], notes: Sequence[str]
-) -> dict[str, Any]:
-    """What runs.json of a comparison records of its sizes; folders are relative to it.
-
-    A size has its label, what was prepared for it, and its budget.
-    """
+def as_data(home: Path, stages: Sequence[Stage], seeds: Sequence[int], notes: Sequence[str]) -> dict[str, Any]:
+    """What runs.json of a comparison records of its sizes; folders are relative to it."""
     return {
         "notes": list(notes),
         "sizes": [
             {
-                "label": label,
-                "budget": budget,
-                "variants": [arm.name for arm in ready.arms],
-                "tuned": dict(ready.tuned),
-                "tuning": dict(ready.tuning),
-                "runs": [os.path.relpath(arm.point.folder(seed), home) for seed in seeds for arm in ready.arms],
+                "label": stage.label,
+                "budget": stage.request.budget,
+                "variants": [arm.name for arm in stage.arms],
+                "tuned": stage.tuned,
+                "tuning": dict(stage.tuning),
+                "runs": [os.path.relpath(arm.point.folder(seed), home) for seed in seeds for arm in stage.arms],
             }
-            for label, ready, budget in stages
+            for stage in stages
         ],
     }
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 from zoo.compare import prose
 from zoo.compare.charts import (
@@ -19,21 +17,12 @@ from zoo.compare.charts import (
     unit_in_brackets,
     write_end_labels,
 )
-from zoo.compare.number_format import NONE, format_fixed, join_words
+from zoo.compare.document import Section
+from zoo.compare.number_format import NONE, format_fixed, format_interval, join_words
 from zoo.compare.scale_result import SAMPLES, Crossing, ScaleResult, VariantScaling
 from zoo.compare.statistics import Interval
 from zoo.compare.verdict import Answer
 from zoo.palette import LIGHT
-
-
-@dataclass(frozen=True)
-class Section:
-    """A part of a report: a title, a paragraph, and a table."""
-
-    title: str
-    text: str
-    headings: Sequence[str]
-    rows: Sequence[Sequence[str]]
 
 
 def sections(answer: Answer) -> list[Section]:
@@ -85,9 +74,10 @@ def _prediction(answer: Answer, result: ScaleResult) -> Section:
     rows = [
         [
             variant.label, _interval(variant.expected, places), format_fixed(variant.measured, places, sign=True),
-            {True: "inside", False: "outside", None: variant.reason}[variant.as_predicted], _slope(variant, places),
+            {True: "inside", False: "outside", None: variant.reason}[variant.as_predicted],
+            _interval(None if slope is None else Interval(slope.mean, *slope.bounds), places),
         ]
-        for variant in result.variants[1:]
+        for variant in result.variants[1:] for slope in [variant.by_doubling]
     ]  # fmt: skip
     text = " ".join(sentences(answer, result))
     if any(variant.by_doubling for variant in result.variants):
@@ -95,7 +85,7 @@ def _prediction(answer: Answer, result: ScaleResult) -> Section:
             " Per doubling: how the difference changes with each doubling of the steps, in the second half of training."
         )
     headings = ["variant", "predicted", "measured", "check", "per doubling"]
-    return Section("Does the difference survive scale?", text, headings, rows)
+    return Section("Does the difference survive scale?", headings, rows, text)
 
 
 def _laws(result: ScaleResult) -> Section:
@@ -124,7 +114,7 @@ def _laws(result: ScaleResult) -> Section:
         ]
         for variant in result.variants
     ]
-    return Section("Laws of loss and compute", text, ["variant", "exponent α", "crosses the baseline at FLOPs"], rows)
+    return Section("Laws of loss and compute", ["variant", "exponent α", "crosses the baseline at FLOPs"], rows, text)
 
 
 def _by_size(answer: Answer, result: ScaleResult) -> Section:
@@ -142,19 +132,11 @@ def _by_size(answer: Answer, result: ScaleResult) -> Section:
         f"Differences are paired by seed at each size, and their intervals are for each size alone; {result.sizes[-1]} "
         "is not in the laws that predict it."
     )
-    return Section("Differences by size", text, headings, rows)
+    return Section("Differences by size", headings, rows, text)
 
 
 def _interval(interval: Interval | None, places: int, sign: bool = True) -> str:
-    if interval is None:
-        return ""
-    value, low, high = (format_fixed(end, places, sign) for end in (interval.value, interval.low, interval.high))
-    return value if math.isnan(interval.low) else f"{value} [{low}, {high}]"
-
-
-def _slope(variant: VariantScaling, places: int) -> str:
-    pair = variant.by_doubling
-    return "" if pair is None else _interval(Interval(pair.mean, *pair.bounds), places)
+    return "" if interval is None else format_interval(interval, places, sign)
 
 
 def draw_scaling(answer: Answer) -> list[ReportChart]:

@@ -23,11 +23,13 @@ import numpy.typing as npt
 
 from zoo import console
 from zoo.compare import prose, table
+from zoo.compare.document import Report, Section
+from zoo.compare.fairness import Flag
 from zoo.compare.looks import Look
-from zoo.compare.number_format import NONE, format_fixed, format_probability, join_words, strict_values
+from zoo.compare.number_format import format_interval, join_words, strict_values
 from zoo.compare.paired_tests import ASSUMPTIONS, PairedTestPlan, other_failures
 from zoo.compare.statistics import ALPHA, Interval, Verdict, holm_adjust, last_p, sign_flip_p
-from zoo.compare.verdict import EXIT_CODES, Answer, VariantRow, best_outcome
+from zoo.compare.verdict import EXIT_CODES, Answer, Outcome, VariantRow, best_outcome
 from zoo.errors import UsageError
 
 if TYPE_CHECKING:
@@ -89,6 +91,11 @@ class Scoreboard:
     def words(self) -> list[str]:
         """The word of each variant's verdict."""
         return [row.verdict.word for row in self.rows if row.name != self.baseline]
+
+    @property
+    def outcome(self) -> Outcome:
+        """What is shown of the variants, in one word."""
+        return best_outcome(self.words)
 
     @property
     def comparability_errors(self) -> tuple[str, ...]:
@@ -214,17 +221,10 @@ def question(board: Scoreboard) -> str:
 
 def sentences(board: Scoreboard) -> list[str]:
     """The answer over all tasks: a word, then a sentence per variant."""
-    words = board.words
-    opening = (
-        "Yes." if "better" in words
-        else "No." if words and set(words) == {"worse"}
-        else "Not shown by these runs." if {"worse", "not distinguishable"} & set(words)
-        else "These runs cannot tell."
-    )  # fmt: skip
-    result = [opening]
+    result = [prose.opening(board.words)]
     for row in board.rows:
         if row.name != board.baseline:
-            chance = f"; P(improvement) {estimate_text(row.improvement, 2)}" if _is_defined(row.improvement) else ""
+            chance = f"; P(improvement) {format_interval(row.improvement, 2)}" if _is_defined(row.improvement) else ""
             failures = f"; {row.failed} of its runs failed" if row.failed else ""
             no_verdict = row.verdict.word in ("no verdict", "not comparable")
             verb = ":" if no_verdict else " is"
@@ -264,15 +264,10 @@ def legend(board: Scoreboard) -> list[str]:
 def task_cells(board: Scoreboard) -> tuple[list[str], list[list[str]]]:
     """Headings and cells: a row per recipe and variant with its figure, difference, interval, p and verdict."""
     headings = ["task", "variant", "figure", "difference", prose.BETWEEN, "p", "verdict"]
-    rows = []
-    for task in board.tasks:
-        answer = task.answer
-        for row in answer.rows:
-            rows.append([
-                task.recipe, task.names.get(row.variant, row.label),
-                prose.figure(answer, row), prose.difference(answer, row), prose.interval(answer, row),
-                prose.chance(row), prose.brief(row),
-            ])  # fmt: skip
+    rows = [
+        [task.recipe, task.names.get(row.variant, row.label), *prose.figure_cells(task.answer, row), prose.brief(row)]
+        for task in board.tasks for row in task.answer.rows
+    ]  # fmt: skip
     return headings, rows
 
 
@@ -282,52 +277,25 @@ def overall_cells(board: Scoreboard) -> tuple[list[str], list[list[str]]]:
     rows = []
     for row in board.rows:
         places = 4 if _is_defined(row.score) and abs(row.score.value - 1) < 0.05 else 3
-        chance = "" if math.isnan(row.adjusted) else format_probability(row.adjusted)
         failures = f"; {row.failed} of its runs failed" if row.failed else ""
-        improvement = "" if row.name == board.baseline else estimate_text(row.improvement, 2)
-        rows.append([row.name, improvement, estimate_text(row.score, places), chance,
+        improvement = "" if row.name == board.baseline else format_interval(row.improvement, 2)
+        rows.append([row.name, improvement, format_interval(row.score, places), prose.chance(row.adjusted),
                      f"{row.verdict.sentence}{failures}"])  # fmt: skip
     return headings, rows
 
 
-def estimate_text(estimate: Interval, places: int) -> str:
-    """``0.68 [0.60, 0.76]``; the value alone without an interval, a dash without a value."""
-    if not _is_defined(estimate):
-        return NONE
-    value, low, high = (format_fixed(end, places) for end in astuple(estimate))
-    return value if math.isnan(estimate.low) else f"{value} [{low}, {high}]"
-
-
-def as_text(board: Scoreboard, width: int = table.WIDTH) -> str:
-    """Question, answer and both tables in at most ``width`` columns."""
+def describe(board: Scoreboard) -> Report:
+    """The report of a scoreboard."""
     headings, rows = task_cells(board)
-    headings = [*headings[:3], f"{headings[3]}, {headings[4]}", *headings[5:]]
     narrow = [[*cells[:3], f"{cells[3]} {cells[4]}".strip(), *cells[5:]] for cells in rows]
-    lines = [*table.wrap_text(question(board), width), *table.wrap_text(" ".join(sentences(board)), width), ""]
-    lines += [*table.align_columns(headings, narrow, width), ""]
-    lines += [*table.align_columns(*overall_cells(board), width), ""]
-    for note in legend(board):
-        lines += table.wrap_text(note, width)
-    for sentence in flags(board):
-        lines += table.wrap_text(f"! {sentence}", width, indent="  ")
-    return "\n".join(lines)
-
-
-def flags(board: Scoreboard) -> list[str]:
-    """What is not equal in each recipe, with the recipe's name."""
-    return [f"{task.recipe}: {flag.sentence}" for task in board.tasks for flag in task.answer.flags]
-
-
-def as_markdown(board: Scoreboard) -> str:
-    """The same as Markdown."""
-    parts = [f"# {question(board)}", " ".join(sentences(board)), table.markdown_table(*overall_cells(board)),
-             "\n".join(legend(board)), "## Every recipe", table.markdown_table(*task_cells(board))]  # fmt: skip
-    if unequal := flags(board):
-        escaped = [f"- {table.escape_markdown(sentence)}" for sentence in unequal]
-        parts += ["## What is not equal", "\n".join(escaped)]
-    if board.commands:
-        parts += ["## Made by", "```bash\n" + "\n".join(board.commands) + "\n```"]
-    return "\n\n".join(parts) + "\n"
+    sections = [
+        Section("", *overall_cells(board), notes=legend(board)),
+        Section(
+            "Every recipe", headings, rows, narrow=([*headings[:3], ", ".join(headings[3:5]), *headings[5:]], narrow)
+        ),
+    ]
+    flags = [Flag(f"{task.recipe}: {flag.sentence}") for task in board.tasks for flag in task.answer.flags]
+    return Report(question(board), sentences(board), sections, flags, board.commands)
 
 
 def as_csv(board: Scoreboard) -> str:
@@ -348,10 +316,9 @@ def as_csv(board: Scoreboard) -> str:
 
 def as_json(board: Scoreboard) -> str:
     """The whole scoreboard with all digits as strict JSON, the answer of every recipe included."""
-    word = best_outcome(board.words)
     content: dict[str, Any] = {
         "format": 1, "question": question(board), "answer": sentences(board), "baseline": board.baseline,
-        "outcome": word, "exit_code": EXIT_CODES[word], "commands": board.commands,
+        "outcome": board.outcome, "exit_code": EXIT_CODES[board.outcome], "commands": board.commands,
         "test": {"name": "sign flips over tasks" if board.plan.test == "permutation" else board.plan.test,
                  "assumes": ASSUMPTIONS[board.plan.test], "level": board.plan.level, "correction": "Holm"},
         "looks": [asdict(look) for look in board.looks],
@@ -374,13 +341,10 @@ def write_report(board: Scoreboard, reports: Mapping[str, Path], folder: Path) -
     """
     from zoo.compare.report import render, write_files
 
-    charts = draw_charts(board)
-    page = render(
-        TEMPLATE, board=board, question=question(board), sentences=sentences(board), legend=legend(board),
-        overall=overall_cells(board), tasks=task_cells(board), flags=flags(board), charts=charts,
-        links={recipe: os.path.relpath(place / "comparison.html", folder) for recipe, place in reports.items()},
-    )  # fmt: skip
-    texts = {"md": as_markdown(board), "csv": as_csv(board), "json": as_json(board), "html": page}
+    charts, report = draw_charts(board), describe(board)
+    links = {recipe: os.path.relpath(place / "comparison.html", folder) for recipe, place in reports.items()}
+    page = render(TEMPLATE, board=board, report=report, charts=charts, links=links)
+    texts = {"md": report.as_markdown(), "csv": as_csv(board), "json": as_json(board), "html": page}
     return write_files("scoreboard", texts, charts, folder)
 
 

@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from zoo import console, recipe_files, registry
+from zoo import recipe_files, registry
 from zoo.command_line import ParsedOptions
 from zoo.compare import error_budget, looks, plan, run_comparison, run_records, scoreboard
 from zoo.compare.plan import Arm, Choice, Comparison
 from zoo.compare.scoreboard import RecipeTask, Scoreboard
-from zoo.compare.verdict import EXIT_CODES, best_outcome
 from zoo.errors import UsageError
 from zoo.registry import suggest
 
@@ -99,7 +98,8 @@ def show(
     members: Mapping[Path, Mapping[str, str]], command: str, options: ParsedOptions, home: Path, place: Path | None
 ) -> int:
     """Answer every recipe's comparison, print the scoreboard, and write all reports if ``place`` is set."""
-    from zoo.compare import report, table, tensorboard_summary
+    from zoo.compare import tensorboard_summary
+    from zoo.compare.report import write_report
 
     tasks, reports = [], {}
     for home_of_recipe, names in members.items():
@@ -113,19 +113,18 @@ def show(
         answer, own_place = error_budget.look_and_record(record, options, home_of_recipe)
         tasks.append(RecipeTask(answer, names))
         if place is not None:
-            report.write_report(answer, own_place)
+            write_report(answer, own_place)
             tensorboard_summary.write_summary(own_place, answer)
             reports[answer.recipe] = own_place
     board = look_at_scoreboard(tasks, home, command)
-    if options.get("json"):
-        print(scoreboard.as_json(board))
-    else:
-        console.draw(scoreboard.as_text(board, table.terminal_width()))
+    report = scoreboard.describe(board)
+    in_text = replace(report, sections=report.sections[::-1])
+    code = run_comparison.print_report(board, in_text, lambda: scoreboard.as_json(board), options)
     if place is not None:
-        write_reports(board, options, reports, Path(options.get("out") or place), home)
-    if options.get("exit_code"):
-        return EXIT_CODES[best_outcome(board.words)]
-    return 1 if board.comparability_errors else 0
+        files = scoreboard.write_report(board, reports, Path(options.get("out") or place))
+        tensorboard_summary.write_scoreboard(home, board)
+        run_comparison.print_places(files, reports, home, tensorboard_summary.pinned_scores(board), options)
+    return code
 
 
 def look_at_scoreboard(tasks: Sequence[RecipeTask], home: Path, command: str) -> Scoreboard:
@@ -149,21 +148,3 @@ def look_at_scoreboard(tasks: Sequence[RecipeTask], home: Path, command: str) ->
 
 def _seeds(tasks: Sequence[RecipeTask], name: str) -> tuple[int, ...]:
     return tuple(sorted({seed for task in tasks for seed in scoreboard.common_seeds(task, name)}))
-
-
-def write_reports(
-    board: Scoreboard, options: ParsedOptions, reports: Mapping[str, Path], place: Path, home: Path
-) -> None:
-    """Write the scoreboard's report and its part of TensorBoard, and print where all reports are."""
-    from zoo.compare import tensorboard_summary
-    from zoo.compare.tensorboard_command import link
-
-    out = run_comparison.output_stream(options)
-    files = scoreboard.write_report(board, reports, place)
-    tensorboard_summary.write_scoreboard(home, board)
-    page = next(file for file in files if file.suffix == ".html")
-    print(f"\nreport  {page}", file=out)
-    for recipe, folder in reports.items():
-        print(f"        {recipe}: {folder / 'comparison.html'}", file=out)
-    print(f"look    zoo tensorboard {home}", file=out)
-    print(f"        {link(pinned=tensorboard_summary.pinned_scores(board))}", file=out)

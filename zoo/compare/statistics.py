@@ -77,6 +77,10 @@ class Interval:
         """Whether a value is inside."""
         return self.low <= value <= self.high
 
+    def excludes(self, value: float) -> bool:
+        """Whether a value is outside; False without an interval."""
+        return value < self.low or value > self.high
+
 
 @dataclass(frozen=True)
 class Verdict:

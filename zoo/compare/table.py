@@ -1,25 +1,21 @@
-"""The tables of a comparison as terminal text, Markdown, CSV and JSON; the last two with all digits."""
+"""What is said of a comparison, as the sections of its report, CSV and JSON; the last two with all digits."""
 
 from __future__ import annotations
 
 import csv
 import io
-import itertools
 import math
-import shutil
-import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
 from zoo import console
-from zoo.cli.tables import is_terminal
 from zoo.compare import prose, scale_table
+from zoo.compare.document import Report, Section
 from zoo.compare.fairness import shares_gpu
 from zoo.compare.number_format import (
     NONE,
     format_duration,
-    format_probability,
     format_short,
     strict_values,
 )
@@ -28,70 +24,34 @@ from zoo.compare.run_records import target_of
 from zoo.compare.targets import MEASURES as TARGET_MEASURES
 from zoo.compare.targets import describe_targets, target_ratio
 from zoo.compare.verdict import EXIT_CODES, Answer, VariantRow
-from zoo.console import format_bytes, printable
+from zoo.console import format_bytes
 from zoo.logging.cost_measures import MEASURES
 
-WIDTH, LABEL, NARROW = 100, 26, 14
-COLOURS = {
-    "better": "32", "as good as": "32", "worse": "31", "not comparable": "33", "no verdict": "2",
-    "not distinguishable": "2",
-}  # fmt: skip
 
-
-def terminal_width() -> int:
-    """The columns of the terminal, at most 160; WIDTH without one."""
-    return min(shutil.get_terminal_size((WIDTH, 0)).columns, 160) if is_terminal() else WIDTH
-
-
-def as_text(answer: Answer, width: int = WIDTH, colour: bool = False) -> str:
-    """Question, answer, verdicts, costs and flags in at most ``width`` columns; ``colour`` adds ANSI colours."""
+def describe(answer: Answer) -> Report:
+    """The report of an answer."""
     headings, rows = verdicts(answer)
-    headings = [*headings[:-4], f"{headings[-4]}, {headings[-3]}", *headings[-2:]]
     narrow = [
         [*cells[:-4], f"{cells[-4]} {cells[-3]}".strip(), cells[-2], prose.brief(row)]
         for cells, row in zip(rows, answer.rows, strict=True)
     ]
-    styles = [COLOURS.get(row.verdict.word, "") if colour else "" for row in answer.rows]
-    lines = [*wrap_text(prose.question(answer), width, "1" if colour else "")]
-    lines += [*wrap_text(" ".join(prose.sentences(answer)), width), ""]
-    lines += [*align_columns(headings, narrow, width, styles), ""]
-    if effects := grid(answer):
-        lines += [*align_columns(*effects, width), ""]
-    for section in scale_table.sections(answer):
-        lines += [*wrap_text(section.text, width), "", *align_columns(section.headings, section.rows, width), ""]
+    sections = [
+        Section(
+            "", headings, rows, notes=prose.legend(answer), words=[row.verdict.word for row in answer.rows],
+            narrow=([*headings[:-4], f"{headings[-4]}, {headings[-3]}", *headings[-2:]], narrow),
+        )
+    ]  # fmt: skip
+    if answer.effects:
+        sections.append(Section("Main effects and interactions", *grid(answer), notes=[prose.GRID_LEGEND]))
+    sections += scale_table.sections(answer)
     if targets := describe_targets(answer):
-        lines += [*align_columns(*targets, width), ""]
-    lines += [*align_columns(*costs(answer), width), ""]
-    for row in answer.rows:
-        lines += wrap_text(f"{row.label}: {row.tuned}", width) if row.tuned else []
-    for note in (*prose.legend(answer), *([prose.grid_legend()] if effects else [])):
-        lines += wrap_text(note, width, "2" if colour else "")
-    for flag in answer.flags:
-        lines += wrap_text(f"! {flag.sentence}", width, "31" if colour and flag.fatal else "33" if colour else "", "  ")
-    return "\n".join(lines)
-
-
-def as_markdown(answer: Answer) -> str:
-    """The same as Markdown, for a file, a pull request or TensorBoard's Text tab."""
-    parts = [f"# {prose.question(answer)}", " ".join(prose.sentences(answer))]
-    parts += [markdown_table(*verdicts(answer)), "\n".join(prose.legend(answer))]
-    if effects := grid(answer):
-        parts += ["## Main effects and interactions", markdown_table(*effects), prose.grid_legend()]
-    for section in scale_table.sections(answer):
-        parts += [f"## {section.title}", section.text, markdown_table(section.headings, section.rows)]
-    if targets := describe_targets(answer):
-        parts += ["## Until the target", markdown_table(*targets)]
-    parts += ["## Cost", markdown_table(*costs(answer))]
+        sections.append(Section("Until the target", *targets))
+    sections.append(Section("Cost", *costs(answer)))
     if others := goals(answer):
-        parts += ["## Other figures", markdown_table(*others)]
-    if tuned := [f"- {row.label}: {row.tuned}" for row in answer.rows if row.tuned]:
-        parts += ["## Solved or tuned for each variant", "\n".join(tuned)]
-    if answer.flags:
-        lines = [f"- {'**refused** ' if flag.fatal else ''}{escape_markdown(flag.sentence)}" for flag in answer.flags]
-        parts += ["## What is not equal", "\n".join(lines)]
-    if answer.commands:
-        parts += ["## Made by", "```bash\n" + "\n".join(answer.commands) + "\n```"]
-    return "\n\n".join(parts) + "\n"
+        sections.append(Section("Other figures", *others, in_text=False))
+    if tuned := [f"{row.label}: {row.tuned}" for row in answer.rows if row.tuned]:
+        sections.append(Section("Solved or tuned for each variant", items=tuned))
+    return Report(prose.question(answer), prose.sentences(answer), sections, answer.flags, answer.commands)
 
 
 def as_csv(answer: Answer) -> str:
@@ -186,30 +146,24 @@ def verdicts(answer: Answer) -> tuple[list[str], list[list[str]]]:
     """Headings and cells: variant, seeds, figure, difference, interval, p and verdict."""
     headline = f"{prose.goal(answer)}{f' ({prose.unit(answer).strip()})' if prose.unit(answer) else ''}"
     headings = [_heading(answer), "seeds", headline, "difference", prose.BETWEEN, "p", "verdict"]
-    rows = [
-        [
-            row.label, prose.seeds(row), prose.figure(answer, row),
-            prose.difference(answer, row), prose.interval(answer, row), prose.chance(row), row.sentence,
-        ]
-        for row in answer.rows
-    ]  # fmt: skip
+    rows = [[row.label, prose.seeds(row), *prose.figure_cells(answer, row), row.sentence] for row in answer.rows]
     if len({row[1] for row in rows}) == 1:  # the legend says how many
         headings, rows = headings[:1] + headings[2:], [row[:1] + row[2:] for row in rows]
     return headings, rows
 
 
-def grid(answer: Answer) -> tuple[list[str], list[list[str]]] | None:
-    """Headings and cells: main effects and interactions; None where the variants are no grid."""
+def grid(answer: Answer) -> tuple[list[str], list[list[str]]]:
+    """Headings and cells: main effects and interactions."""
     rows = [
         [
             effect.name,
             *prose.difference_and_interval(answer, effect.tested.pair),
-            "" if math.isnan(effect.tested.adjusted) else format_probability(effect.tested.adjusted),
+            prose.chance(effect.tested.adjusted),
             prose.brief_verdict(effect.verdict),
         ]
         for effect in answer.effects
     ]
-    return (["effect", "difference", prose.BETWEEN, "p", "verdict"], rows) if rows else None
+    return ["effect", "difference", prose.BETWEEN, "p", "verdict"], rows
 
 
 def costs(answer: Answer) -> tuple[list[str], list[list[str]]]:
@@ -240,70 +194,6 @@ def goals(answer: Answer) -> tuple[list[str], list[list[str]]] | None:
 
 def _heading(answer: Answer) -> str:
     return answer.varied[0] if len(answer.varied) == 1 and answer.base.choices[answer.varied[0]] != NONE else "variant"
-
-
-def align_columns(
-    headings: Sequence[str], rows: Iterable[Sequence[str]], width: int, styles: Sequence[str] = ()
-) -> list[str]:
-    """Aligned columns without empty ones, the first and the last wrapped; stacked rows if they are too wide."""
-    lines = [list(headings), *map(list, rows)]
-    filled_columns = [index for index in range(len(headings)) if index == 0 or any(line[index] for line in lines[1:])]
-    lines = [[line[index] for index in filled_columns] for line in lines]
-    widths = [max(len(line[index]) for line in lines) for index in range(len(filled_columns))]
-    spare = width - sum(widths[1:-1]) - 2 * (len(widths) - 1)
-    if spare < 2 * NARROW and spare < widths[0] + widths[-1]:
-        return _stacked_rows(lines, width, styles)
-    widths[0] = min(widths[0], max(NARROW, spare - max(NARROW, min(widths[-1], spare - LABEL))))
-    result = []
-    for number, line in enumerate(lines):
-        ends = ((line[0], widths[0]), (line[-1], spare - widths[0]))
-        label_lines, last = (textwrap.wrap(cell, wide) or [""] for cell, wide in ends)
-        for part, (left, right) in enumerate(itertools.zip_longest(label_lines, last, fillvalue="")):
-            middle = line[1:-1] if part == 0 else [""] * (len(line) - 2)
-            cells = [cell.ljust(wide) for cell, wide in zip([left, *middle], widths[:-1], strict=True)]
-            result.append(_apply_style("  ".join([*cells, right]).rstrip(), _style(styles, number)))
-    return result
-
-
-def plain_columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """A line per row, of columns as wide as their longest cell."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-
-
-def _stacked_rows(lines: Sequence[Sequence[str]], width: int, styles: Sequence[str]) -> list[str]:
-    """A paragraph per row: its label, and below it the cells with their headings."""
-    result = []
-    for number, line in enumerate(lines[1:], 1):
-        cells = [f"{heading} {cell}" for heading, cell in zip(lines[0][1:], line[1:], strict=True) if cell]
-        style = _style(styles, number)
-        result += [*wrap_text(line[0], width, style), *wrap_text("  " + " · ".join(cells), width, style, "  ")]
-    return result
-
-
-def _style(styles: Sequence[str], number: int) -> str:
-    return styles[number - 1] if 0 < number <= len(styles) else ""
-
-
-def wrap_text(text: str, width: int, style: str = "", indent: str = "") -> list[str]:
-    """Printable lines of at most ``width`` columns; ``indent`` begins all but the first, ``style`` is an ANSI one."""
-    return [_apply_style(line, style) for line in textwrap.wrap(text, width, subsequent_indent=indent)]
-
-
-def _apply_style(text: str, style: str) -> str:
-    text = printable(text)
-    return f"\x1b[{style}m{text}\x1b[0m" if style else text
-
-
-def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of Markdown, with its special characters escaped."""
-    lines = [headings, ["---"] * len(headings), *rows]
-    return "\n".join(f"| {' | '.join(escape_markdown(cell) for cell in line)} |" for line in lines)
-
-
-def escape_markdown(cell: str) -> str:
-    """Text with Markdown's special characters escaped."""
-    return "".join(f"\\{c}" if c in "|*_`<[]" else c for c in cell)
 
 
 def _unknown(value: object) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +16,7 @@ import numpy as np
 from zoo.compare.fairness import TOLERANCE
 from zoo.compare.number_format import format_short
 from zoo.compare.run_records import BACKWARD, RunRecord, number, target_of
-from zoo.compare.statistics import paired_t_test
+from zoo.compare.statistics import Interval, paired_t_test
 
 if TYPE_CHECKING:
     from zoo.compare.charts import ReportChart
@@ -25,19 +24,6 @@ if TYPE_CHECKING:
 
 MEASURES = ("steps", "tokens", "FLOPs", "seconds")
 MACHINE = ("device", "machine", "threads", "processes", "precision")  # equal where seconds can be compared
-
-
-@dataclass(frozen=True)
-class Ratio:
-    """What a variant takes to the target, over what the baseline takes: the estimate with its interval.
-
-    The ratio of geometric means where all runs reached the target, else the median over seeds, NaN where the censored
-    runs leave that open.
-    """
-
-    value: float
-    low: float
-    high: float
 
 
 def censored_interval(
@@ -65,11 +51,12 @@ def censored_interval(
     return median, float(lower[trimmed]), float(upper[count - 1 - trimmed])
 
 
-def target_ratio(answer: Answer, row: VariantRow, measure: str) -> Ratio | None:
-    """The ratio of a measure to the baseline's; None where it cannot be compared.
+def target_ratio(answer: Answer, row: VariantRow, measure: str) -> Interval | None:
+    """What a variant takes to the target, over what the baseline takes; None where it cannot be compared.
 
-    The interval holds together with those of the other variants. With censored runs it is that of half the level, as
-    their test is one of two.
+    The ratio of geometric means where all runs reached the target, else the median over seeds, NaN where the censored
+    runs leave that open. The interval holds together with those of the other variants. With censored runs it is that
+    of half the level, as their test is one of two.
     """
     runs, base = answer.runs[row.variant], answer.runs[answer.baseline]
     seeds = [seed for seed in row.figures if seed in answer.base.figures]
@@ -86,13 +73,13 @@ def target_ratio(answer: Answer, row: VariantRow, measure: str) -> Ratio | None:
     if row.outcome is None and not np.isnan([*ours, *theirs]).any():
         if measure != "seconds" and row.pair.n and len({ours_ - base for ours_, base in costs}) == 1:
             shift = costs[0][0] - costs[0][1]  # the interval of the verdict, whichever its test
-            return Ratio(*(2.0 ** (value + shift) for value in (row.pair.mean, *row.pair.bounds)))
+            return Interval(*(2.0 ** (value + shift) for value in (row.pair.mean, *row.pair.bounds)))
         pair = paired_t_test(ours, theirs, level)
         values = (pair.mean, *pair.bounds)
     else:
         ends = [[horizon + cost for cost in pair] for pair in costs]
         values = censored_interval(ours, theirs, [mine for mine, _ in ends], [base for _, base in ends], level / 2)
-    return Ratio(*(2.0**value for value in values))
+    return Interval(*(2.0**value for value in values))
 
 
 def step_cost(run: RunRecord, measure: str) -> float:
@@ -132,7 +119,7 @@ def describe_targets(answer: Answer) -> tuple[list[str], list[list[str]]] | None
     return [*headings, *(f"ratio of {measure}" for measure in MEASURES)], rows
 
 
-def ratio_text(ratio: Ratio) -> str:
+def ratio_text(ratio: Interval) -> str:
     """``0.43 [0.35, 0.53]``."""
     value, low, high = ("?" if math.isnan(v) else "∞" if math.isinf(v) else f"{v:.2g}"
                         for v in (ratio.value, ratio.low, ratio.high))  # fmt: skip

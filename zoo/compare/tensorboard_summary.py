@@ -40,7 +40,7 @@ def write_summary(home: Path, answer: Answer) -> list[str]:
     """
     from zoo.compare import table
 
-    folder, writer = _start_summary(home, "comparison", table.as_markdown(answer))
+    folder, writer = _start_summary(home, "comparison", table.describe(answer).as_markdown())
     figures = [answer.goal, *(answer.base.others or {})]
     writer.add_custom_scalars(
         {
@@ -92,7 +92,7 @@ def write_scoreboard(home: Path, board: Scoreboard) -> None:
     """
     from zoo.compare import scoreboard
 
-    folder, writer = _start_summary(home, TAG, scoreboard.as_markdown(board))
+    folder, writer = _start_summary(home, TAG, scoreboard.describe(board).as_markdown())
     writer.close()
     for row in board.rows:
         values = {f"{TAG}/{name}": value for name, value in scores(board, row).items()}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from zoo.compare.fairness import (
     Flag,
+    Pool,
     all_options,
     find_flags,
     moment_flags,
@@ -210,15 +211,12 @@ def answer(
         waiting = sum(len(runs) for runs in groups.values())
         raise UsageError(f"no run is finished: {waiting} were started. Run the same command again to go on.")
     lower = is_lower_better(direction, at)
-    varied_set = None if varied is None else varied_names(varied) | _tuned_options(tuned or {})
+    varied_set = None if varied is None else varied_names(varied) | tuned_options((tuned or {}).values())
     options_of = chosen_options(groups)
     names = varied_choices(options_of, tuned or {}, varied_set)
     labels = label_variants(options_of, names, base)
-    of_run = {id(run): labels[name] for name, runs in groups.items() for run in runs.values()}
-    everything = [replace(run, label=of_run.get(id(run), "")) for run in everything]
-    groups = group_by_variant(everything)
-    findings = find_flags(everything, base, varied_set)
-    findings += [*moment_flags(groups, base, headline, at, direction == "min"), *refusals]
+    findings = find_flags(everything, base, varied_set, labels)
+    findings += [*moment_flags(Pool(groups, base, labels), headline, at, direction == "min"), *refusals]
     findings.sort(key=lambda flag: not flag.fatal)
     failures = {name: {seed: runs[seed].failure(headline, at) or UNMEASURED for seed, f in figures[name].items()
                        if math.isnan(f)} for name, runs in groups.items()}  # fmt: skip
@@ -358,13 +356,13 @@ def varied_choices(
     Of a comparison that names what varies, only those; of other runs, all that differ.
     """
     names = dict.fromkeys(name for options in options_of.values() for name in options)
-    tuned_options = _tuned_options(tuned)
+    solved = tuned_options(tuned.values())
     values = {name: {_value_or_none(options, name) for options in options_of.values()} for name in names}
     values["model"] = values.get("model", set()) - {NONE}  # a run that crashed before its first record does not say
     if len(values["model"]) > 1:  # what one task lacks is part of the choice of the task
         values = {name: of_name - {NONE} for name, of_name in values.items()}
     return tuple(
-        n for n in names if len(values[n]) > 1 and n not in tuned_options and n.rpartition(".")[2] not in tuned_options
+        n for n in names if len(values[n]) > 1 and not {n, n.rpartition(".")[2]} & solved
         and (varied_set is None or any(n == key or key.startswith(f"{n}.") for key in varied_set))
     )  # fmt: skip
 
@@ -375,9 +373,9 @@ def _value_or_none(options: Mapping[str, object], name: str) -> str:
     return NONE if chosen_alike(value, None) else describe_values(value)
 
 
-def _tuned_options(tuned: Mapping[str, str]) -> set[str]:
-    """The names of the options that were solved or tuned, out of the sentences about them."""
-    return {piece.split()[0] for sentence in tuned.values() for piece in sentence.split("; ") if piece}
+def tuned_options(sentences: Iterable[str]) -> set[str]:
+    """The names of the options that were solved or tuned, with which the sentences about them begin."""
+    return {piece.split()[0] for sentence in sentences for piece in sentence.split("; ") if piece}
 
 
 def chosen_options(groups: Mapping[str, Seeds]) -> dict[str, Mapping[str, object]]:
