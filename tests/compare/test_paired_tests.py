@@ -9,6 +9,7 @@ from fabricate import study
 from scipy import stats
 
 from zoo.compare.paired_tests import TESTS, PairedTestPlan, PairResult, compare_samples, judge_all
+from zoo.compare.prose import legend
 from zoo.compare.statistics import (
     Verdict,
     dunnett_p,
@@ -270,3 +271,12 @@ def test_statsmodels_and_scipy_agree_with_every_number_of_a_report():
             assert before < 0.8 <= chance
     margin = max(weightstats.ttost_paired(ours, base, -0.02, 0.02)[0], 0.0)
     assert equivalence_p(rows[-1].pair, 0.02) == pytest.approx(margin, rel=1e-9)
+
+
+def test_the_legend_names_the_correction_that_p_has():
+    runs = study({"default": 1.9, "norm=a": 1.92, "norm=b": 1.9}, seeds=5)
+    for plan, name in ((PairedTestPlan("dunnett"), "Dunnett"), (PairedTestPlan("dunnett", margin=0.01), "Holm"),
+                       (PairedTestPlan(), "Holm")):  # fmt: skip
+        result = answer(runs, plan=plan)
+        assert result.correction == name
+        assert f"p after {name}'s correction for 2 comparisons" in " ".join(legend(result))

@@ -14,7 +14,7 @@ import functools
 import itertools
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
@@ -117,7 +117,7 @@ def compare_samples(
     others = dict(outcomes or {})
     tests = sum(len(ours) > 1 for ours, _ in samples.values()) + sum(not math.isnan(p) for p in others.values())
     tests = max(1, tests)
-    joint = _count_joint_seeds(samples, plan, others)
+    joint = count_joint_seeds(plan, [len(ours) for ours, _ in samples.values()], bool(others))
     pairs = _test_each(samples, plan, plan.level / tests)
     if joint:
         pairs = dict(zip(pairs, join_variances([*pairs.values()], plan.level), strict=True))
@@ -150,11 +150,10 @@ def compare_samples(
     return result | {name: replace(NOT_TESTED, adjusted=p) for name, p in of_outcomes}
 
 
-def _count_joint_seeds(samples: Mapping[str, Sample], plan: PairedTestPlan, others: Mapping[str, float]) -> int:
+def count_joint_seeds(plan: PairedTestPlan, counts: Collection[int], failed: bool) -> int:
     """The seeds of each variant where Dunnett's test applies: no margin, no failed runs, equally many; else 0."""
-    counts = {len(ours) for ours, _ in samples.values()}
-    applies = plan.test == "dunnett" and plan.level > 0 and plan.margin is None and not others and len(counts) == 1
-    return max(counts) if applies and min(counts) > 1 else 0
+    applies = plan.test == "dunnett" and plan.level > 0 and plan.margin is None and not failed
+    return max(counts) if applies and len({*counts}) == 1 and min(counts) > 1 else 0
 
 
 def _test_each(samples: Mapping[str, Sample], plan: PairedTestPlan, level: float) -> dict[str, Paired]:
