@@ -65,15 +65,17 @@ def test_at_the_margin_few_are_called_as_good():
     assert rates[4] > 0.9  # a margin of two standard deviations
 
 
-def test_moderated_variances_find_more_and_err_no_more():
-    (_, *rows) = verdicts.families(400, np.random.default_rng(16))
-    gains = []
-    for _, _, *cells in rows:
+@pytest.mark.parametrize("variants", [3, 6])
+def test_dunnett_errs_no_more_whatever_scatters_and_finds_more_where_all_scatter_alike(variants):
+    rng = np.random.default_rng([16, variants])
+    deviations = {str(draw): tuple(10.0 ** rng.uniform(-1, 1, variants + 1)) for draw in range(2)}
+    (_, *rows) = verdicts.families(400, rng, deviations | {"alike": (1.0,) * (variants + 1)}, (3, 5), (1000,))
+    gains = {}
+    for title, seeds, *cells in rows:
         false_t, false, power_t, power = (float(cell.removesuffix(" %")) / 100 for cell in cells)
-        assert max(false_t, false) * 400 <= most(400) + 0.5
-        gains.append(power - power_t)
-    assert min(gains) >= 0
-    assert max(gains) > 0.1
+        assert max(false_t, false) * 400 <= most(400) + 0.5, (title, deviations)
+        gains[title, seeds] = power - power_t
+    assert gains["alike", "5"] > 0.1
 
 
 @pytest.mark.parametrize("null", SYMMETRIC, ids=lambda null: null.title)

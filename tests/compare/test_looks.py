@@ -61,7 +61,7 @@ def test_another_question_takes_a_share_of_what_is_left():
     _, looks = look_at(Looks(), LOSS, seeds(5))
     for question in (
         Question("accuracy", "default"), Question("loss", "a=1"), Question("loss", "default", "last"),
-        Question("loss", "default", margin=0.01), Question("loss", "default", test="moderated"),
+        Question("loss", "default", margin=0.01), Question("loss", "default", test="dunnett"),
     ):  # fmt: skip
         look, looks = look_at(looks, question, seeds(5))
         assert look.test == question.test

@@ -1,4 +1,4 @@
-"""Tests of all variants together: against scipy and exact enumeration; margins, moderated variances, intervals."""
+"""Tests of all variants together: against scipy and exact enumeration; margins, Dunnett's test, intervals."""
 
 import itertools
 import math
@@ -6,17 +6,17 @@ import math
 import numpy as np
 import pytest
 from fabricate import study
-from scipy import special, stats
+from scipy import stats
 
 from zoo.compare.paired_tests import TESTS, PairedTestPlan, PairResult, compare_samples, judge_all
+from zoo.compare.prose import legend
 from zoo.compare.statistics import (
     Verdict,
+    dunnett_p,
     effect_quantiles,
     equivalence_p,
     find_step,
     holm_adjust,
-    moderate_variances,
-    moderated_t_test,
     paired_differences,
     paired_t_test,
     sign_flip_interval,
@@ -75,27 +75,53 @@ def test_effects_at_quantiles_of_the_noncentral_t():
     assert weak[0] == 0.0 < weak[1]
 
 
-def test_a_prior_of_variances_is_recovered():
-    """Variances of a scaled inverse chi-squared prior with 6 degrees of freedom around 2, 4,000 of them."""
-    rng = np.random.default_rng(5)
-    true = 2.0 * 6 / rng.chisquare(6, 4000)
-    variance, freedom = moderate_variances((true * rng.chisquare(4, 4000) / 4).tolist(), [4] * 4000)
-    assert (variance, freedom) == pytest.approx((2.0, 6.0), rel=0.1)
-    same = moderate_variances((rng.chisquare(4, 5) / 4 * 0 + 2.0).tolist(), [4] * 5)
-    assert same[1] == math.inf
-    assert math.isnan(moderate_variances([1.0, 2.0], [4, 4])[0])
+@pytest.mark.parametrize(("variants", "seeds"), [(1, 4), (2, 3), (3, 5), (6, 4)])
+def test_dunnett_s_p_values_are_those_of_scipy(variants, seeds):
+    """scipy has independent samples only, whose degrees of freedom are (n - 1)(m + 1)."""
+    base, *others = np.random.default_rng([variants, seeds]).standard_normal((variants + 1, seeds)) + 0.5
+    result = stats.dunnett(*others, control=base, random_state=np.random.default_rng(0))
+    for t, p in zip(result.statistic, result.pvalue, strict=True):
+        assert dunnett_p(float(abs(t)), variants, (seeds - 1) * (variants + 1)) == pytest.approx(p, abs=2e-3)
 
 
-def test_moderated_variances_are_the_weighted_mean_and_never_below_the_own():
-    pair = paired_t_test(SAMPLES["v1"][0][:4], BASE[:4])
-    above = moderated_t_test(pair, 4 * pair.sd**2, 2.0)
-    variance = (2 * 4 * pair.sd**2 + 3 * pair.sd**2) / 5
-    assert above.t == pytest.approx(pair.mean / math.sqrt(variance / 4))
-    assert above.p == pytest.approx(2 * special.stdtr(5, -abs(above.t)))
-    below = moderated_t_test(pair, pair.sd**2 / 9, math.inf)  # the prior counts as at most the pair's own freedom
-    assert below.t == pytest.approx(pair.t)
-    assert below.p == pytest.approx(2 * special.stdtr(6, -abs(pair.t)))
-    assert moderated_t_test(pair, math.nan, 0.0) == pair
+def test_critical_values_are_those_of_dunnett_s_table():
+    """Dunnett (1964), two-sided, 5 %."""
+    for variants, freedom, bound in ((2, 6, 2.86), (3, 10, 2.76), (5, 20, 2.73), (1, 12, 2.18)):
+        assert dunnett_p(bound - 0.01, variants, freedom) > 0.05 > dunnett_p(bound + 0.01, variants, freedom)
+
+
+def test_dunnett_s_intervals_p_values_and_variances_belong_together():
+    """Any variants and seeds: no variance below the variant's own or the mean, as one t test for one variant."""
+    rng = np.random.default_rng(7)
+    for _ in range(60):
+        variants, seeds = int(rng.integers(1, 7)), int(rng.integers(5, 12))
+        base, *others = 3 + rng.standard_normal((variants + 1, seeds)) * 10 ** rng.uniform(-2, 0, (variants + 1, 1))
+        samples = {str(index): (ours, base) for index, ours in enumerate(others)}
+        t_tests, joint = compare_samples(samples), compare_samples(samples, PairedTestPlan("dunnett"))
+        mean = np.mean([result.pair.sd**2 for result in t_tests.values()])
+        least = min(result.adjusted for result in joint.values())
+        for name, result in joint.items():
+            sd = math.sqrt(max(mean, result.pair.sd**2))
+            assert result.pair.t == pytest.approx(result.pair.mean / sd * math.sqrt(seeds))
+            assert t_tests[name].pair.p <= result.pair.p * (1 + 1e-9) <= result.adjusted * (1 + 1e-8)
+            excludes_zero = not result.pair.low <= 0 <= result.pair.high
+            assert excludes_zero <= (result.adjusted <= 0.05)
+            assert excludes_zero or result.adjusted > least or result.adjusted > 0.05
+        if variants == 1:
+            assert joint["0"].adjusted == pytest.approx(t_tests["0"].adjusted)
+
+
+def test_dunnett_s_test_is_the_t_test_where_it_does_not_apply():
+    """With a margin, failed runs, seeds that some variants lack, a look that decides nothing."""
+    fewer = {**SAMPLES, "v9": (BASE[:7] + 0.01, BASE[:7])}
+    for samples, plan, outcomes in (
+        (SAMPLES, {"margin": 0.01}, {}),
+        (SAMPLES, {}, {"failed": 0.03}),
+        (fewer, {}, {}),
+        (SAMPLES, {"level": 0.0}, {}),
+    ):
+        joint = compare_samples(samples, PairedTestPlan("dunnett", **plan), outcomes)
+        assert str(joint) == str(compare_samples(samples, PairedTestPlan("t", **plan), outcomes))
 
 
 def recorded(right, images):
@@ -245,3 +271,12 @@ def test_statsmodels_and_scipy_agree_with_every_number_of_a_report():
             assert before < 0.8 <= chance
     margin = max(weightstats.ttost_paired(ours, base, -0.02, 0.02)[0], 0.0)
     assert equivalence_p(rows[-1].pair, 0.02) == pytest.approx(margin, rel=1e-9)
+
+
+def test_the_legend_names_the_correction_that_p_has():
+    runs = study({"default": 1.9, "norm=a": 1.92, "norm=b": 1.9}, seeds=5)
+    for plan, name in ((PairedTestPlan("dunnett"), "Dunnett"), (PairedTestPlan("dunnett", margin=0.01), "Holm"),
+                       (PairedTestPlan(), "Holm")):  # fmt: skip
+        result = answer(runs, plan=plan)
+        assert result.correction == name
+        assert f"p after {name}'s correction for 2 comparisons" in " ".join(legend(result))

@@ -26,6 +26,7 @@ from zoo.io.content_digests import check_digest, with_digest
 
 FILE, FORMAT = "looks.json", 2
 FIRST, UNTIL = 0.8, 0.9  # share of what is left for a look at a fixed number of seeds, and for a test until decided
+FORMER_TESTS = ("moderated",)  # of earlier versions: what they spent counts
 DECISIONS = ("better", "worse", "as good as")
 
 
@@ -357,7 +358,7 @@ def _read_looks(folder: Path) -> list[Look]:
 
 def _parse_look(content: Mapping[str, Any]) -> Look:
     question = Question(**content["question"])
-    if question.test not in TESTS or content["test"] not in TESTS:
+    if not {question.test, content["test"]} <= {*TESTS, *FORMER_TESTS}:
         raise ValueError(f"test {content['test']!r:.20}")
     seeds = {str(name): tuple(int(seed) for seed in numbers) for name, numbers in content["seeds"].items()}
     level, spent, budget = (float(content[name]) for name in ("level", "spent", "budget"))

@@ -10,9 +10,11 @@ being worse than any figure.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import operator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
@@ -24,15 +26,15 @@ from zoo.compare.statistics import (
     Paired,
     Verdict,
     confidence_sequence,
+    dunnett_adjusted,
     equivalence_p,
     fewest_seeds,
     fewest_sequential_seeds,
     holm_adjust,
+    join_variances,
     judge,
     last_p,
     least_p,
-    moderate_variances,
-    moderated_t_test,
     paired_differences,
     paired_t_test,
     rounding_of,
@@ -42,12 +44,12 @@ from zoo.compare.statistics import (
     sign_flip_p,
 )
 
-TestName = Literal["t", "moderated", "permutation", "sequential"]
+TestName = Literal["t", "dunnett", "permutation", "sequential"]
 TESTS: tuple[str, ...] = get_args(TestName)
 Sample = tuple[Sequence[float], Sequence[float]]  # figures of a variant and of the baseline, by seed
 ASSUMPTIONS = {
     "t": "differences of one variant are normally distributed with one variance over seeds",
-    "moderated": "as t; variances of the variants are similar, with a guard for those that are not",
+    "dunnett": "as t; finds more where the variants scatter alike, and less where they do not",
     "permutation": "differences are symmetric about their centre; nothing about their distribution",
     "sequential": "differences are symmetric about their centre; nothing about their distribution or the number of "
     "looks",
@@ -109,18 +111,22 @@ def compare_samples(
 
     With so few seeds that differences may all be alike by chance, p is at least the probability of that (`least_p`).
     With enough seeds a t test has to agree with flips of the signs, which hold for outcomes in two or three heaps.
-    Intervals have a confidence of 1 - level / number of variants each (Bonferroni), so that all of them hold together
-    with 1 - level; one that excludes zero always belongs to a significant difference.
+    Intervals have a confidence of 1 - level / number of variants each (Bonferroni; Dunnett's test: less), so that all
+    of them hold together with 1 - level; one that excludes zero always belongs to a significant difference.
     """
     others = dict(outcomes or {})
     tests = sum(len(ours) > 1 for ours, _ in samples.values()) + sum(not math.isnan(p) for p in others.values())
     tests = max(1, tests)
+    joint = count_joint_seeds(plan, [len(ours) for ours, _ in samples.values()], bool(others))
     pairs = _test_each(samples, plan, plan.level / tests)
+    if joint:
+        pairs = dict(zip(pairs, join_variances([*pairs.values()], plan.level), strict=True))
     null = [pair.p for pair in pairs.values()]
     margins = [_equivalence(sample, pairs[name], plan) for name, sample in samples.items()]
-    adjusted = holm_adjust([*null, *margins, *others.values()], [*pairs, *pairs, *others])
+    adjust = functools.partial(dunnett_adjusted, n=joint) if joint else operator.mul
+    adjusted = holm_adjust([*null, *margins, *others.values()], [*pairs, *pairs, *others], adjust)
     count, result = len(pairs), {}
-    if plan.test in ("t", "moderated"):
+    if plan.test in ("t", "dunnett"):
         decided = [name for index, name in enumerate(pairs) if adjusted[index] <= plan.level]
         flips = {
             name: sign_flip_p(paired_differences(ours, theirs).tolist(), rounding_of([*ours, *theirs]))
@@ -134,7 +140,7 @@ def compare_samples(
                 low, high = sign_flip_interval(paired_differences(*samples[name]).tolist(), plan.level / tests)
                 pairs[name] = replace(pair, low=min(pair.low, low), high=max(pair.high, high))
     for index, (name, pair) in enumerate(pairs.items()):
-        least = least_p(pair.n) * tests if plan.test in ("t", "moderated") else 0.0
+        least = least_p(pair.n) * tests if plan.test in ("t", "dunnett") else 0.0
         p, equivalent = (
             min(1.0, max(value, chance)) if chance > plan.level else value
             for value, chance in ((adjusted[index], least), (adjusted[count + index], least / 2))
@@ -144,13 +150,15 @@ def compare_samples(
     return result | {name: replace(NOT_TESTED, adjusted=p) for name, p in of_outcomes}
 
 
+def count_joint_seeds(plan: PairedTestPlan, counts: Collection[int], failed: bool) -> int:
+    """The seeds of each variant where Dunnett's test applies: no margin, no failed runs, equally many; else 0."""
+    applies = plan.test == "dunnett" and plan.level > 0 and plan.margin is None and not failed
+    return max(counts) if applies and len({*counts}) == 1 and min(counts) > 1 else 0
+
+
 def _test_each(samples: Mapping[str, Sample], plan: PairedTestPlan, level: float) -> dict[str, Paired]:
     pairs = {name: paired_t_test(*sample, level) for name, sample in samples.items()}
-    if plan.test == "moderated":
-        variances, freedom = [pair.sd**2 for pair in pairs.values()], [pair.n - 1 for pair in pairs.values()]
-        prior = moderate_variances(variances, freedom)
-        return {name: moderated_t_test(pair, *prior, level) for name, pair in pairs.items()}
-    if plan.test == "t":
+    if plan.test in ("t", "dunnett"):
         return pairs
     result = {}
     for name, pair in pairs.items():
@@ -184,7 +192,7 @@ def judge_all(
     """The verdict on every variant. One that an earlier look has reached stays, unless the difference has turned."""
     tests = max(1, sum(not math.isnan(result.adjusted) for result in tested.values()))
     count_needed = _count_needed(plan, tests)
-    fewest = count_fewest_seeds(plan, tests) if plan.test in ("t", "moderated") else 2
+    fewest = count_fewest_seeds(plan, tests) if plan.test in ("t", "dunnett") else 2
     verdicts = {}
     for name, result in tested.items():
         pair = result.pair

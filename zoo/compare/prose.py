@@ -78,10 +78,11 @@ def legend(answer: Answer) -> list[str]:
         f"{'seed' if counts == [1] else 'seeds'}, {spent(answer)} each; {better} is better."
     ]
     if len(answer.rows) > 1:
-        holm = f"p after Holm's correction for {answer.tests} comparisons" if answer.tests > 1 else "p two-sided"
+        corrected = f"p after {answer.correction}'s correction for {answer.tests} comparisons"
         together = "for all variants and looks together" if answer.looks else "for all variants together"
         result.append(
-            f"Differences from {answer.base.label} are paired by seed; the {BETWEEN} holds {together}; {holm}; "
+            f"Differences from {answer.base.label} are paired by seed; the {BETWEEN} holds {together}; "
+            f"{corrected if answer.tests > 1 else 'p two-sided'}; "
             f"{NEEDED[answer.plan.test == 'sequential' or answer.plan.later_level is not None]}."
         )
     if len(answer.rows) > 1:

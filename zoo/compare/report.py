@@ -29,7 +29,7 @@ SETTINGS = (
 )  # fmt: skip
 TEMPLATE = "report.html"
 TEST_NAMES = {
-    "t": "Student's paired t test", "moderated": "a t test with moderated variances (Smyth, 2004)",
+    "t": "Student's paired t test", "dunnett": "Dunnett's test, paired by seeds, with a guard for unequal variances",
     "permutation": "flipping their signs (Fisher, 1935)",
     "sequential": "betting on their signs, a test that holds after every seed",
 }  # fmt: skip

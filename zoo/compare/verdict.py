@@ -28,6 +28,7 @@ from zoo.compare.paired_tests import (
     Sample,
     compare_outcomes,
     compare_samples,
+    count_joint_seeds,
     failure_text,
     grid_contrasts,
     judge_all,
@@ -84,7 +85,7 @@ class VariantRow:
 
     ``mean`` and ``sd`` are over the seeds that the baseline has too, and NaN where one of them failed: those of the
     survivors would say nothing about the variant. Then ``pair`` holds no difference either, and ``outcome`` has the
-    tests that decide. ``failures`` says how the failed seeds ended. ``adjusted`` is p after Holm's correction, NaN for
+    tests that decide. ``failures`` says how the failed seeds ended. ``adjusted`` is p after the correction, NaN for
     the baseline and without a test, and ``equivalent`` that of a difference of the margin or more. ``differences`` are
     variant - baseline by seed. ``unpaired`` are seeds that the baseline lacks.
     """
@@ -130,7 +131,7 @@ class VariantRow:
 @dataclass(frozen=True)
 class Answer:
     """The result of a comparison. ``rows`` are the baseline and then the variants, best first; ``varied`` are the
-    options that differ between variants; ``tests`` is Holm's number of tests; ``late_choices`` says what of the
+    options that differ between variants; ``tests`` is the number of tests; ``late_choices`` says what of the
     question was chosen after a look at its runs, None where no journal can tell.
     """
 
@@ -171,6 +172,12 @@ class Answer:
     def outcome(self) -> Outcome:
         """What is shown of the variants, in one word."""
         return best_outcome(row.verdict.word for row in self.rows[1:])
+
+    @property
+    def correction(self) -> str:
+        """Who found the correction of p for several variants."""
+        pairs = [row.pair.n for row in self.rows[1:] if row.pair.n]
+        return "Dunnett" if count_joint_seeds(self.plan, pairs, any(row.outcome for row in self.rows)) else "Holm"
 
     @property
     def seeds(self) -> int:

@@ -76,7 +76,8 @@ def weights_times_values(subject: AttentionSubject) -> None:
         require(weights.shape == (*call.q.shape[:3], k.size(2)), message)
         expected = weights.double() @ v.repeat_interleave(part.heads // part.kv_heads, 1)
         gap = difference(out, expected)
-        message = f"{call.description}: attend is {gap:.1e} away from weigh @ v. Heat maps would show something else."
+        message = f"{call.description}: attend is {gap:.1e} away from weigh @ v, which heat maps show: "
+        message += "override weigh, or where the heads are no weighted values declare shows_weights = False."
         require(gap <= 1e-6, message)
 
 

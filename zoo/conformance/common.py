@@ -96,7 +96,9 @@ def takes_padding(layer: nn.Module) -> bool:
     return not (isinstance(layer, Stack) and any(part.unsupported(frozenset({"valid"})) for part in layer.attentions()))
 
 
-NEARLY_A_PLACE = re.compile(r"(n_?|num_?|total_?)?(layer|depth|block)s?(_?(i|id|idx|index|no|num|number|count))?")
+NEARLY_A_PLACE = re.compile(
+    r"(n_?|num_?|total_?)?((hidden|encoder|decoder)_?)?(layer|depth|block)s?(_?(i|id|idx|index|no|num|number|count))?"
+)
 
 
 def is_a_place(subject: Subject, name: str) -> bool:

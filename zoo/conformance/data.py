@@ -38,6 +38,7 @@ ASIDE = 300  # samples that are looked for in the training data
 WORDS = 16  # tokens in a run that no two texts have in common by chance
 # hash factors of the tokens of a run
 FACTORS = np.random.default_rng(0).integers(1, 2**63, WORDS, dtype=np.uint64) | np.uint64(1)
+HASH_SEEDS = ("2", "5", "17")  # with which common pairs of names, such as {"no", "yes"}, stand in either order in a set
 PICKED = 24  # samples of a split that stand for its content
 
 
@@ -81,7 +82,7 @@ def order_is_repeatable(subject: DataSubject) -> None:
 
 @once
 def hash_seed_changes_nothing(subject: DataSubject) -> None:
-    """Two processes with other hashes (PYTHONHASHSEED) have the same batches, sizes and fingerprint."""
+    """Three processes with other hashes (PYTHONHASHSEED) have the same batches, sizes and fingerprint."""
     if "<locals>" in subject.part.__qualname__ or subject.part.__module__ == "__main__":
         raise Inapplicable("another process cannot import it")
     options = subject.file_options | subject.options
@@ -95,7 +96,7 @@ data = part(**options | {{"seed": 1}})
 data.ready()
 print("summary", *summary(data))"""
     summaries = []
-    for seed in "12":
+    for seed in HASH_SEEDS:
         environment = os.environ | {"PYTHONHASHSEED": seed, "ZOO_CACHE": str(subject.folder / f"hashes-{seed}")}
         done = subprocess.run(
             [sys.executable, "-P", "-c", program], env=environment, capture_output=True, text=True, timeout=900,
@@ -106,7 +107,7 @@ print("summary", *summary(data))"""
         require(bool(lines), f"it does not load in another process: {error}")
         summaries.append(lines[0])
     names = zip(("fingerprint", "sizes", "batches"), *summaries, strict=True)
-    wrong = ", ".join(name for name, value, other_value in names if value != other_value)
+    wrong = ", ".join(name for name, *values in names if len(set(values)) > 1)
     require(not wrong, f"with another PYTHONHASHSEED its {wrong} differ: sort what comes from sets, use no hash().")
 
 

@@ -22,7 +22,11 @@ def pull(net: nn.Module, target: dict[str, Tensor]) -> Tensor:
     return sum(((p - target[name]) ** 2).sum() for name, p in net.named_parameters() if p.requires_grad) / 2  # type: ignore[return-value]
 
 
-def start(subject: OptimizerSubject, lr: float = 1e-2) -> tuple[nn.Module, Optimizer, dict[str, Tensor]]:
+LR = 1e-2
+ENOUGH = 25  # steps after which an optimizer may have changed its rate
+
+
+def start(subject: OptimizerSubject, lr: float = LR) -> tuple[nn.Module, Optimizer, dict[str, Tensor]]:
     """A network, an optimizer of its parameters, and the minimum of its quadratic, each of any shape."""
     net = subject.network()
     target = {name: p.detach() + torch.randn_like(p) for name, p in net.named_parameters()}
@@ -115,21 +119,37 @@ def weight_decay_by_group(subject: OptimizerSubject) -> None:
                 advice = "take decay out of the gradient and its averages, or declare decoupled_decay = False"
                 require(fine or not decay or not decoupled, f"weight decay alone changes {name} {sizes}: {advice}.")
     if "weight_decay" in inspect.signature(subject.part).parameters:
-        steps = [first_step(subject, {"weight_decay": decay}) for decay in (0.0, 0.3)]
-        require(not torch.equal(*steps), "--weight_decay 0.3 changes nothing: read it from the group.")
+        plain, decayed = (equal_steps(subject, {"weight_decay": decay}, 2) for decay in (0.0, 0.3))
+        require(not torch.equal(plain, decayed), "--weight_decay 0.3 changes nothing: read it from the group.")
+        sizes, moved_by = [p.numel() for p in net.parameters()], float((plain[1] - plain[0]).abs().max())
+        for change, numbers in zip((decayed[2] - plain[2]).split(sizes), plain[0].split(sizes), strict=True):
+            shrunk = change.abs() > 1e-6  # some optimizers decay some numbers alone
+            if not shrunk.any():
+                continue
+            shares = change[shrunk] / numbers[shrunk]
+            slack = 1e-4 + float(shares.median().abs()) * moved_by  # the second step decays what the first one has made
+            fine = bool(((shares - shares.median()) * numbers[shrunk]).abs().max() <= slack)
+            message = "beside gradients the numbers of a parameter do not decay by one share of their values"
+            require(fine or not decoupled, f"{message}: leave decay out of what divides the gradient.")
 
 
-def first_step(subject: OptimizerSubject, options: dict[str, Any]) -> Tensor:
-    """By how much the first step with other options changes all numbers, (numbers,)."""
+def equal_steps(subject: OptimizerSubject, options: dict[str, Any], count: int) -> Tensor:
+    """All numbers before and after each of some steps by the same gradients, with other options, (1 + count, n)."""
     torch.manual_seed(0)
     net, optimizer, target = start(subject.changed(**options))
-    before = values(net)
-    make_steps(net, optimizer, target)
-    return torch.cat([(p.detach() - before[name]).flatten() for name, p in net.named_parameters()])
+    pull(net, target).backward()
+    gradients = [None if p.grad is None else p.grad.clone() for p in net.parameters()]
+    states = [torch.cat([p.detach().flatten() for p in net.parameters()])]
+    for _ in range(count):
+        for p, gradient in zip(net.parameters(), gradients, strict=True):
+            p.grad = None if gradient is None else gradient.clone()
+        optimizer.step()
+        states.append(torch.cat([p.detach().flatten() for p in net.parameters()]))
+    return torch.stack(states)
 
 
 def first_step_is_corrected(subject: OptimizerSubject) -> None:
-    """The first step does not depend on how slowly averages forget: their bias towards zero is corrected."""
+    """Steps by equal gradients do not depend on how slowly averages forget: their bias towards zero is corrected."""
     defaults = {name: parameter.default for name, parameter in inspect.signature(subject.part).parameters.items()}
     slower: dict[str, Any] = {}
     for name, value in (defaults | subject.options).items():
@@ -141,10 +161,13 @@ def first_step_is_corrected(subject: OptimizerSubject) -> None:
         raise Inapplicable("no option says how slowly an average forgets")
     if not getattr(subject.part, "corrects_bias", True):
         raise Inapplicable("it declares corrects_bias = False")
-    usual, slow = first_step(subject, {}), first_step(subject, slower)
-    share = float((slow - usual).norm() / usual.norm().clamp(min=1e-12))
-    message = f"with {slower} the first step differs by {share:.0%}: divide averages by 1 - beta ** step"
-    require(share <= 0.01, f"{message}, or declare corrects_bias = False.")
+    count = 4 if all(name.startswith("beta") for name in slower) else 1  # a momentum may be a sum, which grows
+    usual, slow = (equal_steps(subject, options, count).diff(dim=0) for options in ({}, slower))
+    for step, (change, changed) in enumerate(zip(usual, slow, strict=True), 1):
+        share = float((changed - change).norm() / change.norm().clamp(min=1e-12))
+        message = f"with {slower} step {step} by the same gradients differs by {share:.0%}"
+        advice = "divide averages by 1 - beta ** step, or declare corrects_bias = False"
+        require(share <= 0.01, f"{message}: {advice}.")
 
 
 @once
@@ -172,7 +195,7 @@ def rate_of_group(subject: OptimizerSubject) -> None:
     """The learning rate is ``group["lr"]`` at each step, which a schedule and layer-wise rates set."""
     net, optimizer, target = start(subject)
     rates = [group["lr"] for group in optimizer.param_groups]
-    make_steps(net, optimizer, target, 3)
+    make_steps(net, optimizer, target, ENOUGH)
     same = rates == [group["lr"] for group in optimizer.param_groups]
     require(same, 'a step changes group["lr"], which a schedule sets: keep a rate of its own under another name.')
     optimizer.zero_grad()
@@ -183,7 +206,9 @@ def rate_of_group(subject: OptimizerSubject) -> None:
     require(not wrong, f'{", ".join(wrong[:3])} moves where a schedule gives 0: read group["lr"] at each step.')
     for active in optimizer.param_groups:
         for group in optimizer.param_groups:
-            group["lr"] = 1e-2 if group is active else 0.0
+            group["lr"] = LR if group is active else 0.0
+            if "weight_decay" in group:
+                group["weight_decay"] = 0.1
         before = values(net)
         make_steps(net, optimizer, target)
         mine = {id(p) for p in active["params"]}

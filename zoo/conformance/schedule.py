@@ -94,7 +94,7 @@ def breaks(schedule: Schedule) -> dict[int, str]:
     change = np.diff(factors)
     fallen = np.maximum.accumulate(factors)[:-1] - factors[:-1] > 1e-6
     around = np.maximum(np.abs(np.append(change[1:], 0)), np.abs(np.insert(change[:-1], 0, 0)))
-    jumps = (np.abs(change) > 0.05) & (np.abs(change) > 5 * around)
+    jumps = (np.abs(change) > 0.01) & (np.abs(change) > 5 * around)
     steps = np.flatnonzero((fallen & (change > 1e-6)) | jumps)
     return {int(step) + 1: "rises" if change[step] > 0 else "jumps" for step in steps}
 

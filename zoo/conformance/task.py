@@ -99,7 +99,9 @@ def figures_of_any_batching(subject: TaskSubject) -> None:
 
 
 def evaluation_is_plain(subject: TaskSubject) -> None:
-    """Smoothing is for training alone: in evaluation a label that is predicted for sure costs nothing."""
+    """An evaluation reports the loss that trains, or the cross-entropy of what the net gives; a label that is predicted
+    for sure costs nothing: smoothing is for training alone.
+    """
     task, batch = batch_of(subject)
     batch = {name: torch.zeros_like(value) if name == "decode" else value for name, value in batch.items()}
     options = [name for name in inspect.signature(subject.part).parameters if "smooth" in name]
@@ -112,10 +114,20 @@ def evaluation_is_plain(subject: TaskSubject) -> None:
     labels, outputs = batch.get("labels"), list[Tensor]()
     if len(heads) == 1 and labels is not None and not labels.is_floating_point():
         head = task.get_submodule(heads[0])
+        hook = task.net.register_forward_hook(lambda module, inputs, output: outputs.append(output))
+        reported = repeated(task.evaluate, batch).total
+        if outputs and outputs[0].shape[:-1] == labels.shape:
+            logits = outputs[0].float().flatten(0, -2)
+            plain = torch.nn.functional.cross_entropy(logits, labels.flatten(), ignore_index=IGNORED, reduction="sum")
+            gap = min(difference(reported, total) for total in (plain, repeated(task.loss, batch).total))
+            message = f"evaluate() differs by {gap:.1e} from the cross-entropy of what the net gives"
+            require(
+                gap <= 1e-4, f"{message}, and as much or more from loss(): is it smoothed, or has it another scale?"
+            )
         with torch.no_grad():
             for parameter in head.parameters():
                 parameter.mul_(1e4)
-        hook = task.net.register_forward_hook(lambda module, inputs, output: outputs.append(output))
+        outputs.clear()
         repeated(task.evaluate, batch)
         hook.remove()
         if outputs and outputs[0].shape[:-1] == labels.shape:

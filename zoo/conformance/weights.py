@@ -89,6 +89,8 @@ def moves_with_the_module(subject: Subject) -> None:
         except Exception as error:
             kind = "it needs numbers to go on (.item(), .tolist(), an if on a tensor, nonzero)"
             stays = "a tensor stays behind"
+            if "unsupported scalarType" in str(error):  # what torch.autocast says of a device that it does not know
+                kind = "it enters torch.autocast on a device without autocast (torch.amp.is_autocast_available)"
             reason = stays if "device" in str(error) and "item" not in str(error) else f"{kind} or {stays}"
             raise Broken(
                 f"with tensors without data: {reason}: {str(error).splitlines()[0]}. On a GPU each would wait or fail."

@@ -1,5 +1,6 @@
 """Faults that leave most of a part as it should be: one of its modes, heads, steps or samples is wrong."""
 
+import math
 import random
 
 import torch
@@ -221,6 +222,30 @@ class CountsFromTwo(AdamW):
         return super().corrections(betas, step + 1)
 
 
+@planted(first_step_is_corrected="step 2 by the same gradients differs")
+class CorrectsOnce(AdamW):
+    """Averages are corrected at the first step alone."""
+
+    def corrections(self, betas, step):
+        return super().corrections(betas, step) if step == 1 else (1.0, 1.0)
+
+
+@planted(weight_decay_by_group="do not decay by one share")
+class DecaysThroughTheRoot(AdamW):
+    """The decay is divided by what divides the gradient, as L2 would be."""
+
+    def decayed(self, group, w, g):
+        return w - group["lr"] * group["weight_decay"] * w / (1 + g.abs()), g
+
+
+@planted(rate_of_group="by the learning rate of another one")
+class DecaysByTheFirstRate(AdamW):
+    """The decay has the rate of the first group."""
+
+    def decayed(self, group, w, g):
+        return w * (1 - self.param_groups[0]["lr"] * group["weight_decay"]), g
+
+
 class SteppedLion(Lion):
     """Lion with its step in a method."""
 
@@ -272,7 +297,36 @@ class LowersItsRate(MomentumSGD):
         return loss
 
 
+@planted(rate_of_group='changes group["lr"]')
+class LowersItsRateLater(MomentumSGD):
+    """It lowers its rate at every fifth step."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        loss = super().step(closure)
+        for group in self.param_groups:
+            group["count"] = group.get("count", 0) + 1
+            group["lr"] *= 0.99 if group["count"] % 5 == 0 else 1.0
+        return loss
+
+
 # schedules
+
+
+@planted(falls_without_jumps="jumps after its peak")
+class LosesALittleAtHalf(Cosine):
+    """Four hundredths are lost at its half."""
+
+    def shape(self, step, done):
+        return super().shape(step, done) - (0.04 if done > 0.5 else 0.0)
+
+
+@planted(falls_without_jumps="rises after its peak")
+class BumpAtTheEnd(Linear):
+    """Shortly before its end the rate rises by some hundredths."""
+
+    def shape(self, step, done):
+        return super().shape(step, done) + (0.06 * math.sin(math.pi * (done - 0.8) / 0.1) if 0.8 < done < 0.9 else 0.0)
 
 
 @planted(falls_without_jumps="jumps after its peak")
@@ -368,6 +422,16 @@ class PunishesLargeLogits(Classification):
         return Loss(total + 1e-4 * self(batch["images"]).logsumexp(-1).square().sum(), size)
 
 
+@planted(evaluation_is_plain="on another scale")
+class WarmerInEvaluation(Classification):
+    """Logits are divided by 1.5 in evaluation."""
+
+    def evaluate(self, batch):
+        size = super().evaluate(batch).size
+        logits = self(batch["images"]).float() / 1.5
+        return Loss(F.cross_entropy(logits, batch["labels"], reduction="sum"), size)
+
+
 # data
 
 
@@ -431,6 +495,18 @@ class LabelsByHash(Noise):
         for split in splits.values():
             split.labels[:] = [abs(hash(f"image {number}")) % 2 for number in range(len(split.labels))]
         return splits, names
+
+
+@planted(hash_seed_changes_nothing="batches differ")
+class NamesInTheOrderOfASet(Noise):
+    """The two classes are numbered in the order of a set."""
+
+    def read(self):
+        splits, _ = super().read()
+        order = list({"apple", "pear"})
+        for split in splits.values():
+            split.labels[:] = [order.index("apple" if label else "pear") for label in split.labels]
+        return splits, order
 
 
 # heads, layers and widths
@@ -526,3 +602,19 @@ class NumbersLayers(MultiHead):
 
     def attend(self, q, k, v, pattern):
         return super().attend(q / (self.layer_idx + 1), k, v, pattern)
+
+
+@planted(documentation="no stack sets 'num_hidden_layers'")
+class CountsHiddenLayers(MLP):
+    """It is scaled by a number of layers that no stack passes, under the name that published models have for it."""
+
+    def __init__(self, dim: int, hidden: int, num_hidden_layers: int = 12):
+        """
+        Args:
+            num_hidden_layers: the depth of the stack.
+        """
+        super().__init__(dim, hidden)
+        self.count = num_hidden_layers
+
+    def forward(self, x):
+        return super().forward(x) * (2 * self.count) ** -0.5
