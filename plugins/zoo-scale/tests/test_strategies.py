@@ -1,7 +1,6 @@
 """Training with shares of the weights: equal to that of one process, what it refuses, and a step that is not finite."""
 
 import os
-import socket
 import subprocess
 import sys
 
@@ -11,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
-from torch.multiprocessing import start_processes
+from worlds import in_processes
 from zoo_scale.strategies import check_optimizer, prepare_optimizer, shard_module, share_like
 
 from zoo.errors import UsageError
@@ -104,13 +103,6 @@ def judge_values(rank, world, port):
                 assert all_finite(share) is all_finite(norm) is all_finite(torch.ones(1), share) is (wrong is None)
     dist.barrier()
     dist.destroy_process_group()
-
-
-def in_processes(function, count, *words):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    start_processes(function, (count, port, *words), nprocs=count, start_method="fork")
 
 
 CASES = [("AdamW", PreNorm), ("SGD", PreNorm), ("Lion", PreNorm), ("Muon", PreNorm), ("AdamW", WholeStack)]

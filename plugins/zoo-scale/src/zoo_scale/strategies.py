@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -20,6 +23,7 @@ from zoo.models.stack import Stack
 from zoo.parts.block import Block
 from zoo.tasks.adamw8bit import AdamW8bit
 from zoo.training.distributed import PATIENCE
+from zoo_scale.shards import ShardWriter, empty_share
 
 STEPS = ("training_step",)
 # optimizers that need whole tensors, and what for
@@ -45,6 +49,8 @@ class FSDP2(ModelParallelStrategy):
             process_group_backend: library of collective operations; nccl on GPUs and gloo on CPUs unless given.
         """
         super().__init__("auto", 1, False, process_group_backend, timeout)
+        self._divided = False  # whether states to be saved are shares at present
+        self._writer: ShardWriter | None = None
 
     @property
     def lightning_restore_optimizer(self) -> bool:
@@ -104,11 +110,13 @@ class FSDP2(ModelParallelStrategy):
     def lightning_module_state_dict(self) -> dict[str, Any]:
         """The whole weights in the first process; every process must call this."""
         assert self.lightning_module is not None
-        return self._gather_state(self.lightning_module.state_dict())
+        state = self.lightning_module.state_dict()
+        return state if self._divided else self._gather_state(state)
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
         """The whole state of an optimizer in the first process; every process must call this."""
-        return self._gather_state(getattr(optimizer, "optimizer", optimizer).state_dict())
+        state = getattr(optimizer, "optimizer", optimizer).state_dict()
+        return state if self._divided else self._gather_state(state)
 
     def _gather_state(self, state: Any) -> Any:
         if isinstance(state, DTensor):
@@ -121,13 +129,45 @@ class FSDP2(ModelParallelStrategy):
         return state.cpu() if isinstance(state, Tensor) else state
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
-        """Write a checkpoint of whole tensors, in the first process."""
-        if self.is_global_zero:
+        """Write a checkpoint of whole tensors, in the first process; hand over one of shares in every process."""
+        if self.is_global_zero or self._divided:
             self.checkpoint_io.save_checkpoint(checkpoint, filepath, storage_options=storage_options)
 
+    @contextmanager
+    def divided_state(self) -> Iterator[None]:
+        """States to be saved are shares within."""
+        self._divided = True
+        try:
+            yield
+        finally:
+            self._divided = False
+
+    def write_shards(self, content: dict[str, Any], folder: Path, in_background: bool) -> Future[dict[str, Any]]:
+        """Write the tensors of a checkpoint in ``folder`` as shards, as `ShardWriter.write`."""
+        self._writer = self._writer or ShardWriter()
+        return self._writer.write(content, folder, in_background)
+
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
-        """The content of a checkpoint of whole tensors."""
-        return self.checkpoint_io.load_checkpoint(checkpoint_path, weights_only=weights_only)
+        """The content of a checkpoint: tensors of one file are whole, of those in shards each process reads its own."""
+        writer = self.checkpoint_io
+        writer.empty, before = self._empty_share, writer.empty  # type: ignore[attr-defined]
+        try:
+            return writer.load_checkpoint(checkpoint_path, weights_only=weights_only)
+        finally:
+            writer.empty = before  # type: ignore[attr-defined]
+
+    def _empty_share(self, size: torch.Size, dtype: torch.dtype, name: str) -> Tensor:
+        """Where a tensor of this name in a checkpoint is read into: divided as the one of now, if that is known."""
+        assert self.lightning_module is not None
+        words = name.split(".", 4)
+        like = None
+        if words[0] == "state_dict":
+            like = self.lightning_module.state_dict().get(name.removeprefix("state_dict."))
+        elif words[0] == "optimizer_states" and len(words) == 5 and words[2] == "state" and words[3].isdigit():
+            groups = self.optimizers[int(words[1])].param_groups if int(words[1]) < len(self.optimizers) else []
+            parameters = [parameter for group in groups for parameter in group["params"]]
+            like = parameters[int(words[3])] if int(words[3]) < len(parameters) else None
+        return empty_share(size, dtype, like)
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
         """Take the own share of whole weights."""
