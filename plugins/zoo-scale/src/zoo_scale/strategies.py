@@ -1,4 +1,4 @@
-"""FSDP2: every process holds a share of each weight, its gradient and its optimizer state."""
+"""FSDP2: every process holds a share of each weight, its gradient and its optimizer state; also of parts of a model."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from zoo.parts.block import Block
 from zoo.tasks.adamw8bit import AdamW8bit
 from zoo.training.distributed import PATIENCE
 from zoo_scale.shards import ShardWriter, empty_share
+from zoo_scale.tensor_parallel import Division, divide, gather_whole, refusal
 
 STEPS = ("training_step",)
 # optimizers that need whole tensors, and what for
@@ -41,6 +42,7 @@ class FSDP2(ModelParallelStrategy):
     """
 
     gathers_state = True  # what it gives to be saved is whole
+    tensor_parallel: int | None = 1  # processes that divide parts of the model among them; None: all
 
     def __init__(self, timeout: timedelta = PATIENCE, process_group_backend: str | None = None):
         """
@@ -51,6 +53,7 @@ class FSDP2(ModelParallelStrategy):
         super().__init__("auto", 1, False, process_group_backend, timeout)
         self._divided = False  # whether states to be saved are shares at present
         self._writer: ShardWriter | None = None
+        self._divisions: dict[str, Division] = {}  # of parameters by tensor parallelism, by their names in the task
 
     @property
     def lightning_restore_optimizer(self) -> bool:
@@ -58,9 +61,26 @@ class FSDP2(ModelParallelStrategy):
         return True
 
     def setup_environment(self) -> None:
-        """Join the processes, all of them along the dimension of data."""
-        self._data_parallel_size = self.num_nodes * self.num_processes
+        """Join the processes. Raises UsageError where tensor parallelism needs another number of them."""
+        world = self.num_nodes * self.num_processes
+        self._tensor_parallel_size = self.tensor_parallel or world
+        if world % self._tensor_parallel_size:
+            raise UsageError(
+                f"{self._tensor_parallel_size} processes divide the model, and {world} are no multiple of that: "
+                "set trainer.devices or trainer.num_nodes."
+            )
+        self._data_parallel_size = world // self._tensor_parallel_size
         super().setup_environment()
+
+    @property
+    def data_process(self) -> tuple[int, int]:
+        """Which share of a batch this process has, and of how many."""
+        mesh = self.device_mesh["data_parallel"]
+        return mesh.get_local_rank(), mesh.size()
+
+    def all_gather(self, tensor: Tensor, group: Any = None, sync_grads: bool = False) -> Tensor:
+        """A tensor of one process of each share of a batch, with a dimension for them in front."""
+        return super().all_gather(tensor, group or self.device_mesh["data_parallel"].get_group(), sync_grads)
 
     def setup(self, trainer: Trainer) -> None:
         """Shard the task, then make its optimizers. Raises UsageError for what cannot be sharded."""
@@ -70,13 +90,38 @@ class FSDP2(ModelParallelStrategy):
         self.accelerator.setup(trainer)
         self.model = self.precision_plugin.convert_module(task)
         self.model_to_device()
+        if self._tensor_parallel_size != 1:
+            self._divisions = divide(task, self._tensor_group)
+            self.precision_plugin.clip_grad_by_norm = self._clip_norm  # type: ignore[method-assign]
         shard_module(task, self.device_mesh["data_parallel"])
         self.barrier()
         if trainer.state.fn == "fit":
             self.setup_optimizers(trainer)
             for optimizer in self.optimizers:
-                prepare_optimizer(optimizer)
+                prepare_optimizer(optimizer, bool(self._divisions))
         self.setup_precision_plugin()
+
+    @property
+    def _tensor_group(self) -> Any:
+        return self.device_mesh["tensor_parallel"].get_group()
+
+    def _clip_norm(self, optimizer: Optimizer, clip_val: float) -> None:
+        """Scale all gradients so that their norm, that of the whole model, is at most ``clip_val``."""
+        names = {id(parameter): name for name, parameter in self._parameters().items()}
+        parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        squares = torch.zeros(2, dtype=torch.float64, device=self.root_device)  # of parts, and of what all have
+        for parameter in parameters:
+            square = whole_tensor(torch.linalg.vector_norm(parameter.grad)).double() ** 2
+            squares[0 if names.get(id(parameter)) in self._divisions else 1] += square
+        parts, common = squares
+        torch.distributed.all_reduce(parts, group=self._tensor_group)
+        factor = float(clip_val / ((parts + common).sqrt() + 1e-6))  # as torch.nn.utils.clip_grad_norm_
+        for parameter in parameters if factor < 1 else ():
+            parameter.grad.mul_(factor)
+
+    def _parameters(self) -> dict[str, nn.Parameter]:
+        assert self.lightning_module is not None
+        return dict(self.lightning_module.named_parameters())
 
     # evaluation: the number of forwards, as in decoding, differs between processes
 
@@ -111,21 +156,37 @@ class FSDP2(ModelParallelStrategy):
         """The whole weights in the first process; every process must call this."""
         assert self.lightning_module is not None
         state = self.lightning_module.state_dict()
-        return state if self._divided else self._gather_state(state)
+        if self._divided:
+            return state
+        return {name: self._gather_state(value, self._divisions.get(name)) for name, value in state.items()}
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
         """The whole state of an optimizer in the first process; every process must call this."""
-        state = getattr(optimizer, "optimizer", optimizer).state_dict()
-        return state if self._divided else self._gather_state(state)
+        optimizer = getattr(optimizer, "optimizer", optimizer)
+        state = optimizer.state_dict()
+        if self._divided:
+            return state
+        divisions = self._divisions_of(optimizer)
+        moments = {number: self._gather_state(value, divisions.get(number)) for number, value in state["state"].items()}
+        return {**self._gather_state({name: value for name, value in state.items() if name != "state"}),
+                "state": moments}  # fmt: skip
 
-    def _gather_state(self, state: Any) -> Any:
+    def _divisions_of(self, optimizer: Optimizer) -> dict[int, Division]:
+        """How the parameters of an optimizer are divided by tensor parallelism, by their numbers in its state."""
+        names = {id(parameter): name for name, parameter in self._parameters().items()}
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        found = {number: self._divisions.get(names.get(id(p), "")) for number, p in enumerate(parameters)}
+        return {number: division for number, division in found.items() if division is not None}
+
+    def _gather_state(self, state: Any, division: Division | None = None) -> Any:
+        """Whole tensors on the CPU in the first process; ``division`` is that of tensors with dimensions in it."""
         if isinstance(state, DTensor):
-            whole = state.full_tensor()
+            whole = gather_whole(state.full_tensor(), division if state.dim() else None, self._tensor_group)
             return whole.cpu() if self.is_global_zero else None
         if isinstance(state, Mapping):
-            return {name: self._gather_state(value) for name, value in state.items()}
+            return {name: self._gather_state(value, division) for name, value in state.items()}
         if isinstance(state, (list, tuple)):
-            return type(state)(self._gather_state(value) for value in state)
+            return type(state)(self._gather_state(value, division) for value in state)
         return state.cpu() if isinstance(state, Tensor) else state
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
@@ -144,6 +205,8 @@ class FSDP2(ModelParallelStrategy):
 
     def write_shards(self, content: dict[str, Any], folder: Path, in_background: bool) -> Future[dict[str, Any]]:
         """Write the tensors of a checkpoint in ``folder`` as shards, as `ShardWriter.write`."""
+        if self._divisions:
+            raise refusal("a checkpoint into shards. Take --save whole")
         self._writer = self._writer or ShardWriter()
         return self._writer.write(content, folder, in_background)
 
@@ -173,19 +236,55 @@ class FSDP2(ModelParallelStrategy):
         """Take the own share of whole weights."""
         assert self.lightning_module is not None
         shares = self.lightning_module.state_dict()
-        loaded = {name: share_like(value, shares.get(name)) for name, value in checkpoint["state_dict"].items()}
+        loaded = {
+            name: share_like(self._own_part(value, self._divisions.get(name)), shares.get(name))
+            for name, value in checkpoint["state_dict"].items()
+        }
         self.lightning_module.load_state_dict(loaded, strict=strict)
+
+    def _own_part(self, value: Tensor, division: Division | None) -> Tensor:
+        """The part of a whole tensor that this process has by tensor parallelism."""
+        if division is None or isinstance(value, DTensor):
+            return value
+        mesh = self.device_mesh["tensor_parallel"]
+        return division.part(value, mesh.get_local_rank(), mesh.size()).contiguous()
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
         """Take the own share of whole states of optimizers."""
         for optimizer, state in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
             optimizer.load_state_dict(state)
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    values = optimizer.state.get(parameter, {})
-                    for name, value in values.items():
-                        if isinstance(value, Tensor) and value.shape == parameter.shape:
-                            values[name] = share_like(value, parameter)
+            divisions = self._divisions_of(optimizer)
+            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            for number, parameter in enumerate(parameters):
+                values = optimizer.state.get(parameter, {})
+                for name, value in values.items():
+                    if isinstance(value, Tensor) and value.dim():
+                        part = self._own_part(value, divisions.get(number))
+                        values[name] = share_like(part, parameter) if part.shape == parameter.shape else value
+
+
+class TensorParallel(FSDP2):
+    """All processes divide the heads and hidden units of the model among them, and read the same samples."""
+
+    tensor_parallel = None
+
+
+class FSDP2TensorParallel2(FSDP2):
+    """Each two processes divide the model among them, and these pairs divide its parts and the samples, as fsdp2."""
+
+    tensor_parallel = 2
+
+
+class FSDP2TensorParallel4(FSDP2):
+    """As fsdp2_tp2, with four processes in the place of each two."""
+
+    tensor_parallel = 4
+
+
+class FSDP2TensorParallel8(FSDP2):
+    """As fsdp2_tp2, with eight processes in the place of each two."""
+
+    tensor_parallel = 8
 
 
 def share_like(value: Tensor, like: Any) -> Tensor:
@@ -250,9 +349,14 @@ def whole_tensor(value: Any) -> Any:
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
-def prepare_optimizer(optimizer: Optimizer) -> None:
-    """Have the Muon in an optimizer gather its matrices. Raises UsageError for a state that cannot be divided."""
+def prepare_optimizer(optimizer: Optimizer, divided: bool = False) -> None:
+    """Have the Muon in an optimizer gather its matrices. Raises UsageError for a state that cannot be divided.
+
+    ``divided``: by tensor parallelism too, where Muon would have parts of matrices.
+    """
     check_optimizer(optimizer)
+    if divided and any(isinstance(member, torch.optim.Muon) for member in getattr(optimizer, "members", ())):
+        raise refusal("optimizer Muon, which needs whole matrices. Take torch.optim.AdamW")
     for member in getattr(optimizer, "members", ()):
         if isinstance(member, torch.optim.Muon):
             member.__class__ = GatheringMuon
