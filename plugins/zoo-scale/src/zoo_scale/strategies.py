@@ -65,10 +65,12 @@ class FSDP2(ModelParallelStrategy):
         world = self.num_nodes * self.num_processes
         self._tensor_parallel_size = self.tensor_parallel or world
         if world % self._tensor_parallel_size:
-            raise UsageError(
+            error = UsageError(
                 f"{self._tensor_parallel_size} processes divide the model, and {world} are no multiple of that: "
                 "set trainer.devices or trainer.num_nodes."
             )
+            error.everywhere = True
+            raise error
         self._data_parallel_size = world // self._tensor_parallel_size
         super().setup_environment()
 

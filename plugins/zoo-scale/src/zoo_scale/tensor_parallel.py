@@ -160,12 +160,14 @@ def check_part(part: nn.Module, count: int) -> None:
     sizes |= {f"the width of {matrix}": width for matrix, width in hidden.items()}
     for what, size in sizes.items():
         if size % count:
-            raise refusal(f"{name}: {what}={size} is not divisible by the {count} processes")
+            raise refusal(f"{name}: {what}={size} is not divisible by the {count} processes. Take another size")
 
 
 def refusal(what: str) -> UsageError:
     """The error about what tensor parallelism cannot divide."""
-    return UsageError(f"trainer.strategy tp cannot divide {what}.")
+    error = UsageError(f"trainer.strategy tp cannot divide {what}.")
+    error.everywhere = True
+    return error
 
 
 def divide_matrix(part: nn.Module, matrix: str, way: str, group: Any) -> dict[str, Division]:
