@@ -82,7 +82,9 @@ class FSDP2(ModelParallelStrategy):
 
     def all_gather(self, tensor: Tensor, group: Any = None, sync_grads: bool = False) -> Tensor:
         """A tensor of one process of each share of a batch, with a dimension for them in front."""
-        return super().all_gather(tensor, group or self.device_mesh["data_parallel"].get_group(), sync_grads)
+        if group in (None, torch.distributed.group.WORLD):  # Lightning's modules name the latter
+            group = self.device_mesh["data_parallel"].get_group()
+        return super().all_gather(tensor, group, sync_grads)
 
     def setup(self, trainer: Trainer) -> None:
         """Shard the task, then make its optimizers. Raises UsageError for what cannot be sharded."""
