@@ -1,4 +1,4 @@
-"""Tensor parallelism: equal to one process for every kind of model, and refused by name where a part declares no plan."""
+"""Tensor parallelism: equal to one process for every kind of model; a part without a plan is refused by name."""
 
 import random
 

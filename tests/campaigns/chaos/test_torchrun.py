@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from tests.campaigns.chaos import toys
 
 KILL = """
@@ -70,7 +71,7 @@ def test_a_killed_process_is_started_again_and_changes_nothing(tmp_path, place, 
     words = ["fit", "lm.yaml", "--name", "default", "--save-every", "3", "--trainer.strategy", strategy]
     words += ["--allow-import", "kill", "--trainer.callbacks", "[{class_path: kill.Kill}]"]
     nodes, processes = PLACES[place]
-    undisturbed = run_by_torchrun(tmp_path, nodes, processes, [*words, "--runs", "undisturbed"], victim=-1)
+    run_by_torchrun(tmp_path, nodes, processes, [*words, "--runs", "undisturbed"], victim=-1)
     disturbed = run_by_torchrun(tmp_path, nodes, processes, [*words, "--runs", "disturbed"], victim=1)
     assert "SIGKILL" in disturbed or "Signal 9" in disturbed
     outcomes = [toys.outcome(Path(tmp_path, runs, "lm/default/s1")) for runs in ("undisturbed", "disturbed")]
