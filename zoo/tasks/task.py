@@ -324,7 +324,9 @@ class Task(LightningModule):
         Raises NonFiniteError where its weights are not numbers, and CheckpointError where it distilled another model.
         """
         tensors = checkpoint.get("state_dict", {})
-        wrong = [name for name, tensor in tensors.items() if tensor.is_floating_point() and tensor.isnan().any()]
+        flags = {name: tensor.isnan().any() for name, tensor in tensors.items() if tensor.is_floating_point()}
+        # of shares the answer of all processes
+        wrong = [name for name, flag in flags.items() if getattr(flag, "full_tensor", lambda flag=flag: flag)()]
         if wrong:
             raise NonFiniteError(
                 f"{wrong[0]} of the checkpoint holds nan instead of numbers. Take an earlier checkpoint."

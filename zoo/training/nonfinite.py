@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from zoo.errors import NonFiniteError
-from zoo.inference import checkpoint_manifest, weight_files
+from zoo.inference import checkpoint_manifest
 from zoo.inference.find_run import CONFIG
 from zoo.io import atomic_files
 from zoo.logging.best_effort import BestEffort
@@ -137,7 +137,7 @@ class NonFiniteGuard(Callback):
         newest = checkpoint_manifest.newest_intact(self.folder / "checkpoints").path
         if newest is None:
             raise NonFiniteError("there is no checkpoint to rewind to.")
-        content = weight_files.read_checkpoint(newest, task.device)
+        content = trainer.strategy.load_checkpoint(newest, weights_only=True)
         weights = content.get(CURRENT, content["state_dict"])  # the latter are averages, then
         weights = {**weights, "tokens_seen": task.state_dict()["tokens_seen"]}
         # the checkpoint may be older than a change of options by --accept-changes

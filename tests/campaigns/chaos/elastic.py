@@ -29,7 +29,9 @@ World = tuple[str, int]  # a strategy, and how many processes
 def directions(strategy: str) -> list[tuple[World, World]]:
     """From which processes to which; a strategy other than ddp is also changed to that, and to more processes."""
     pairs: list[tuple[World, World]] = [((strategy, 2), (strategy, 1)), ((strategy, 1), (strategy, 2))]
-    if strategy != "ddp":
+    if strategy == "tp":  # with two heads
+        pairs += [((strategy, 2), ("ddp", 2)), (("ddp", 2), (strategy, 2))]
+    elif strategy != "ddp":
         pairs += [(before, after) for a, b in (((strategy, 2), (strategy, 4)), ((strategy, 2), ("ddp", 2)))
                   for before, after in ((a, b), (b, a))]  # fmt: skip
     return pairs
@@ -38,7 +40,8 @@ def directions(strategy: str) -> list[tuple[World, World]]:
 def recipe_options(strategy: str, processes: int, save: str = "whole") -> list[str]:
     """The options by which so many processes share the same batches; only strategies of shares save otherwise."""
     return [
-        *("--data.batch_size", str(ROWS // processes), "--trainer.devices", str(processes)),
+        *("--data.batch_size", str(ROWS if strategy == "tp" else ROWS // processes)),
+        *("--trainer.devices", str(processes)),
         *(("--trainer.strategy", strategy) if processes > 1 else ()),
         *(("--save", save) if processes > 1 and strategy != "ddp" else ()),
     ]
@@ -78,7 +81,8 @@ def campaign(
                 )
                 worlds.emptied(site.child, 10.0)
                 # the batch of each process is another one with another number of them, which is a change of the recipe
-                accept = ["--accept-changes"] if before[1] != after[1] else []
+                changes = recipe_options(*before)[1] != recipe_options(*after)[1]
+                accept = ["--accept-changes"] if changes else []
                 ended = site.ended(site.begin(*recipe_options(*after, save), "--resume", *accept, processes=after[1]))
                 if (code, ended) != (143, 0):
                     problems.append(f"{name}: codes {code} and {ended}: {site.log_text()[-500:]}")

@@ -219,9 +219,26 @@ class FSDP2(ModelParallelStrategy):
         writer = self.checkpoint_io
         writer.empty, before = self._empty_share, writer.empty  # type: ignore[attr-defined]
         try:
-            return writer.load_checkpoint(checkpoint_path, weights_only=weights_only)
+            content = writer.load_checkpoint(checkpoint_path, weights_only=weights_only)
         finally:
             writer.empty = before  # type: ignore[attr-defined]
+        if self._divisions:
+            self._take_own_parts(content)
+        return content
+
+    def _take_own_parts(self, content: dict[str, Any]) -> None:
+        """Leave in a checkpoint the parts of whole tensors that this process has by tensor parallelism."""
+        mesh = self.device_mesh["tensor_parallel"]
+        rank, count = mesh.get_local_rank(), mesh.size()
+        weights = content.get("state_dict", {})
+        for name in self._divisions.keys() & weights.keys():
+            weights[name] = self._divisions[name].part(weights[name], rank, count).contiguous()
+        for optimizer, state in zip(self.optimizers, content.get("optimizer_states", []), strict=False):
+            for number, division in self._divisions_of(optimizer).items():
+                values = state["state"].get(number, {})
+                for name, value in values.items():
+                    if isinstance(value, Tensor) and value.dim():
+                        values[name] = division.part(value, rank, count).contiguous()
 
     def _empty_share(self, size: torch.Size, dtype: torch.dtype, name: str) -> Tensor:
         """Where a tensor of this name in a checkpoint is read into: divided as the one of now, if that is known."""
@@ -237,34 +254,22 @@ class FSDP2(ModelParallelStrategy):
         return empty_share(size, dtype, like)
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
-        """Take the own share of whole weights."""
+        """Take the own share of weights as `load_checkpoint` gives them."""
         assert self.lightning_module is not None
         shares = self.lightning_module.state_dict()
-        loaded = {
-            name: share_like(self._own_part(value, self._divisions.get(name)), shares.get(name))
-            for name, value in checkpoint["state_dict"].items()
-        }
+        loaded = {name: share_like(value, shares.get(name)) for name, value in checkpoint["state_dict"].items()}
         self.lightning_module.load_state_dict(loaded, strict=strict)
 
-    def _own_part(self, value: Tensor, division: Division | None) -> Tensor:
-        """The part of a whole tensor that this process has by tensor parallelism."""
-        if division is None or isinstance(value, DTensor):
-            return value
-        mesh = self.device_mesh["tensor_parallel"]
-        return division.part(value, mesh.get_local_rank(), mesh.size()).contiguous()
-
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
-        """Take the own share of whole states of optimizers."""
+        """Take the own share of states of optimizers as `load_checkpoint` gives them."""
         for optimizer, state in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
             optimizer.load_state_dict(state)
-            divisions = self._divisions_of(optimizer)
-            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-            for number, parameter in enumerate(parameters):
-                values = optimizer.state.get(parameter, {})
-                for name, value in values.items():
-                    if isinstance(value, Tensor) and value.dim():
-                        part = self._own_part(value, divisions.get(number))
-                        values[name] = share_like(part, parameter) if part.shape == parameter.shape else value
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    values = optimizer.state.get(parameter, {})
+                    for name, value in values.items():
+                        if isinstance(value, Tensor) and value.shape == parameter.shape:
+                            values[name] = share_like(value, parameter)
 
 
 class TensorParallel(FSDP2):
