@@ -97,7 +97,7 @@ def shard_folder(folder: Path, shards: Any) -> Path:
     Raises CheckpointError for names that lead elsewhere.
     """
     files = shards.get("files") if isinstance(shards, dict) else None
-    names = [shards.get("folder"), *files] if isinstance(files, dict) else [None]
+    names: list[Any] = [shards.get("folder"), *files] if isinstance(files, dict) else [None]
     if not all(isinstance(name, str) and name not in ("", "..") and Path(name).name == name for name in names):
         raise CheckpointError(f"a checkpoint in {folder} names its shards in a way that zoo does not write: {names!r}.")
     return folder / SHARDS / names[0]

@@ -96,12 +96,9 @@ def divide(net: nn.Module, group: Any) -> dict[str, Division]:
     Raises UsageError for what cannot be divided, before anything is changed.
     """
     count = dist.get_world_size(group)
-    parts = {
-        name: part for name, part in net.named_modules() if isinstance(part, (Attention, FFN))
-    }  # a part in another one, such as an expert, belongs to that
-    outer = {
-        name: part for name, part in parts.items() if not any(name.startswith(f"{above}.") for above in parts if above)
-    }
+    parts = {name: part for name, part in net.named_modules() if isinstance(part, (Attention, FFN))}
+    # a part in another one, such as an expert, belongs to that
+    outer = {name: part for name, part in parts.items() if not any(name.startswith(f"{above}.") for above in parts)}
     check_network(net)
     owners: dict[int, str] = {}
     for name, part in outer.items():
@@ -126,7 +123,7 @@ def share(x: Any, group: Any) -> Any:
     return Shared.apply(x, group) if isinstance(x, Tensor) and x.is_floating_point() else x
 
 
-def plan_of(part: nn.Module) -> dict[str, str]:
+def plan_of(part: Attention | FFN) -> dict[str, str]:
     """What a part declares about itself; a subclass with code of its own has to declare it again."""
     return cast(dict[str, str], declared(type(part), PLAN) or {})
 
@@ -140,7 +137,7 @@ def check_network(net: nn.Module) -> None:
             raise refusal("init MuP, whose rates depend on the widths of whole matrices. Take another")
 
 
-def check_part(part: nn.Module, count: int) -> None:
+def check_part(part: Attention | FFN, count: int) -> None:
     """Raise UsageError for a part that cannot be divided among ``count`` processes."""
     name, plan = type(part).__name__, plan_of(part)
     if not plan:
@@ -170,7 +167,7 @@ def refusal(what: str) -> UsageError:
     return error
 
 
-def divide_matrix(part: nn.Module, matrix: str, way: str, group: Any) -> dict[str, Division]:
+def divide_matrix(part: Attention | FFN, matrix: str, way: str, group: Any) -> dict[str, Division]:
     """Leave this process its share of one matrix of a part, and of its bias."""
     module = getattr(part, matrix)
     out, rows = module.out_features, [m for m, w in plan_of(part).items() if w == "rows"]
@@ -196,7 +193,7 @@ def divide_matrix(part: nn.Module, matrix: str, way: str, group: Any) -> dict[st
     return divisions
 
 
-def hidden_width(part: nn.Module, rows: Iterable[str], group: Any) -> int:
+def hidden_width(part: Attention | FFN, rows: Iterable[str], group: Any) -> int:
     """What the matrix that is divided by rows takes, of all processes together."""
     module = getattr(part, next(iter(rows)))
     own = module.in_features
