@@ -311,16 +311,16 @@ class CheckpointSaver(Checkpoint):
 
     def settle(self, initial: bool = False) -> None:
         """Wait until the state that is being written is saved. Every process must call it; raises as ``save``."""
-        written, self.unpublished, state = self.unpublished, None, self.state
-        if written is None:
+        pending, self.unpublished, state = self.unpublished, None, self.state
+        if pending is None:
             return
-        problem = self.agreement.gather(self._publish(written))[0]
-        step = written.content.get("global_step", state.step)
+        problem = self.agreement.gather(self._publish(pending))[0]
+        step = pending.content.get("global_step", state.step)
         if not problem:
-            state.failures, state.saved_best = 0, written.best
+            state.failures, state.saved_best = 0, pending.best
             return
-        state.step = written.step_before
-        if written.improved and not state.improved and state.unwritten_best is None:
+        state.step = pending.step_before
+        if pending.improved and not state.improved and state.unwritten_best is None:
             state.best = state.saved_best  # the better state is gone with its shards
         state.failures += 1
         state.time = time.monotonic() - 60 * MINUTES + RETRY
@@ -330,15 +330,15 @@ class CheckpointSaver(Checkpoint):
             newest = f"the newest is that of step {state.step}" if state.step >= 0 else "there is none"
             print(f"warning: no checkpoint of step {step}: {problem}; {newest}", file=sys.stderr, flush=True)
 
-    def _publish(self, written: Unpublished) -> str:
+    def _publish(self, pending: Unpublished) -> str:
         """Make a checkpoint of a state whose shards are written; the reason if that fails, else empty."""
-        if written.problem is None:
+        if pending.problem is None:
             if self.trainer.is_global_zero:
-                written.problem = self._write_with_retry(written.content, written.improved)
+                pending.problem = self._write_with_retry(pending.content, pending.improved)
             else:
-                concurrent.futures.wait([written.content.get(SHARDS, DONE)])
-                written.problem = ""
-        return written.problem
+                concurrent.futures.wait([pending.content.get(SHARDS, DONE)])
+                pending.problem = ""
+        return pending.problem
 
     def _write_with_retry(self, content: dict[str, Any], improved: bool) -> str:
         """Write a checkpoint, with one more attempt after a failure; the reason if both fail, else empty."""

@@ -1,4 +1,4 @@
-"""Checkpoints in shards: read by any number of processes as they were written, and refused where they are damaged."""
+"""Checkpoints in shards: read by any number of processes as they were saved, and refused where they are damaged."""
 
 import random
 import shutil
@@ -75,8 +75,8 @@ def read_shares(rank, world, port, folder, seed):
     actual = read_checkpoint(folder / "last.ckpt", empty=empty)["state_dict"]
     for name, tensor in expected.items():
         assert type(actual[name]) is type(tensor)
-        share, wanted = (value.to_local() if hasattr(value, "to_local") else value for value in (actual[name], tensor))
-        assert torch.equal(share, wanted), name
+        share, right = (value.to_local() if hasattr(value, "to_local") else value for value in (actual[name], tensor))
+        assert torch.equal(share, right), name
     dist.barrier()
     dist.destroy_process_group()
 
@@ -111,7 +111,7 @@ def test_any_number_of_processes_reads_what_another_number_wrote(tmp_path, befor
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory):
+def saved(tmp_path_factory):
     folder = tmp_path_factory.mktemp("written")
     in_processes(write_state, 2, folder, 5, False)
     return folder
@@ -131,9 +131,9 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damaged_shards_are_refused_with_and_without_a_manifest(written, tmp_path, damage):
+def test_damaged_shards_are_refused_with_and_without_a_manifest(saved, tmp_path, damage):
     folder = tmp_path / "copy"
-    shutil.copytree(written, folder)
+    shutil.copytree(saved, folder)
     DAMAGES[damage](folder)
     with pytest.raises(CheckpointError, match="shard"):
         checkpoint_manifest.verify(folder / "last.ckpt")
@@ -142,9 +142,9 @@ def test_damaged_shards_are_refused_with_and_without_a_manifest(written, tmp_pat
         read_checkpoint(folder / "last.ckpt")
 
 
-def test_a_changed_byte_of_a_shard_is_noticed(written, tmp_path):
+def test_a_changed_byte_of_a_shard_is_noticed(saved, tmp_path):
     folder = tmp_path / "copy"
-    shutil.copytree(written, folder)
+    shutil.copytree(saved, folder)
     content = bytearray(shard_files(folder)[0].read_bytes())
     content[-1] ^= 1
     shard_files(folder)[0].write_bytes(content)
@@ -161,9 +161,9 @@ def test_shards_lie_beside_their_checkpoint(tmp_path, name):
         read_checkpoint(tmp_path / "last.ckpt")
 
 
-def test_unused_shards_are_removed_and_used_ones_stay(written, tmp_path):
+def test_unused_shards_are_removed_and_used_ones_stay(saved, tmp_path):
     folder = tmp_path / "copy"
-    shutil.copytree(written, folder)
+    shutil.copytree(saved, folder)
     (folder / "shards" / "000009-ffffffff").mkdir()
     digest = checkpoint_manifest.sha256(folder / "last.ckpt")
     checkpoint_manifest.prune(folder, {digest})

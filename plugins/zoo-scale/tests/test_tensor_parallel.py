@@ -100,8 +100,8 @@ def compare_with_whole(rank, world, port, kind, tensor_parallel):
             everywhere = [torch.empty_like(own) for _ in range(tensor_parallel)]
             dist.all_gather(everywhere, own.contiguous(), group=group)
             assert all(torch.equal(own, one) for one in everywhere), name
-        found = gather_whole(own, divisions.get(name), group)
-        torch.testing.assert_close(found, whole.get_parameter(name).detach(), atol=1e-11, rtol=0, msg=name)
+        actual_whole = gather_whole(own, divisions.get(name), group)
+        torch.testing.assert_close(actual_whole, whole.get_parameter(name).detach(), atol=1e-11, rtol=0, msg=name)
     dist.barrier()
     dist.destroy_process_group()
 

@@ -24,7 +24,7 @@ PARTS = ("state_dict", "optimizer_states")  # of a checkpoint, whose tensors lie
 
 
 def take_tensors(content: dict[str, Any], copies: bool) -> dict[str, Tensor]:
-    """The tensors of a checkpoint by name, which stands in their place afterwards.
+    """The tensors (...) of a checkpoint by name, which stands in their place afterwards; each of its shape.
 
     ``copies`` are on the CPU and stay as they are while training changes the tensors.
     """
@@ -108,7 +108,7 @@ def settle(result: Future[Any], function: Callable[..., Any], *arguments: Any) -
 
 
 def empty_share(size: torch.Size, dtype: torch.dtype, like: Tensor | None) -> Tensor:
-    """An empty tensor of a size, divided among processes as ``like`` is, where that has the same size."""
+    """An empty tensor shaped ``size``, divided among processes as ``like`` is, where that has the same size."""
     if isinstance(like, DTensor) and like.size() == size:
         return torch.empty_like(like, dtype=dtype, requires_grad=False)
     return torch.empty(size, dtype=dtype)

@@ -81,7 +81,7 @@ class FSDP2(ModelParallelStrategy):
         return mesh.get_local_rank(), mesh.size()
 
     def all_gather(self, tensor: Tensor, group: Any = None, sync_grads: bool = False) -> Tensor:
-        """A tensor of one process of each share of a batch, with a dimension for them in front."""
+        """A tensor (...) of one process of each share of a batch, (shares, ...)."""
         if group in (None, torch.distributed.group.WORLD):  # Lightning's modules name the latter
             group = self.device_mesh["data_parallel"].get_group()
         return super().all_gather(tensor, group, sync_grads)
@@ -179,8 +179,8 @@ class FSDP2(ModelParallelStrategy):
         """How the parameters of an optimizer are divided by tensor parallelism, by their numbers in its state."""
         names = {id(parameter): name for name, parameter in self._parameters().items()}
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        found = {number: self._divisions.get(names.get(id(p), "")) for number, p in enumerate(parameters)}
-        return {number: division for number, division in found.items() if division is not None}
+        divisions = {number: self._divisions.get(names.get(id(p), "")) for number, p in enumerate(parameters)}
+        return {number: division for number, division in divisions.items() if division is not None}
 
     def _gather_state(self, state: Any, division: Division | None = None) -> Any:
         """Whole tensors on the CPU in the first process; ``division`` is that of tensors with dimensions in it."""

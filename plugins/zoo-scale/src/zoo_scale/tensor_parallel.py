@@ -34,12 +34,12 @@ class Division:
     sections: tuple[int, ...]  # sizes in the whole tensor
 
     def part(self, whole: Tensor, rank: int, count: int) -> Tensor:
-        """The part of a whole tensor that process ``rank`` of ``count`` has."""
+        """The part of a whole tensor that process ``rank`` of ``count`` has, shaped as it but for ``dim``."""
         sections = whole.split(self.sections, self.dim)
         return torch.cat([section.chunk(count, self.dim)[rank] for section in sections], self.dim)
 
     def whole(self, parts: list[Tensor]) -> Tensor:
-        """The whole tensor from the parts of all processes."""
+        """The whole tensor from the parts of all processes, shaped as these but for ``dim``."""
         sizes = [size // len(parts) for size in self.sections]
         pieces = zip(*(part.split(sizes, self.dim) for part in parts), strict=True)  # of each section, all processes'
         return torch.cat([torch.cat(section, self.dim) for section in pieces], self.dim)
@@ -56,7 +56,7 @@ class Shared(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        """The sum of the gradients of all processes."""
+        """The sum of the gradients of all processes, shaped as each."""
         grad = grads[0].contiguous().clone()
         dist.all_reduce(grad, group=ctx.group)
         return grad, None
@@ -74,7 +74,7 @@ class Summed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        """The gradient itself."""
+        """The gradient itself, of any shape."""
         return grads[0], None
 
 
@@ -201,7 +201,7 @@ def hidden_width(part: Attention | FFN, rows: Iterable[str], group: Any) -> int:
 
 
 def gather_whole(own: Tensor, division: Division | None, group: Any) -> Tensor:
-    """The whole of a tensor of which this process has a part; every process must call it."""
+    """The whole of a tensor of any shape of which this process has a part; every process must call it."""
     if division is None:
         return own
     parts = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
