@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import copy
 import errno
 import io
 import os
@@ -303,7 +304,8 @@ class CheckpointSaver(Checkpoint):
         state.count += 1
         content, improved = collect_state(self.trainer, self.way != WHOLE), state.improved
         if self.way != WHOLE:
-            content[SHARDS] = self.trainer.strategy.write_shards(content, self.folder, self.way == ASYNC)  # type: ignore[attr-defined]
+            shards = self.trainer.strategy.write_shards(content, self.folder, self.way == ASYNC)  # type: ignore[attr-defined]
+            content = {**copy.deepcopy(content), SHARDS: shards}  # callbacks go on to change what they have given
         self.unpublished = Unpublished(content, improved, state.best, state.step)
         state.step, state.validated, state.improved = step, False, False
         if self.way != ASYNC or initial:

@@ -54,12 +54,13 @@ def saver(tmp_path, monkeypatch):
     saver.task, saver.disabled, saver.replicated, saver.inode = nn.Linear(1, 1), False, True, folder.stat().st_ino
     saver.agreement = SimpleNamespace(gather=lambda value: [value], maximum=lambda *values: list(values))
     saver.signals = SimpleNamespace(signum=0)
+    saver.counts = {"batches": [0]}
     monkeypatch.setattr(
         checkpoint,
         "collect_state",
         lambda trainer, divided: {
             **{"global_step": trainer.global_step, "epoch": 0, "saves": saver.state.count, "state_dict": {}},
-            "best": saver.state.best,
+            **{"best": saver.state.best, "callbacks": {"Count": saver.counts}},
         },
     )
     return saver
@@ -87,6 +88,15 @@ def test_a_state_is_a_checkpoint_only_when_its_shards_are_written(saver):
     assert step_of(saver) == 1
     assert checkpoint_manifest.newest_intact(saver.folder).path == saver.folder / "last.ckpt"
     saver.on_batch_boundary()  # nothing is left to do
+
+
+def test_what_callbacks_gave_stays_as_it_was(saver):
+    save_at(saver, 1)
+    saver.counts["batches"].append(1)
+    saver.counts["more"] = True
+    saver.trainer.strategy.end(0)
+    saver.on_batch_boundary()
+    assert read_checkpoint(saver.folder / "last.ckpt")["callbacks"] == {"Count": {"batches": [0]}}
 
 
 def test_a_state_waits_for_the_one_before_it(saver):

@@ -76,7 +76,7 @@ class ShardWriter:
         try:
             if rank == 0:
                 place.parent.mkdir(exist_ok=True)
-                place.mkdir()
+                place.mkdir(exist_ok=True)  # torch makes it, too, in whichever process comes first
         except OSError as error:  # the others must not wait for this process: writing fails in all of them
             problem = error
         try:
