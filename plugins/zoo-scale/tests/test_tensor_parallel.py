@@ -15,6 +15,7 @@ from zoo_scale.tensor_parallel import Division, RowLinear, check_network, check_
 
 from zoo.errors import UsageError
 from zoo.models.language import LanguageModel
+from zoo.models.layer_overrides import Override
 from zoo.models.seq2seq import Seq2Seq
 from zoo.models.vit import ViT
 from zoo.parts.attention import Additive, Gaussian, MultiHead, TokenQueries
@@ -30,6 +31,15 @@ def multi_head(**options):
     return lambda dim, heads, backend, dropout: MultiHead(dim, heads, backend, dropout, **options)
 
 
+def frontier_parts():
+    """Parts of a package that declare plans."""
+    from zoo_frontier.attention import Softcap
+    from zoo_frontier.ffn import ClampedSwiGLU, SquaredReLU
+
+    gated = lambda dim, hidden: ClampedSwiGLU(dim, hidden)  # noqa: E731
+    return {"attention": Softcap, "ffn": SquaredReLU, "overrides": [Override(layers="first", ffn=gated)]}
+
+
 class Net(nn.Module):
     """A model with a loss: of language, translation or pictures."""
 
@@ -38,11 +48,12 @@ class Net(nn.Module):
         self.kind = kind
         gpt2 = {"position": Learned, "attention": multi_head(), "ffn": MLP}
         llama = {"position": RoPE, "norm": RMSNorm, "attention": multi_head(kv_heads=2, bias=False), "ffn": SwiGLU}
-        if kind in ("gpt2", "llama", "parallel", "gaussian"):
+        if kind in ("gpt2", "llama", "parallel", "gaussian", "frontier"):
             parts = {
                 "gpt2": gpt2,
                 "llama": {**llama, "recompute": True},
                 "parallel": {**gpt2, "block": Parallel, "ffn": GEGLU},
+                "frontier": {**llama, **frontier_parts()} if kind == "frontier" else {},
                 "gaussian": {**gpt2, "attention": Gaussian, "block": Sandwich, "ffn": ReGLU},
             }[kind]
             self.net = LanguageModel(17, max_length=8, tie=kind != "llama", **STACK, **parts)
@@ -109,6 +120,11 @@ def compare_with_whole(rank, world, port, kind, tensor_parallel):
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "parallel", "gaussian", "translation", "vit"])
 def test_two_processes_train_as_one(kind):
     in_processes(compare_with_whole, 2, kind, 2)
+
+
+def test_parts_of_a_package_that_declare_plans_train_as_one():
+    pytest.importorskip("zoo_frontier", reason="the parts are those of the package zoo-frontier")
+    in_processes(compare_with_whole, 2, "frontier", 2)
 
 
 @pytest.mark.parametrize("kind", ["llama", "translation"])
