@@ -5,6 +5,7 @@ class ZooError(Exception):
     """The base class. Messages say what is wrong, where, and what would be right, in at most four lines."""
 
     code = 1  # the run failed
+    everywhere = False  # whether every process of the job raises it: then only the first one prints it
 
 
 class UsageError(ZooError, ValueError):
@@ -31,7 +32,6 @@ class NonFiniteError(ZooError):
     """A loss, a gradient or a weight became infinite or NaN."""
 
     code = 4
-    everywhere = False  # whether every process of the job raises it: then only the first one prints it
 
 
 class ImpreciseError(ZooError):

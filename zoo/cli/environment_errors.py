@@ -19,6 +19,7 @@ from zoo.errors import UsageError, ZooError
 
 PATH = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG,
         errno.EEXIST, errno.ENOTEMPTY)  # fmt: skip
+STORE_OF_ITS_OWN = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 RANKS = ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")
 DEBUG_LEVEL = "TORCH_DISTRIBUTED_DEBUG"
 HANDLES = (errno.EMFILE, errno.ENFILE)
@@ -150,7 +151,12 @@ def explain_meeting(error: BaseException) -> UsageError | None:
     names = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
     values = ", ".join(f"{name}={os.environ[name]!r:.80}" for name in names if name in os.environ)
     reason = str(error).strip().partition("\n")[0].rpartition("] ")[2]
-    return UsageError(f"the processes of the run cannot meet: {reason}\nThe environment has {values or 'nothing set'}")
+    # torch 2.14 gives all attempts one store, where a process may find the address of one that was killed
+    again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0" and STORE_OF_ITS_OWN not in os.environ
+    advice = f"\nSo that each attempt of torchrun has a store of its own: export {STORE_OF_ITS_OWN}=1" if again else ""
+    return UsageError(
+        f"the processes of the run cannot meet: {reason}\nThe environment has {values or 'nothing set'}{advice}"
+    )
 
 
 def _functions(error: BaseException) -> set[str]:

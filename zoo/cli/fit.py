@@ -345,7 +345,7 @@ def make_logger_and_callbacks(task: Any, data: Any, home: Path, plan: Plan, fact
             print(memory, flush=True)
     checkpoint_options = setup.CheckpointOptions(
         plan.command.save_every, plan.command.on_nonfinite, facts, resume.logged_positions(plan),
-        plan.command.on_imprecise,
+        plan.command.on_imprecise, plan.command.save,
     )  # fmt: skip
     own_logger = "logger" in plan.config["trainer"] or plan.config["trainer"].get("fast_dev_run")
     trackers = () if own_logger else choose_trackers(plan.command.trackers, home)

@@ -28,9 +28,9 @@ GROWING = (part_versions.FILE, run_folder.FINISHED, run_folder.STARTING, "ledger
 
 
 def apply_requeue(plan: Plan) -> None:
-    """`--requeue`, or a job that SLURM starts again: resume the run if it has started, else start it."""
+    """`--requeue`, or a job that SLURM or torchrun starts again: resume the run if it has started, else start it."""
     flags = plan.command.flags
-    restarted = os.environ.get("SLURM_RESTART_COUNT", "0") not in ("", "0")
+    restarted = any(os.environ.get(f"{name}_RESTART_COUNT", "0") not in ("", "0") for name in ("SLURM", "TORCHELASTIC"))
     if plan.command.subcommand != "fit" or flags & {"resume", "overwrite"} or not ("requeue" in flags or restarted):
         return
     home = plan.run.folder

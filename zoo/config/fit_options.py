@@ -86,8 +86,10 @@ OPTIONS = (
     Option("resume", "continue from the newest intact checkpoint of the same run", bool, heading=RUN),
     Option("requeue", "--resume where the run has begun, else start it: for jobs that restart", bool, heading=RUN),
     Option("accept-changes", "--resume although the recipe or the data have changed", bool, heading=RUN),
-    Option("save-every", "checkpoints besides those after validations and every ten minutes", int, metavar="STEPS",
-           default=0, above=0, most=999_999_999, heading=RUN),
+    Option("save-every", "checkpoints besides those after validations and every ten minutes; --save WAY: how", int,
+           metavar="STEPS", default=0, above=0, most=999_999_999, heading=RUN),
+    Option("save", "whole, or with fsdp2 sharded or async", metavar="WAY", default="whole",
+           choices=("whole", "sharded", "async"), heading=""),
     Option("on-nonfinite", "stop, skip or rewind at a loss or gradient that is not finite", metavar="WAY",
            default="stop", choices=POLICIES, heading=RUN),
     Option("on-imprecise", "about a part that differs from its formula", default="stop",
@@ -118,6 +120,7 @@ class FitOptions:
     name: str | None = None
     runs: str = "runs"
     save_every: int = 0  # steps
+    save: str = "whole"
     on_nonfinite: str = "stop"
     on_imprecise: str = "stop"
     trackers: str | None = None
@@ -169,6 +172,7 @@ def from_parsed(parsed: ParsedOptions) -> FitOptions:
         name=parsed.get("name"),
         runs=parsed.get("runs"),
         save_every=parsed.get("save_every"),
+        save=parsed.get("save"),
         on_nonfinite=parsed.get("on_nonfinite"),
         on_imprecise=parsed.get("on_imprecise"),
         trackers=parsed.get("trackers"),

@@ -131,11 +131,16 @@ class Data(LightningDataModule, ABC):
         return StreamLoader(stream, self.batch_size, rank, world, self.num_workers, frozen)
 
     def _process(self) -> tuple[int, int, bool]:
-        """The rank of this process, how many there are, and whether every epoch has the order of the first."""
+        """Which share of a batch this process reads, of how many, and whether every epoch has the order of the first.
+
+        Processes that compute parts of the same samples read the same: their strategy has ``data_process``.
+        """
         if self.trainer is None:
             return 0, 1, False
         frozen = bool(getattr(self.trainer, "overfit_batches", 0))
-        return self.trainer.global_rank, self.trainer.world_size, frozen
+        every = self.trainer.global_rank, self.trainer.world_size
+        rank, count = getattr(getattr(self.trainer, "strategy", None), "data_process", every)
+        return rank, count, frozen
 
     def _loader(self, split: str, seed: int | None) -> Loader:
         self.ready()

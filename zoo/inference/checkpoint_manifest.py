@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import zipfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -20,6 +21,7 @@ from zoo.io import atomic_files, limits
 LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
 OWN = (LAST, PREVIOUS, BEST)  # the checkpoints of a run itself; callbacks may write others beside them
 FOLDER, FORMAT = "manifests", 1
+SHARDS = "shards"  # folder of folders with the tensors of checkpoints that several processes wrote, each its share
 BLOCK = 1 << 20
 
 
@@ -46,10 +48,16 @@ def write_manifest(folder: Path, digest: str, length: int, facts: Mapping[str, A
 
 
 def prune(folder: Path, digests: set[str]) -> None:
-    """Remove the manifests of checkpoints that no longer exist: those whose digest is not in ``digests``."""
+    """Remove manifests and shards of checkpoints that no longer exist: those whose digest is not in ``digests``."""
+    used = set()
     for path in (folder / FOLDER).glob("*.json"):
         if path.stem not in digests:
             path.unlink(missing_ok=True)
+        elif manifest := read_manifest(path):
+            used.add((manifest.get(SHARDS) or {}).get("folder"))
+    for path in (folder / SHARDS).glob("*"):
+        if path.name not in used:
+            shutil.rmtree(path, ignore_errors=True)
     atomic_files.remove_drafts(folder / FOLDER)
 
 
@@ -75,7 +83,24 @@ def verify(path: Path) -> dict[str, Any]:
     manifest = read_manifest(path_of_manifest)
     if manifest is None or manifest.get("sha256") != digest:
         raise CheckpointError(f"{path_of_manifest}, the manifest of {path.name}, is damaged.")
+    if SHARDS in manifest:
+        folder = shard_folder(path.parent, manifest[SHARDS])
+        for name, expected in manifest[SHARDS]["files"].items():
+            if not (folder / name).is_file() or sha256(folder / name) != expected:
+                raise CheckpointError(f"{path} is damaged: {folder / name} of it is missing or has changed.")
     return manifest
+
+
+def shard_folder(folder: Path, shards: Any) -> Path:
+    """Where the shards of a checkpoint in ``folder`` lie, {"folder": name, "files": {name: sha256}}.
+
+    Raises CheckpointError for names that lead elsewhere.
+    """
+    files = shards.get("files") if isinstance(shards, dict) else None
+    names: list[Any] = [shards.get("folder"), *files] if isinstance(files, dict) else [None]
+    if not all(isinstance(name, str) and name not in ("", "..") and Path(name).name == name for name in names):
+        raise CheckpointError(f"a checkpoint in {folder} names its shards in a way that zoo does not write: {names!r}.")
+    return folder / SHARDS / names[0]
 
 
 def read_manifest(path: Path) -> dict[str, Any] | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,9 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from zoo.errors import CheckpointError, NonFiniteError, UsageError
+from zoo.inference import checkpoint_manifest
+from zoo.inference.checkpoint_manifest import SHARDS
 from zoo.inference.safe_pickle import DAMAGED_MESSAGE, screen_pickle
 from zoo.io import atomic_files, limits
 
+IN_SHARDS = "shard: "  # stands before the name of a tensor of a checkpoint, in its place, where shards hold it
+Empty = Callable[..., Tensor]
 TIED_KEY = "tied"  # in the metadata: {"name of a tied tensor": "name under which it is stored"}
 PORTION = 2**28  # bytes of lazy tensors that are loaded into a module together
 HEADER_BYTES = 32 * 2**20  # limit of the safetensors header; a model of ten thousand tensors has 1 MB
@@ -114,15 +120,74 @@ def has_nan(tensor: Tensor) -> bool:
     return not bool(torch.isfinite(total)) and bool(tensor.isnan().any())
 
 
-def _checkpoint(path: Path) -> dict[str, Tensor]:
+def read_checkpoint(path: Path, place: Any = "cpu", empty: Empty = torch.empty, part: str = "") -> dict[str, Any]:
+    """The content of a checkpoint, its tensors on a device, ``place``; ``part`` is the only entry that is needed.
+
+    Tensors in shards are read into what ``empty`` gives for their shape, with the arguments ``dtype`` and ``name``
+    where it is not torch's. Nothing in the files is run. Raises CheckpointError for damaged files.
+    """
     screen_pickle(path)
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        content = torch.load(path, map_location=place, weights_only=True)
     except Exception as error:  # torch can raise anything for a damaged file
         # its UnpicklingError has a page of advice on how to disable weights_only: use the first line
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise CheckpointError(f"{path} is {DAMAGED_MESSAGE}: {reason[0]}") from error
-    tensors = content.get("state_dict") if isinstance(content, dict) else None
+    if not isinstance(content, dict):
+        return {}
+    shards = content.pop(SHARDS, None)
+    return content if shards is None else _with_shards(content, path, shards, empty, part, place)
+
+
+def _with_shards(content: Any, path: Path, shards: Any, empty: Empty, part: str, place: Any) -> dict[str, Any]:
+    """The content of a checkpoint with tensors in the place of their names, read from the shards beside it."""
+    from torch.distributed import checkpoint
+    from torch.distributed.checkpoint import HuggingFaceStorageReader
+
+    folder = checkpoint_manifest.shard_folder(path.parent, shards)
+    if not folder.is_dir():
+        raise CheckpointError(f"the tensors of {path} lie in {folder}, which is missing: copy it to there, too.")
+    content = {part: content.get(part)} if part else content
+    names = list(_shard_names(content))
+    try:
+        saved: Any = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
+        tensors = {}
+        for name in names:
+            size, dtype = saved[name].size, saved[name].properties.dtype
+            if sum(math.prod(chunk.sizes) for chunk in saved[name].chunks) != math.prod(size):
+                raise CheckpointError(f"{folder} does not hold all of {name}.")
+            tensors[name] = empty(size, dtype=dtype, **({} if empty is torch.empty else {"name": name}))
+        with warnings.catch_warnings(action="ignore"):  # about reading without a group of processes, which is meant
+            checkpoint.load(tensors, storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=True)
+    except (Exception, checkpoint.CheckpointException) as error:  # the latter is no Exception
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise CheckpointError(f"{folder}, the tensors of {path.name}, is damaged: {reason[0]}") from error
+    device = None if str(place) == "cpu" else place
+    return _filled(content, {name: tensor if device is None else tensor.to(device) for name, tensor in tensors.items()})
+
+
+def _shard_names(value: Any) -> Iterator[str]:
+    """The names of tensors that stand in nested dictionaries and lists in the place of these."""
+    if isinstance(value, str) and value.startswith(IN_SHARDS):
+        yield value.removeprefix(IN_SHARDS)
+    elif isinstance(value, (dict, list)):
+        for member in value.values() if isinstance(value, dict) else value:
+            yield from _shard_names(member)
+
+
+def _filled(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+    if isinstance(value, str) and value.startswith(IN_SHARDS):
+        return tensors[value.removeprefix(IN_SHARDS)]
+    if isinstance(value, dict):
+        for key in value:
+            value[key] = _filled(value[key], tensors)
+    if isinstance(value, list):
+        value[:] = (_filled(member, tensors) for member in value)
+    return value
+
+
+def _checkpoint(path: Path) -> dict[str, Tensor]:
+    tensors = read_checkpoint(path, part="state_dict").get("state_dict")
     if not isinstance(tensors, dict) or not all(isinstance(value, Tensor) for value in tensors.values()):
         raise CheckpointError(f"{path} is not a checkpoint of a zoo run: it has no 'state_dict' of tensors.")
     return tensors

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -328,6 +328,7 @@ class MultiHead(Attention):
     """
 
     supports = Attention.supports | {"places"}
+    tensor_parallel: ClassVar = {"qkv": "heads", "out": "rows"}
 
     def __init__(
         self,
@@ -415,6 +416,7 @@ class Gaussian(Attention):
     """
 
     supports = Attention.supports | {"places"}
+    tensor_parallel: ClassVar = {"qkv": "heads", "out": "rows"}
 
     def __init__(
         self,

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from functools import partial
-from typing import Literal, Protocol, cast
+from typing import ClassVar, Literal, Protocol, cast
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +20,9 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "swish": F.silu,
 }
 Activation = Literal["relu", "gelu", "gelu_tanh", "swish"]
+
+
+BY_HIDDEN_UNIT = {"up": "columns", "down": "rows"}  # how processes may divide the matrices of a feed-forward
 
 
 class FFN(nn.Module):
@@ -89,6 +92,8 @@ def resize_hidden(part: nn.Module, start: nn.Module, state: Mapping[str, Tensor]
 
 class MLP(FFN):
     """Two matrices and an activation: W2 act(W1 x + b1) + b2 (Vaswani et al., 2017)."""
+
+    tensor_parallel: ClassVar = BY_HIDDEN_UNIT
 
     def __init__(self, dim: int, hidden: int, activation: Activation = "gelu", bias: bool = True):
         """
@@ -165,6 +170,8 @@ class SwiGLU(Gated):
     Paper: GLU Variants Improve Transformer, Shazeer, 2020.
     """
 
+    tensor_parallel: ClassVar = BY_HIDDEN_UNIT
+
     def gate(self, x: Tensor) -> Tensor:
         """The gate's product W1 x (..., width) to the same shape."""
         return F.silu(x)
@@ -181,6 +188,8 @@ class GEGLU(Gated):
 
     Paper: GLU Variants Improve Transformer, Shazeer, 2020.
     """
+
+    tensor_parallel: ClassVar = BY_HIDDEN_UNIT
 
     def __init__(
         self,
@@ -218,6 +227,8 @@ class ReGLU(Gated):
     Paper: GLU Variants Improve Transformer, Shazeer, 2020.
     """
 
+    tensor_parallel: ClassVar = BY_HIDDEN_UNIT
+
     def gate(self, x: Tensor) -> Tensor:
         """The gate's product W1 x (..., width) to the same shape."""
         return F.relu(x)
@@ -232,6 +243,8 @@ class Bilinear(Gated):
 
     Paper: GLU Variants Improve Transformer, Shazeer, 2020.
     """
+
+    tensor_parallel: ClassVar = BY_HIDDEN_UNIT
 
     def gate(self, x: Tensor) -> Tensor:
         """The gate's product W1 x (..., width) to the same shape."""

@@ -6,6 +6,8 @@ else gets the padded batch, one sentence a row.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -15,18 +17,23 @@ WORTH = 0.95  # packing costs a few copies: a batch with fewer than 5 % of paddi
 
 
 def declares_packs(cls: type[nn.Module]) -> bool:
-    """Whether a class may be shown packed rows.
+    """Whether a class may be shown packed rows."""
+    return bool(declared(cls, "packs"))
 
-    ``packs`` is believed of the class in whose body it stands. A subclass with code of its own, which may mix the
-    tokens of a row, has to declare it again.
+
+def declared(cls: type[nn.Module], name: str) -> Any:
+    """What a class declares about its computation under a name; None where it declares nothing.
+
+    It is believed of the class in whose body it stands. A subclass with code of its own, which may compute something
+    else, such as mix the tokens of a row, has to declare it again.
     """
     for base in cls.__mro__:
         own = vars(base)
-        if "packs" in own:
-            return bool(own["packs"])
+        if name in own:
+            return own[name]
         if any(_is_code(value) for value in own.values()):
-            return False
-    return False
+            return None
+    return None
 
 
 def _is_code(value: object) -> bool:

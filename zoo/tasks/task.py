@@ -167,7 +167,7 @@ class Task(LightningModule):
     def on_fit_start(self) -> None:
         """Seed the generators by the run's seed and the number of the process."""
         # building a part consumes random numbers: without this, dropout would differ between variants of a model
-        torch.manual_seed(derive_seed(self._seed, f"rank {self.global_rank}"))
+        torch.manual_seed(derive_seed(self._seed, f"rank {self._data_process()[0]}"))
         self._feeds = feeds(self.net)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
@@ -184,7 +184,7 @@ class Task(LightningModule):
         self.tokens_seen += everywhere.long()
         # Lightning divides by the batches to accumulate, and its strategies average over processes; neither depends
         # on the number of predictions per batch, so both are undone here
-        undo = self.trainer.accumulate_grad_batches * self.trainer.world_size
+        undo = self.trainer.accumulate_grad_batches * self._data_process()[1]
         return total * (undo / self._window[0].clamp(min=1))
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
@@ -214,6 +214,12 @@ class Task(LightningModule):
         mean = (self._sum_over_processes(total) / self._sum_over_processes(size).clamp(min=1)).item()
         self._write({"train/loss": mean, "train/lr": self._step_rate}, step)
         self.log("loss", mean, prog_bar=True, logger=False)
+
+    def _data_process(self) -> tuple[int, int]:
+        """Which share of a batch this process has, and of how many: as many as processes, unless the strategy says so
+        by ``data_process``; its ``all_gather`` is then over one process of each share.
+        """
+        return getattr(self.trainer.strategy, "data_process", (self.global_rank, self.trainer.world_size))
 
     def _sum_over_processes(self, value: Tensor) -> Tensor:
         return cast(Tensor, self.all_gather(value)).sum(0) if self.trainer.world_size > 1 else value
@@ -329,7 +335,9 @@ class Task(LightningModule):
         Raises NonFiniteError where its weights are not numbers, and CheckpointError where it distilled another model.
         """
         tensors = checkpoint.get("state_dict", {})
-        wrong = [name for name, tensor in tensors.items() if tensor.is_floating_point() and tensor.isnan().any()]
+        flags = {name: tensor.isnan().any() for name, tensor in tensors.items() if tensor.is_floating_point()}
+        # of shares the answer of all processes
+        wrong = [name for name, flag in flags.items() if getattr(flag, "full_tensor", lambda flag=flag: flag)()]
         if wrong:
             raise NonFiniteError(
                 f"{wrong[0]} of the checkpoint holds nan instead of numbers. Take an earlier checkpoint."

@@ -7,7 +7,9 @@ steps or ten minutes, at the end, and when a signal asks training to stop; alway
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
+import copy
 import errno
 import io
 import os
@@ -15,6 +17,7 @@ import sys
 import time
 import weakref
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,9 +28,9 @@ from lightning.pytorch.callbacks import Checkpoint, EarlyStopping
 from lightning.pytorch.plugins import DoublePrecision
 from torch import Tensor
 
-from zoo.errors import CheckpointError, NonFiniteError
+from zoo.errors import CheckpointError, NonFiniteError, UsageError
 from zoo.inference import checkpoint_manifest
-from zoo.inference.checkpoint_manifest import BEST, LAST, PREVIOUS
+from zoo.inference.checkpoint_manifest import BEST, LAST, PREVIOUS, SHARDS
 from zoo.inference.find_run import FINISHED, STARTING
 from zoo.io import atomic_files
 from zoo.tasks.task import Task
@@ -38,7 +41,11 @@ from zoo.training.nonfinite import all_finite
 from zoo.training.signals import Agreement, Signals, StopRequested
 
 MINUTES = 10.0
+DONE: Future[None] = Future()
+DONE.set_result(None)
 FAILURES_ALLOWED = 3  # checkpoints in a row that could not be written
+# ways to save: one file; a file beside what each process writes of its tensors, at once; or while training goes on
+WAYS = WHOLE, SHARDED, ASYNC = "whole", "sharded", "async"
 RETRY = 60.0  # seconds after one
 
 
@@ -47,6 +54,7 @@ class SaverState:
     """Everything about the checkpoints of a run that changes while it trains."""
 
     best: float | None = None  # the best value of the first monitored metric
+    saved_best: float | None = None  # of a state that a checkpoint holds
     improved: bool = False  # `best` belongs to a state that no checkpoint holds yet
     validated: bool = False  # since the newest checkpoint
     step: int = -1  # step of the newest checkpoint
@@ -65,6 +73,21 @@ class SaverState:
     digests: dict[tuple[int, int], str] = field(default_factory=dict)  # digests of files, by inode and time of change
 
 
+@dataclass
+class Unpublished:
+    """A state that is being written: all of it but tensors in shards, and whether it is the best so far."""
+
+    content: dict[str, Any]
+    improved: bool
+    best: float | None  # value of the first monitored metric
+    step_before: int  # of the checkpoint before it
+    problem: str | None = None  # why it could not be published, empty where it was; None as long as it was not tried
+
+    def waits(self) -> bool:
+        """Whether nothing but publishing it is left to do."""
+        return self.problem is None and bool(self.content[SHARDS].done())
+
+
 class CheckpointSaver(Checkpoint):
     """Checkpoints of one run in ``folder``; ``facts`` describes it in their manifests. ``state`` is what changes."""
 
@@ -74,8 +97,10 @@ class CheckpointSaver(Checkpoint):
         goal: tuple[str, str] = ("loss", "min"),
         every: int = 0,
         facts: Mapping[str, Any] | None = None,
+        way: str = WHOLE,
     ) -> None:
-        self.folder, self.goal, self.every = folder, goal, every
+        self.folder, self.goal, self.every, self.way = folder, goal, every, way
+        self.unpublished: Unpublished | None = None
         self.io = AtomicCheckpointIO({} if facts is None else facts)
         self.state = SaverState()
 
@@ -88,6 +113,11 @@ class CheckpointSaver(Checkpoint):
         self.trainer, self.task = trainer, pl_module
         self.disabled = bool(getattr(trainer, "fast_dev_run", False))
         self.replicated = distributed.gathers_state(trainer.strategy)
+        if self.way != WHOLE and not hasattr(trainer.strategy, "write_shards"):
+            raise UsageError(
+                f"--save {self.way} needs a trainer.strategy in which each process has a share of the weights and "
+                f"writes it, such as fsdp2 of zoo-scale; {type(trainer.strategy).__name__} does not. Take --save whole."
+            )
         loops.install_loops(trainer, self)
         if isinstance(trainer.precision_plugin, DoublePrecision):
             pl_module.double()  # Lightning loads a checkpoint first, and would round it to 32 bits
@@ -116,6 +146,7 @@ class CheckpointSaver(Checkpoint):
         """Continue from what ``state_dict`` gave."""
         if not self.state.other_data:
             self.state.best, self.state.metrics = state_dict["best"], state_dict.get("metrics", {})
+            self.state.saved_best = self.state.best
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Add the random state and the losses that are not logged yet, of every process."""
@@ -220,6 +251,8 @@ class CheckpointSaver(Checkpoint):
 
     def on_batch_boundary(self) -> None:
         """After a batch, between two steps: save where it is time to. Raises StopRequested where a signal came."""
+        if self.unpublished is not None and self.unpublished.waits():
+            self._publish(self.unpublished)
         steps = self.trainer.fit_loop.epoch_loop
         if not steps.between_steps:  # type: ignore[attr-defined]
             return
@@ -231,6 +264,7 @@ class CheckpointSaver(Checkpoint):
         if state.validated or regular or late_somewhere or signal_number or ends:
             self.save(again=bool(state.validated or steps.pending))  # type: ignore[attr-defined]
         if signal_number:
+            self.settle()
             raise StopRequested(signal_number, step, state.step == step)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -238,6 +272,7 @@ class CheckpointSaver(Checkpoint):
         last = self.folder / LAST
         if self.state.step != trainer.global_step:
             self.save()
+        self.settle()
         if self.state.step != trainer.global_step and not self.disabled:
             raise CheckpointError(f"the state after the last step, {trainer.global_step}, could not be saved.")
         if trainer.is_global_zero and self.replicated and not self.disabled and last not in self.io.digests:
@@ -265,13 +300,30 @@ class CheckpointSaver(Checkpoint):
                 f"step {step}: the weight {bad[0]} is not finite, and such a state is not saved.\n"
                 f"Go on from step {state.step} with a smaller model.lr: --resume --accept-changes"
             )
+        self.settle()
         state.count += 1
-        content = collect_state(self.trainer)
-        problem = self.agreement.gather(self._write_with_retry(content) if self.trainer.is_global_zero else "")[0]
-        state.validated = state.improved = False
-        if not problem:
-            state.step, state.failures = step, 0
+        content, improved = collect_state(self.trainer, self.way != WHOLE), state.improved
+        if self.way != WHOLE:
+            shards = self.trainer.strategy.write_shards(content, self.folder, self.way == ASYNC)  # type: ignore[attr-defined]
+            content = {**copy.deepcopy(content), SHARDS: shards}  # callbacks go on to change what they have given
+        self.unpublished = Unpublished(content, improved, state.best, state.step)
+        state.step, state.validated, state.improved = step, False, False
+        if self.way != ASYNC or initial:
+            self.settle(initial)
+
+    def settle(self, initial: bool = False) -> None:
+        """Wait until the state that is being written is saved. Every process must call it; raises as ``save``."""
+        pending, self.unpublished, state = self.unpublished, None, self.state
+        if pending is None:
             return
+        problem = self.agreement.gather(self._publish(pending))[0]
+        step = pending.content.get("global_step", state.step)
+        if not problem:
+            state.failures, state.saved_best = 0, pending.best
+            return
+        state.step = pending.step_before
+        if pending.improved and not state.improved and state.unwritten_best is None:
+            state.best = state.saved_best  # the better state is gone with its shards
         state.failures += 1
         state.time = time.monotonic() - 60 * MINUTES + RETRY
         if initial or state.failures >= FAILURES_ALLOWED:
@@ -280,39 +332,51 @@ class CheckpointSaver(Checkpoint):
             newest = f"the newest is that of step {state.step}" if state.step >= 0 else "there is none"
             print(f"warning: no checkpoint of step {step}: {problem}; {newest}", file=sys.stderr, flush=True)
 
-    def _write_with_retry(self, content: dict[str, Any]) -> str:
+    def _publish(self, pending: Unpublished) -> str:
+        """Make a checkpoint of a state whose shards are written; the reason if that fails, else empty."""
+        if pending.problem is None:
+            if self.trainer.is_global_zero:
+                pending.problem = self._write_with_retry(pending.content, pending.improved)
+            else:
+                concurrent.futures.wait([pending.content.get(SHARDS, DONE)])
+                pending.problem = ""
+        return pending.problem
+
+    def _write_with_retry(self, content: dict[str, Any], improved: bool) -> str:
         """Write a checkpoint, with one more attempt after a failure; the reason if both fail, else empty."""
-        first_problem = self._try(content)
+        first_problem = self._try(content, improved)
         if not first_problem:
             return ""
-        if problem := self._try(content):
-            if self.state.improved:
+        if problem := self._try(content, improved):
+            if improved and not isinstance(content.get(SHARDS), Future):  # there are shards, or none are needed
                 self.state.unwritten_best = serialize(content)
             return problem
-        atomic_files.warn(f"step {self.trainer.global_step} was saved at the second attempt: {first_problem}")
+        atomic_files.warn(f"step {content['global_step']} was saved at the second attempt: {first_problem}")
         return ""
 
-    def _try(self, content: dict[str, Any]) -> str:
+    def _try(self, content: dict[str, Any], improved: bool) -> str:
         """Write a checkpoint; the reason if that fails, else empty."""
         try:
             if self.folder.stat().st_ino != self.inode:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.folder))
-            self._write(content)
+            if isinstance(content.get(SHARDS), Future):
+                content[SHARDS] = content[SHARDS].result()
+            self._write(content, improved)
         except FileNotFoundError as error:
             raise CheckpointError(f"{self.folder} was removed or moved while its run was training.") from error
         except OSError as error:
             return atomic_files.reason(error, self.folder)
         return ""
 
-    def _write(self, content: dict[str, Any]) -> None:
+    def _write(self, content: dict[str, Any], improved: bool) -> None:
         last = self.folder / LAST
         if last.exists():
             atomic_files.link_file(last, self.folder / PREVIOUS)
-        if self.state.unwritten_best is not None and not self.state.improved:
+        if self.state.unwritten_best is not None and not improved:
             # before a state whose record of the best refers to it
             earlier = torch.load(io.BytesIO(self.state.unwritten_best), map_location="cpu", weights_only=True)
             self.io.save_checkpoint(earlier, self.folder / BEST)
-        if self.state.improved:
+        if improved:
             # the best first: after a kill in between, the newest does not refer to a best that is missing
             self.io.save_checkpoint(content, self.folder / BEST)
             atomic_files.link_file(self.folder / BEST, last)

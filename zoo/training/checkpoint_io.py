@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -11,8 +12,8 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from zoo.errors import CheckpointError
-from zoo.inference import checkpoint_manifest
-from zoo.inference.safe_pickle import screen_pickle
+from zoo.inference import checkpoint_manifest, weight_files
+from zoo.inference.checkpoint_manifest import SHARDS
 from zoo.io import atomic_files
 
 
@@ -22,6 +23,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def __init__(self, facts: Mapping[str, Any]) -> None:
         self.facts = facts  # facts of the run, in every manifest
         self.digests: dict[Path, str] = {}  # digests of the files that this process has written
+        self.empty: weight_files.Empty = torch.empty  # for what tensors in shards are read into
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         """Write a checkpoint and its manifest. Raises OSError where the disk refuses one of them."""
@@ -32,6 +34,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         where = {
             "step": checkpoint["global_step"], "save": checkpoint.get("saves", 0), "epoch": checkpoint["epoch"],
             "logs": checkpoint.get("logs"),
+            **({SHARDS: checkpoint[SHARDS]} if SHARDS in checkpoint else {}),
         }  # fmt: skip
         digest = file.sha256.hexdigest()
         try:
@@ -49,15 +52,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
                 f"{path} is no file on this machine: copy it here first, from a source that you trust."
             )
         checkpoint_manifest.verify(Path(path))
-        screen_pickle(Path(path))
-        try:
-            content = torch.load(path, map_location=map_location, weights_only=True)
-        except Exception as error:  # its message goes on with a page about unsafe loading
-            reason = str(error).strip().splitlines() or [type(error).__name__]
-            raise CheckpointError(
-                f"{path} is not a whole checkpoint of tensors and plain values: {reason[0]}"
-            ) from error
-        return content if isinstance(content, dict) else {}
+        return weight_files.read_checkpoint(Path(path), map_location, self.empty)
 
     def remove_checkpoint(self, path: Any) -> None:
         """Remove a file, if it is there."""
@@ -75,12 +70,16 @@ class StateCollector(TorchCheckpointIO):
         self.content = checkpoint
 
 
-def collect_state(trainer: Trainer) -> dict[str, Any]:
-    """The content of a checkpoint of now; empty in all processes but the first. Every process must call it."""
+def collect_state(trainer: Trainer, divided: bool = False) -> dict[str, Any]:
+    """The content of a checkpoint of now; empty in all processes but the first, unless each has its share of tensors.
+
+    Every process must call it. Only some strategies can give ``divided`` tensors.
+    """
     writer, collector = trainer.strategy.checkpoint_io, StateCollector()
     trainer.strategy.checkpoint_io = collector
     try:
-        trainer.save_checkpoint("", weights_only=False)
+        with trainer.strategy.divided_state() if divided else nullcontext():  # type: ignore[attr-defined]
+            trainer.save_checkpoint("", weights_only=False)
     finally:
         trainer.strategy.checkpoint_io = writer
     return collector.content

@@ -79,7 +79,10 @@ class NonFiniteGuard(Callback):
         losses = getattr(pl_module, "step_losses", [])
         if getattr(trainer.precision_plugin, "scaler", None) is not None:
             grads = []  # float16: its gradient scaler skips steps with such gradients by design
-        if all_finite(*losses, *([torch.nn.utils.get_total_norm(grads)] if grads else [])):
+        finite = all_finite(*losses, *([torch.nn.utils.get_total_norm(grads)] if grads else []))
+        if hasattr(trainer.strategy, "data_process"):  # each process may see other gradients
+            finite = trainer.strategy.reduce_boolean_decision(finite)
+        if finite:
             self.in_a_row = 0
             return
         report = self._report(trainer, pl_module, places, batches)
@@ -134,7 +137,7 @@ class NonFiniteGuard(Callback):
         newest = checkpoint_manifest.newest_intact(self.folder / "checkpoints").path
         if newest is None:
             raise NonFiniteError("there is no checkpoint to rewind to.")
-        content = torch.load(newest, map_location=task.device, weights_only=True)
+        content = trainer.strategy.load_checkpoint(newest, weights_only=True)
         weights = content.get(CURRENT, content["state_dict"])  # the latter are averages, then
         weights = {**weights, "tokens_seen": task.state_dict()["tokens_seen"]}
         # the checkpoint may be older than a change of options by --accept-changes

@@ -59,6 +59,7 @@ class CheckpointOptions:
     facts: Mapping[str, Any] = field(default_factory=dict)  # facts of the run, for the manifests
     logged: dict[str, int] | None = None  # bytes of each event file at the checkpoint that is resumed
     on_imprecise: str = "stop"  # about a part that differs from its formula on the first batch
+    way: str = "whole"  # of `zoo.training.checkpoint.WAYS`
 
 
 def refuse_unsupported(trainer: Trainer) -> None:
@@ -125,7 +126,9 @@ def make_logger_and_callbacks(
     loggers = make_trackers(trackers, folder)
     options = {**hyperparameters, **{f"config.{name}": value for name, value in about.get("config", {}).items()}}
     callbacks: list[Callback] = [
-        CheckpointSaver(folder / "checkpoints", next(iter(task.monitored_metrics.items())), saving.every, saving.facts),
+        CheckpointSaver(
+            folder / "checkpoints", next(iter(task.monitored_metrics.items())), saving.every, saving.facts, saving.way
+        ),
         PrecisionCheck(folder, saving.on_imprecise),
         NonFiniteGuard(folder, saving.policy),
         CostMeter(cost),

@@ -1,7 +1,6 @@
 """Training with shares of the weights: equal to that of one process, what it refuses, and a step that is not finite."""
 
 import os
-import socket
 import subprocess
 import sys
 
@@ -11,11 +10,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
-from torch.multiprocessing import start_processes
+from worlds import in_processes
 from zoo_scale.strategies import check_optimizer, prepare_optimizer, shard_module, share_like
 
 from zoo.errors import UsageError
 from zoo.models.language import LanguageModel
+from zoo.parts.attention import MultiHead
 from zoo.parts.block import PreNorm
 from zoo.tasks.adamw8bit import AdamW8bit
 from zoo.tasks.lion import Lion
@@ -31,9 +31,10 @@ OPTIMIZERS = {
 
 
 class Net(nn.Module):
-    def __init__(self, block):
+    def __init__(self, block, attention=MultiHead):
         super().__init__()
-        self.net = LanguageModel(16, max_length=8, dim=16, depth=2, heads=2, hidden=32, block=block)
+        sizes = {"max_length": 8, "dim": 16, "depth": 2, "heads": 2, "hidden": 32}
+        self.net = LanguageModel(16, **sizes, block=block, attention=attention)
         for number, parameter in enumerate(self.parameters()):
             with torch.no_grad():
                 parameter.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number)) / 4)
@@ -106,11 +107,27 @@ def judge_values(rank, world, port):
     dist.destroy_process_group()
 
 
-def in_processes(function, count, *words):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    start_processes(function, (count, port, *words), nprocs=count, start_method="fork")
+def compare_part_of_a_package(rank, world, port, attention, steps):
+    """Run in each process: many steps in float64, where rounding does not hide a difference."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
+    batches = torch.randint(16, (steps, 4, 8), generator=torch.Generator().manual_seed(1))
+    single, shared = Net(PreNorm, attention).double(), Net(PreNorm, attention).double()
+    expected = losses(single, OPTIMIZERS["AdamW"](list(single.named_parameters())), batches, 1)
+    shard_module(shared, init_device_mesh("cpu", (world,)))
+    optimizer = OPTIMIZERS["AdamW"](list(shared.named_parameters()))
+    actual = losses(shared, optimizer, [batch.chunk(world)[rank] for batch in batches], 1)
+    dist.all_reduce(actual)
+    torch.testing.assert_close(actual / world, expected, atol=1e-10, rtol=0)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("name", ["GatedDeltaNet", "Mamba2", "MLA", "Differential"])
+def test_fifty_steps_of_a_part_of_a_package_are_those_of_one_process(name):
+    module = "mixer" if name in ("GatedDeltaNet", "Mamba2") else "attention"
+    parts = pytest.importorskip(f"zoo_frontier.{module}", reason="the parts are those of the package zoo-frontier")
+    in_processes(compare_part_of_a_package, 2, getattr(parts, name), 50)
 
 
 CASES = [("AdamW", PreNorm), ("SGD", PreNorm), ("Lion", PreNorm), ("Muon", PreNorm), ("AdamW", WholeStack)]

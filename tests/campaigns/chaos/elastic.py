@@ -1,7 +1,7 @@
 """A run goes on with another number of processes, or by another strategy, with the same global batches.
 
     python -m tests.campaigns.chaos.elastic --home DIR
-    python -m tests.campaigns.chaos.elastic --home DIR --strategy fsdp2 --moments mid-accumulation
+    python -m tests.campaigns.chaos.elastic --home DIR --strategy fsdp2 --save async --moments mid-accumulation
 
 Without dropout, whose chance belongs to a process. Prints one JSON object: per direction and moment the largest
 relative difference of any logged loss from that of a run that keeps its number of processes.
@@ -29,17 +29,21 @@ World = tuple[str, int]  # a strategy, and how many processes
 def directions(strategy: str) -> list[tuple[World, World]]:
     """From which processes to which; a strategy other than ddp is also changed to that, and to more processes."""
     pairs: list[tuple[World, World]] = [((strategy, 2), (strategy, 1)), ((strategy, 1), (strategy, 2))]
-    if strategy != "ddp":
+    if strategy == "tp":  # with two heads
+        pairs += [((strategy, 2), ("ddp", 2)), (("ddp", 2), (strategy, 2))]
+    elif strategy != "ddp":
         pairs += [(before, after) for a, b in (((strategy, 2), (strategy, 4)), ((strategy, 2), ("ddp", 2)))
                   for before, after in ((a, b), (b, a))]  # fmt: skip
     return pairs
 
 
-def recipe_options(strategy: str, processes: int) -> list[str]:
-    """The options by which so many processes share the same batches."""
+def recipe_options(strategy: str, processes: int, save: str = "whole") -> list[str]:
+    """The options by which so many processes share the same batches; only strategies of shares save otherwise."""
     return [
-        *("--data.batch_size", str(ROWS // processes), "--trainer.devices", str(processes)),
+        *("--data.batch_size", str(ROWS if strategy == "tp" else ROWS // processes)),
+        *("--trainer.devices", str(processes)),
         *(("--trainer.strategy", strategy) if processes > 1 else ()),
+        *(("--save", save) if processes > 1 and strategy != "ddp" else ()),
     ]
 
 
@@ -51,12 +55,18 @@ def curve(run: Path) -> dict[tuple[str, int], float]:
 
 
 def campaign(
-    home: Path, strategy: str = "ddp", moments: tuple[str, ...] = MOMENTS, tasks: tuple[str, ...] = ("lm",)
+    home: Path,
+    strategy: str = "ddp",
+    moments: tuple[str, ...] = MOMENTS,
+    tasks: tuple[str, ...] = ("lm",),
+    save: str = "whole",
+    precision: str = "",
 ) -> dict:
     """Every direction at each moment."""
     result: dict[str, float] = {}
     problems: list[str] = []
     common = ["--save-every", "3", "--model.dropout", "0", "--trainer.limit_train_batches", "8"]
+    common += ["--trainer.precision", precision] if precision else []
     for task in tasks:
         site = Site(home, task, common, steps=12)
         code = site.ended(site.begin("--runs", "reference", *recipe_options("ddp", 1)))
@@ -67,12 +77,13 @@ def campaign(
                 name = f"{task}, {before[0]} × {before[1]} → {after[0]} × {after[1]}, {moment}"
                 site.clear(name.replace(" ", ""))
                 code = site.ended(
-                    site.begin(*recipe_options(*before), prologue=at(moment, signal.SIGTERM), processes=before[1])
+                    site.begin(*recipe_options(*before, save), prologue=at(moment, signal.SIGTERM), processes=before[1])
                 )
                 worlds.emptied(site.child, 10.0)
                 # the batch of each process is another one with another number of them, which is a change of the recipe
-                accept = ["--accept-changes"] if before[1] != after[1] else []
-                ended = site.ended(site.begin(*recipe_options(*after), "--resume", *accept, processes=after[1]))
+                changes = recipe_options(*before)[1] != recipe_options(*after)[1]
+                accept = ["--accept-changes"] if changes else []
+                ended = site.ended(site.begin(*recipe_options(*after, save), "--resume", *accept, processes=after[1]))
                 if (code, ended) != (143, 0):
                     problems.append(f"{name}: codes {code} and {ended}: {site.log_text()[-500:]}")
                     continue
@@ -92,8 +103,16 @@ def main() -> None:
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--strategy", default="ddp", help="of several processes")
     parser.add_argument("--moments", nargs="+", choices=MOMENTS, default=MOMENTS)
+    parser.add_argument("--save", default="whole", help="how strategies other than ddp save")
+    parser.add_argument("--precision", default="", help="64-true shows what is more than rounding")
     arguments = parser.parse_args()
-    report = campaign(arguments.home.resolve(), arguments.strategy, tuple(arguments.moments))
+    report = campaign(
+        arguments.home.resolve(),
+        arguments.strategy,
+        tuple(arguments.moments),
+        save=arguments.save,
+        precision=arguments.precision,
+    )
     json.dump(report, sys.stdout, indent=1, ensure_ascii=False)
     print()
     raise SystemExit(bool(report["problems"]))

@@ -2,7 +2,7 @@
 
     python -m tests.campaigns.chaos.kills --kills 200  # LM, translation and ViT in turn, a third aimed at writing
     python -m tests.campaigns.chaos.kills --kills 200 --each 1  # 200 runs, each killed once
-    python -m tests.campaigns.chaos.kills --kills 20 --processes 2 --strategy fsdp2
+    python -m tests.campaigns.chaos.kills --kills 20 --processes 2 --strategy fsdp2 --save async
 
 TMPDIR lies on another file system (/dev/shm). Prints one JSON object.
 """
@@ -16,11 +16,24 @@ import random
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-from tests.campaigns.chaos import lives, toys
+from tests.campaigns.chaos import lives, toys, worlds
 
 SHARED_MEMORY = Path("/dev/shm")
+
+
+def prologue(processes: int, more: Callable[[], None] | None = None) -> Callable[[], None]:
+    """What the first process of a life does before its command: have the others ready, which do nothing more."""
+
+    def first() -> None:
+        if processes > 1:
+            worlds.ready(processes)
+        if more is not None:
+            more()
+
+    return first
 
 
 def campaign(
@@ -32,6 +45,7 @@ def campaign(
     each: int = 100,
     workers: int = 0,
     strategy: str = "ddp",
+    save: str = "whole",
 ) -> dict:
     """Kill until so many kills were made, at most ``each`` of one run, finishing each run; the figures."""
     draw = random.Random(seed)
@@ -39,11 +53,12 @@ def campaign(
     toys.write(home, workers=workers)
     counts = {"kills": 0, "while writing": 0, "runs": 0, "identical": 0, "lost": 0, "damaged": 0, "left": 0, "lives": 0}
     several = ["--trainer.devices", str(processes), "--trainer.strategy", strategy] if processes > 1 else []
+    several += ["--save", save] if save != "whole" else []
     reference, lasted = {}, {}
     for task in tasks:
         start = time.monotonic()
         words = ["fit", f"{task}.yaml", "--save-every", "2", "--runs", "reference", *several]
-        assert lives.ended(lives.born(words, home, home / "reference.log"), 600) == 0, (
+        assert lives.ended(lives.born(words, home, home / "reference.log", prologue(processes)), 600) == 0, (
             home / "reference.log"
         ).read_text()
         lasted[task] = time.monotonic() - start
@@ -61,7 +76,7 @@ def campaign(
             counts["lives"] += 1
             disturb = counts["kills"] < until
             writing = disturb and counts["kills"] % 3 == 0
-            child = lives.born(words, home, log, lives.aimed(draw) if writing else None)
+            child = lives.born(words, home, log, prologue(processes, lives.aimed(draw) if writing else None))
             code = lives.ended(child, draw.uniform(0.0, lasted[task]) if disturb and not writing else 600)
             if code is None:
                 code = lives.kill(child)
@@ -91,6 +106,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--workers", type=int, default=0, help="loading processes of each process")
     parser.add_argument("--strategy", default="ddp", help="of several processes")
+    parser.add_argument("--save", default="whole", help="how a strategy of shares saves")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tasks", nargs="+", choices=toys.TASKS, default=toys.TASKS)
     parser.add_argument("--home", type=Path, required=True)
@@ -107,6 +123,7 @@ def main() -> None:
         arguments.each,
         arguments.workers,
         arguments.strategy,
+        arguments.save,
     )
     json.dump({**report, "seconds": round(time.monotonic() - start)}, sys.stdout, indent=1)
     print()

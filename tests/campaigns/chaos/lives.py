@@ -87,6 +87,8 @@ def aimed(draw: random.Random) -> Callable[[], None]:
     after = draw.randrange(1, 60)
 
     def prologue() -> None:
+        from torch.distributed.checkpoint import filesystem
+
         from zoo.io import atomic_files
 
         countdown = after
@@ -102,14 +104,15 @@ def aimed(draw: random.Random) -> Callable[[], None]:
             return call
 
         class Watched:
-            """The module os, as zoo.io.atomic_files sees it."""
+            """The module os, as zoo.io.atomic_files and torch's writer of shards see it."""
 
             replace, fsync, link = (staticmethod(counting(call)) for call in (os.replace, os.fsync, os.link))
 
             def __getattr__(self, name):
                 return getattr(os, name)
 
-        atomic_files.os = Watched()
+        atomic_files.os = filesystem.os = Watched()
+        filesystem._write_item = counting(filesystem._write_item)
         atomic_files.HashingFile.write = counting(atomic_files.HashingFile.write)
 
     return prologue

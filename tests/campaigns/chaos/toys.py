@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from zoo.config.passive_settings import PASSIVE_SETTINGS
+from zoo.inference.weight_files import read_checkpoint
 from zoo.logging.run_record import tensor_bytes
 
 TASKS = ("lm", "translation", "vit", "stream")
@@ -57,7 +58,7 @@ def outcome(run: Path) -> dict[str, str]:
     """Digests of all that a finished run left, but for what a clock measured: equal where two runs are equal."""
     result = {}
     for name in ("last", "best"):
-        content = torch.load(run / "checkpoints" / f"{name}.ckpt", weights_only=True)
+        content = read_checkpoint(run / "checkpoints" / f"{name}.ckpt")
         for part in ("state_dict", "optimizer_states", "lr_schedulers", "ranks", "best", "measured", "global_step"):
             result[f"{name}.{part}"] = digest(content[part])
     ledger = json.loads((run / "ledger.json").read_text())

@@ -201,6 +201,7 @@ class Softcap(MultiHead):
     own_backend = Naive
     requires = frozenset({"score_cap"})
     supports = MultiHead.supports | requires
+    tensor_parallel = MultiHead.tensor_parallel
 
     def __init__(
         self,

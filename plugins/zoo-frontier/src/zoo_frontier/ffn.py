@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -9,11 +10,13 @@ from torch import Tensor, nn
 
 from zoo.errors import UsageError
 from zoo.parts.few_row_linear import Linear
-from zoo.parts.ffn import FFN, Gated, MoE, SwiGLU
+from zoo.parts.ffn import BY_HIDDEN_UNIT, FFN, Gated, MoE, SwiGLU
 
 
 class SquaredReLU(FFN):
     """W2 max(W1 x, 0)^2: Primer's feed-forward (So et al., 2021)."""
+
+    tensor_parallel: ClassVar = BY_HIDDEN_UNIT
 
     def __init__(self, dim: int, hidden: int, bias: bool = False):
         """
@@ -32,6 +35,8 @@ class SquaredReLU(FFN):
 
 class ClampedSwiGLU(Gated):
     """W3 ((v + 1) * g sigmoid(alpha g)), g = min(W1 x, limit) and v = W2 x within (-limit, limit) (gpt-oss, 2025)."""
+
+    tensor_parallel: ClassVar = BY_HIDDEN_UNIT
 
     def __init__(
         self,

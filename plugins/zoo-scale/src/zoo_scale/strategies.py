@@ -1,10 +1,13 @@
-"""FSDP2: every process holds a share of each weight, its gradient and its optimizer state."""
+"""FSDP2: every process holds a share of each weight, its gradient and its optimizer state; also of parts of a model."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -20,6 +23,8 @@ from zoo.models.stack import Stack
 from zoo.parts.block import Block
 from zoo.tasks.adamw8bit import AdamW8bit
 from zoo.training.distributed import PATIENCE
+from zoo_scale.shards import ShardWriter, empty_share
+from zoo_scale.tensor_parallel import Division, divide, gather_whole, refusal
 
 STEPS = ("training_step",)
 # optimizers that need whole tensors, and what for
@@ -37,6 +42,7 @@ class FSDP2(ModelParallelStrategy):
     """
 
     gathers_state = True  # what it gives to be saved is whole
+    tensor_parallel: int | None = 1  # processes that divide parts of the model among them; None: all
 
     def __init__(self, timeout: timedelta = PATIENCE, process_group_backend: str | None = None):
         """
@@ -45,6 +51,9 @@ class FSDP2(ModelParallelStrategy):
             process_group_backend: library of collective operations; nccl on GPUs and gloo on CPUs unless given.
         """
         super().__init__("auto", 1, False, process_group_backend, timeout)
+        self._divided = False  # whether states to be saved are shares at present
+        self._writer: ShardWriter | None = None
+        self._divisions: dict[str, Division] = {}  # of parameters by tensor parallelism, by their names in the task
 
     @property
     def lightning_restore_optimizer(self) -> bool:
@@ -52,9 +61,30 @@ class FSDP2(ModelParallelStrategy):
         return True
 
     def setup_environment(self) -> None:
-        """Join the processes, all of them along the dimension of data."""
-        self._data_parallel_size = self.num_nodes * self.num_processes
+        """Join the processes. Raises UsageError where tensor parallelism needs another number of them."""
+        world = self.num_nodes * self.num_processes
+        self._tensor_parallel_size = self.tensor_parallel or world
+        if world % self._tensor_parallel_size:
+            error = UsageError(
+                f"{self._tensor_parallel_size} processes divide the model, and {world} are no multiple of that: "
+                "set trainer.devices or trainer.num_nodes."
+            )
+            error.everywhere = True
+            raise error
+        self._data_parallel_size = world // self._tensor_parallel_size
         super().setup_environment()
+
+    @property
+    def data_process(self) -> tuple[int, int]:
+        """Which share of a batch this process has, and of how many."""
+        mesh = self.device_mesh["data_parallel"]
+        return mesh.get_local_rank(), mesh.size()
+
+    def all_gather(self, tensor: Tensor, group: Any = None, sync_grads: bool = False) -> Tensor:
+        """A tensor (...) of one process of each share of a batch, (shares, ...)."""
+        if group in (None, torch.distributed.group.WORLD):  # Lightning's modules name the latter
+            group = self.device_mesh["data_parallel"].get_group()
+        return super().all_gather(tensor, group, sync_grads)
 
     def setup(self, trainer: Trainer) -> None:
         """Shard the task, then make its optimizers. Raises UsageError for what cannot be sharded."""
@@ -64,13 +94,38 @@ class FSDP2(ModelParallelStrategy):
         self.accelerator.setup(trainer)
         self.model = self.precision_plugin.convert_module(task)
         self.model_to_device()
+        if self._tensor_parallel_size != 1:
+            self._divisions = divide(task, self._tensor_group)
+            self.precision_plugin.clip_grad_by_norm = self._clip_norm  # type: ignore[method-assign]
         shard_module(task, self.device_mesh["data_parallel"])
         self.barrier()
         if trainer.state.fn == "fit":
             self.setup_optimizers(trainer)
             for optimizer in self.optimizers:
-                prepare_optimizer(optimizer)
+                prepare_optimizer(optimizer, bool(self._divisions))
         self.setup_precision_plugin()
+
+    @property
+    def _tensor_group(self) -> Any:
+        return self.device_mesh["tensor_parallel"].get_group()
+
+    def _clip_norm(self, optimizer: Optimizer, clip_val: float) -> None:
+        """Scale all gradients so that their norm, that of the whole model, is at most ``clip_val``."""
+        names = {id(parameter): name for name, parameter in self._parameters().items()}
+        parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        squares = torch.zeros(2, dtype=torch.float64, device=self.root_device)  # of parts, and of what all have
+        for parameter in parameters:
+            square = whole_tensor(torch.linalg.vector_norm(parameter.grad)).double() ** 2
+            squares[0 if names.get(id(parameter)) in self._divisions else 1] += square
+        parts, common = squares
+        torch.distributed.all_reduce(parts, group=self._tensor_group)
+        factor = float(clip_val / ((parts + common).sqrt() + 1e-6))  # as torch.nn.utils.clip_grad_norm_
+        for parameter in parameters if factor < 1 else ():
+            parameter.grad.mul_(factor)
+
+    def _parameters(self) -> dict[str, nn.Parameter]:
+        assert self.lightning_module is not None
+        return dict(self.lightning_module.named_parameters())
 
     # evaluation: the number of forwards, as in decoding, differs between processes
 
@@ -104,40 +159,109 @@ class FSDP2(ModelParallelStrategy):
     def lightning_module_state_dict(self) -> dict[str, Any]:
         """The whole weights in the first process; every process must call this."""
         assert self.lightning_module is not None
-        return self._gather_state(self.lightning_module.state_dict())
+        state = self.lightning_module.state_dict()
+        if self._divided:
+            return state
+        return {name: self._gather_state(value, self._divisions.get(name)) for name, value in state.items()}
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
         """The whole state of an optimizer in the first process; every process must call this."""
-        return self._gather_state(getattr(optimizer, "optimizer", optimizer).state_dict())
+        optimizer = getattr(optimizer, "optimizer", optimizer)
+        state = optimizer.state_dict()
+        if self._divided:
+            return state
+        divisions = self._divisions_of(optimizer)
+        moments = {number: self._gather_state(value, divisions.get(number)) for number, value in state["state"].items()}
+        return {**self._gather_state({name: value for name, value in state.items() if name != "state"}),
+                "state": moments}  # fmt: skip
 
-    def _gather_state(self, state: Any) -> Any:
+    def _divisions_of(self, optimizer: Optimizer) -> dict[int, Division]:
+        """How the parameters of an optimizer are divided by tensor parallelism, by their numbers in its state."""
+        names = {id(parameter): name for name, parameter in self._parameters().items()}
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        divisions = {number: self._divisions.get(names.get(id(p), "")) for number, p in enumerate(parameters)}
+        return {number: division for number, division in divisions.items() if division is not None}
+
+    def _gather_state(self, state: Any, division: Division | None = None) -> Any:
+        """Whole tensors on the CPU in the first process; ``division`` is that of tensors with dimensions in it."""
         if isinstance(state, DTensor):
-            whole = state.full_tensor()
+            whole = gather_whole(state.full_tensor(), division if state.dim() else None, self._tensor_group)
             return whole.cpu() if self.is_global_zero else None
         if isinstance(state, Mapping):
-            return {name: self._gather_state(value) for name, value in state.items()}
+            return {name: self._gather_state(value, division) for name, value in state.items()}
         if isinstance(state, (list, tuple)):
-            return type(state)(self._gather_state(value) for value in state)
+            return type(state)(self._gather_state(value, division) for value in state)
         return state.cpu() if isinstance(state, Tensor) else state
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
-        """Write a checkpoint of whole tensors, in the first process."""
-        if self.is_global_zero:
+        """Write a checkpoint of whole tensors, in the first process; hand over one of shares in every process."""
+        if self.is_global_zero or self._divided:
             self.checkpoint_io.save_checkpoint(checkpoint, filepath, storage_options=storage_options)
 
+    @contextmanager
+    def divided_state(self) -> Iterator[None]:
+        """States to be saved are shares within."""
+        self._divided = True
+        try:
+            yield
+        finally:
+            self._divided = False
+
+    def write_shards(self, content: dict[str, Any], folder: Path, in_background: bool) -> Future[dict[str, Any]]:
+        """Write the tensors of a checkpoint in ``folder`` as shards, as `ShardWriter.write`."""
+        if self._divisions:
+            raise refusal("a checkpoint into shards. Take --save whole")
+        self._writer = self._writer or ShardWriter()
+        return self._writer.write(content, folder, in_background)
+
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
-        """The content of a checkpoint of whole tensors."""
-        return self.checkpoint_io.load_checkpoint(checkpoint_path, weights_only=weights_only)
+        """The content of a checkpoint: tensors of one file are whole, of those in shards each process reads its own."""
+        writer = self.checkpoint_io
+        writer.empty, before = self._empty_share, writer.empty  # type: ignore[attr-defined]
+        try:
+            content = writer.load_checkpoint(checkpoint_path, weights_only=weights_only)
+        finally:
+            writer.empty = before  # type: ignore[attr-defined]
+        if self._divisions:
+            self._take_own_parts(content)
+        return content
+
+    def _take_own_parts(self, content: dict[str, Any]) -> None:
+        """Leave in a checkpoint the parts of whole tensors that this process has by tensor parallelism."""
+        mesh = self.device_mesh["tensor_parallel"]
+        rank, count = mesh.get_local_rank(), mesh.size()
+        weights = content.get("state_dict", {})
+        for name in self._divisions.keys() & weights.keys():
+            weights[name] = self._divisions[name].part(weights[name], rank, count).contiguous()
+        for optimizer, state in zip(self.optimizers, content.get("optimizer_states", []), strict=False):
+            for number, division in self._divisions_of(optimizer).items():
+                values = state["state"].get(number, {})
+                for name, value in values.items():
+                    if isinstance(value, Tensor) and value.dim():
+                        values[name] = division.part(value, rank, count).contiguous()
+
+    def _empty_share(self, size: torch.Size, dtype: torch.dtype, name: str) -> Tensor:
+        """Where a tensor of this name in a checkpoint is read into: divided as the one of now, if that is known."""
+        assert self.lightning_module is not None
+        words = name.split(".", 4)
+        like = None
+        if words[0] == "state_dict":
+            like = self.lightning_module.state_dict().get(name.removeprefix("state_dict."))
+        elif words[0] == "optimizer_states" and len(words) == 5 and words[2] == "state" and words[3].isdigit():
+            groups = self.optimizers[int(words[1])].param_groups if int(words[1]) < len(self.optimizers) else []
+            parameters = [parameter for group in groups for parameter in group["params"]]
+            like = parameters[int(words[3])] if int(words[3]) < len(parameters) else None
+        return empty_share(size, dtype, like)
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
-        """Take the own share of whole weights."""
+        """Take the own share of weights as `load_checkpoint` gives them."""
         assert self.lightning_module is not None
         shares = self.lightning_module.state_dict()
         loaded = {name: share_like(value, shares.get(name)) for name, value in checkpoint["state_dict"].items()}
         self.lightning_module.load_state_dict(loaded, strict=strict)
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
-        """Take the own share of whole states of optimizers."""
+        """Take the own share of states of optimizers as `load_checkpoint` gives them."""
         for optimizer, state in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
             optimizer.load_state_dict(state)
             for group in optimizer.param_groups:
@@ -146,6 +270,30 @@ class FSDP2(ModelParallelStrategy):
                     for name, value in values.items():
                         if isinstance(value, Tensor) and value.shape == parameter.shape:
                             values[name] = share_like(value, parameter)
+
+
+class TensorParallel(FSDP2):
+    """All processes divide the heads and hidden units of the model among them, and read the same samples."""
+
+    tensor_parallel = None
+
+
+class FSDP2TensorParallel2(FSDP2):
+    """Each two processes divide the model among them, and these pairs divide its parts and the samples, as fsdp2."""
+
+    tensor_parallel = 2
+
+
+class FSDP2TensorParallel4(FSDP2):
+    """As fsdp2_tp2, with four processes in the place of each two."""
+
+    tensor_parallel = 4
+
+
+class FSDP2TensorParallel8(FSDP2):
+    """As fsdp2_tp2, with eight processes in the place of each two."""
+
+    tensor_parallel = 8
 
 
 def share_like(value: Tensor, like: Any) -> Tensor:
@@ -210,9 +358,14 @@ def whole_tensor(value: Any) -> Any:
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
-def prepare_optimizer(optimizer: Optimizer) -> None:
-    """Have the Muon in an optimizer gather its matrices. Raises UsageError for a state that cannot be divided."""
+def prepare_optimizer(optimizer: Optimizer, divided: bool = False) -> None:
+    """Have the Muon in an optimizer gather its matrices. Raises UsageError for a state that cannot be divided.
+
+    ``divided``: by tensor parallelism too, where Muon would have parts of matrices.
+    """
     check_optimizer(optimizer)
+    if divided and any(isinstance(member, torch.optim.Muon) for member in getattr(optimizer, "members", ())):
+        raise refusal("optimizer Muon, which needs whole matrices. Take torch.optim.AdamW")
     for member in getattr(optimizer, "members", ()):
         if isinstance(member, torch.optim.Muon):
             member.__class__ = GatheringMuon
