@@ -3,7 +3,7 @@
 import pytest
 from zoo_frontier.attention import MLA, Differential, GatedAttention, Sinks, Softcap, ValueResidual
 from zoo_frontier.block import DropPath, HyperConnections, LayerScale, MixtureOfDepths
-from zoo_frontier.ffn import ClampedSwiGLU, DeepSeekMoE, SquaredReLU
+from zoo_frontier.ffn import ClampedSwiGLU, DeepSeekMoE, SharedMoE, SquaredReLU
 from zoo_frontier.mixer import GatedDeltaNet, Mamba2
 from zoo_frontier.norm import DynamicTanh
 from zoo_frontier.position import FIRE, KERPLE, XPos, YaRN
@@ -15,6 +15,7 @@ TOKEN_PARTS = [
     DynamicTanh,
     SquaredReLU,
     ClampedSwiGLU,
+    SharedMoE,
     DeepSeekMoE,
     LayerScale,
     DropPath,

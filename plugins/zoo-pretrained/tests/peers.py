@@ -28,6 +28,16 @@ NEOX = {
     "vocab_size": WORDS, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 44,
     "max_position_embeddings": 128, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None,
 }  # fmt: skip
+DEEPSEEK = {
+    **LLAMA, "num_key_value_heads": 4, "kv_lora_rank": 10,
+    "q_lora_rank": 14, "qk_nope_head_dim": 6, "qk_rope_head_dim": 8, "v_head_dim": 10, "moe_intermediate_size": 10,
+    "n_routed_experts": 6, "num_experts_per_tok": 3, "n_group": 3, "topk_group": 2, "first_k_dense_replace": 1,
+    "n_shared_experts": 1,
+}  # fmt: skip
+YARN = {
+    "rope_type": "yarn", "rope_theta": 300.0, "factor": 8.0, "original_max_position_embeddings": 16,
+    "mscale_all_dim": 0.9,
+}  # fmt: skip
 LANGUAGE = {
     "gpt2": ("GPT2LMHeadModel", "GPT2Config", GPT2),
     "gpt2-untied": ("GPT2LMHeadModel", "GPT2Config", {**GPT2, "tie_word_embeddings": False, "n_inner": 50}),
@@ -286,6 +296,45 @@ LANGUAGE = {
             "layer_types": ["full_attention", "sliding_attention", "full_attention"],
         },
     ),
+    "deepseek-v2": (
+        "DeepseekV2ForCausalLM",
+        "DeepseekV2Config",
+        {
+            **DEEPSEEK,
+            "q_lora_rank": None,
+            "topk_method": "group_limited_greedy",
+            "routed_scaling_factor": 1.7,
+            "n_shared_experts": 2,
+        },
+    ),
+    "deepseek-v2-greedy": (
+        "DeepseekV2ForCausalLM",
+        "DeepseekV2Config",
+        {
+            **DEEPSEEK,
+            "first_k_dense_replace": 0,
+            "tie_word_embeddings": True,
+            "rope_parameters": {**YARN, "mscale": 0.7},
+        },
+    ),
+    "deepseek-v3": (
+        "DeepseekV3ForCausalLM",
+        "DeepseekV3Config",
+        {**DEEPSEEK, "rope_parameters": {**YARN, "mscale": 1.0}},
+    ),
+    "deepseek-v3-ungrouped": (
+        "DeepseekV3ForCausalLM",
+        "DeepseekV3Config",
+        {
+            **DEEPSEEK,
+            "q_lora_rank": None,
+            "n_group": 1,
+            "topk_group": 1,
+            "n_shared_experts": 3,
+            "tie_word_embeddings": True,
+            "rope_parameters": YARN,
+        },
+    ),
     "gptj": ("GPTJForCausalLM", "GPTJConfig", {**GPT2, "n_embd": 40, "rotary_dim": 6, "n_inner": 50}),
 }
 VISION = {
@@ -483,7 +532,8 @@ SECOND_LOOKS = {
     "llama", "qwen2", "qwen3", "mt5", "bart-scaled", "bert", "bert-relu", "bert-tokens", "roberta-relu",
     "roberta-tokens", "deberta-c2p", "deberta-tokens", "qwen3-moe-window", "smollm3-untied", "granite-tied", "phi3",
     "gemma2-uncapped", "gemma3-capped", "olmo2-tied", "starcoder2-no-bias", "gpt-neox-in-turn", "gpt-oss-even",
-    "xlm-roberta-texts", "xlm-roberta-tokens", "camembert-texts", "camembert-tokens",
+    "deepseek-v2-greedy", "deepseek-v3-ungrouped", "xlm-roberta-texts", "xlm-roberta-tokens", "camembert-texts",
+    "camembert-tokens",
 }  # fmt: skip
 
 
@@ -516,8 +566,9 @@ def build_peer(case, dtype=torch.float32):
         for parameter in model.parameters():
             if parameter.requires_grad:  # Marian's waves are constants
                 parameter.add_(torch.randn_like(parameter), alpha=0.1)
-        if hasattr(model, "final_logits_bias"):
-            model.final_logits_bias.normal_()
+        for key, buffer in model.named_buffers():
+            if key.endswith(("final_logits_bias", "e_score_correction_bias")):
+                buffer.normal_()
     return model
 
 
@@ -530,7 +581,7 @@ def reloaded(case, folder, dtype=torch.float32):
 
 def without_chance(model):
     """Its fused kernel for experts knows no float64, and Marian's waves are made before they are float64."""
-    if any(word in type(model).__name__ for word in ("Mixtral", "Moe", "GptOss")):
+    if any(word in type(model).__name__ for word in ("Mixtral", "Moe", "GptOss", "Deepseek", "Next")):
         model.set_experts_implementation("eager")
     if "Marian" in type(model).__name__:
         for side in (model.model.encoder, model.model.decoder):

@@ -10,6 +10,21 @@ from zoo.inference.rebuild_task import complete_options, rebuild_task
 
 # by the recipe: the class of transformers, and what config.json says
 PUBLISHED = {
+    "deepseek-v2-lite": ("DeepseekV2ForCausalLM", {
+        "model_type": "deepseek_v2", "hidden_size": 2048, "intermediate_size": 10944, "num_hidden_layers": 27,
+        "num_attention_heads": 16, "num_key_value_heads": 16, "q_lora_rank": None, "moe_intermediate_size": 1408,
+        "num_experts_per_tok": 6, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1,
+        "max_position_embeddings": 163840, "rope_scaling": {
+            "rope_type": "yarn", "factor": 40, "beta_fast": 32, "beta_slow": 1, "mscale": 0.707,
+            "mscale_all_dim": 0.707, "original_max_position_embeddings": 4096,
+        },
+    }),
+    "deepseek-v3": ("DeepseekV3ForCausalLM", {
+        "model_type": "deepseek_v3", "max_position_embeddings": 163840, "rope_scaling": {
+            "rope_type": "yarn", "factor": 40, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0,
+            "mscale_all_dim": 1.0, "original_max_position_embeddings": 4096,
+        },
+    }),
     "gemma2-2b": ("Gemma2ForCausalLM", {"model_type": "gemma2"}),
     "gemma3-1b": ("Gemma3ForCausalLM", {
         "model_type": "gemma3_text", "vocab_size": 262144, "hidden_size": 1152, "intermediate_size": 6912,
@@ -69,5 +84,7 @@ def test_a_recipe_has_the_options_and_the_size_of_the_published_model(name):
     with torch.device("meta"):
         theirs = getattr(peers.transformers, cls)(kind(**config))
         ours = rebuild_task({"model": model}, "config.json").net
-    count = sum(parameter.numel() for parameter in theirs.parameters())
+    parameters = dict(theirs.named_parameters(remove_duplicate=False))
+    count = sum(parameter.numel() for parameter in theirs.parameters())  # and numbers that are no parameters there
+    count += sum(tensor.numel() for key, tensor in theirs.state_dict().items() if key not in parameters)
     assert sum(parameter.numel() for parameter in ours.parameters()) == count
