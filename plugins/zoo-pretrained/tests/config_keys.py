@@ -47,14 +47,14 @@ NAMES = (
     *("deberta-tokens", "xlm-roberta", "xlm-roberta-texts", "camembert", "camembert-tokens", "distilbert"),
     *("distilbert-texts", "distilbert-tokens", "modernbert", "modernbert-biases", "modernbert-texts"),
     *("modernbert-tokens", "eurobert", "eurobert-biases", "eurobert-texts", "eurobert-tokens", "dinov2"),
-    *("dinov2-gated", "mbart", "m2m100", "deepseek-v2", "deepseek-v3"),
+    *("dinov2-gated", "mbart", "m2m100", "deepseek-v2", "deepseek-v3", "qwen3-next", "mamba2"),
 )
 # the others are further heads and options of these families, with whose keys of bookkeeping nothing new happens
 FIRST = {
     *("gpt2", "llama", "mistral", "qwen2", "qwen3", "mixtral", "vit", "deit", "t5", "mt5", "bart", "marian", "bert"),
     *("roberta", "deberta-3", "qwen3-moe", "smollm3", "granite", "phi3-long", "gemma2", "gemma3", "olmo2", "olmo3"),
     *("starcoder2", "gpt-neox", "gptj", "gpt-oss", "xlm-roberta", "camembert", "distilbert", "modernbert", "eurobert"),
-    *("dinov2", "mbart", "m2m100", "deepseek-v2", "deepseek-v3"),
+    *("dinov2", "mbart", "m2m100", "deepseek-v2", "deepseek-v3", "qwen3-next", "mamba2"),
 }
 BEHIND_PADDING = ("roberta", "xlm-roberta", "camembert")  # whose positions begin behind the number of their padding
 TIMM = {

@@ -38,6 +38,15 @@ YARN = {
     "rope_type": "yarn", "rope_theta": 300.0, "factor": 8.0, "original_max_position_embeddings": 16,
     "mscale_all_dim": 0.9,
 }  # fmt: skip
+DELTA = {
+    "head_dim": 16, "num_experts": 5, "num_experts_per_tok": 3, "moe_intermediate_size": 10,
+    "shared_expert_intermediate_size": 14, "linear_key_head_dim": 6, "linear_value_head_dim": 5,
+    "linear_num_key_heads": 3, "linear_num_value_heads": 6, "linear_conv_kernel_dim": 3,
+}  # fmt: skip
+MAMBA2 = {
+    "vocab_size": WORDS, "hidden_size": 32, "num_hidden_layers": 3, "num_heads": 8, "head_dim": 8, "state_size": 5,
+    "n_groups": 4, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None,
+}  # fmt: skip
 LANGUAGE = {
     "gpt2": ("GPT2LMHeadModel", "GPT2Config", GPT2),
     "gpt2-untied": ("GPT2LMHeadModel", "GPT2Config", {**GPT2, "tie_word_embeddings": False, "n_inner": 50}),
@@ -335,6 +344,44 @@ LANGUAGE = {
             "rope_parameters": YARN,
         },
     ),
+    "qwen3-next": (
+        "Qwen3NextForCausalLM",
+        "Qwen3NextConfig",
+        {
+            **LLAMA,
+            **DELTA,
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+            "mlp_only_layers": [1],
+        },
+    ),
+    "qwen3-next-alternating": (
+        "Qwen3NextForCausalLM",
+        "Qwen3NextConfig",
+        {
+            **LLAMA,
+            **DELTA,
+            "full_attention_interval": 2,
+            "attention_bias": True,
+            "tie_word_embeddings": True,
+            "norm_topk_prob": False,
+            "linear_num_key_heads": 6,
+            "num_hidden_layers": 4,
+        },
+    ),
+    "mamba2": ("Mamba2ForCausalLM", "Mamba2Config", MAMBA2),
+    "mamba2-plain": (
+        "Mamba2ForCausalLM",
+        "Mamba2Config",
+        {
+            **MAMBA2,
+            "n_groups": 1,
+            "use_conv_bias": False,
+            "tie_word_embeddings": True,
+            "conv_kernel": 3,
+            "expand": 3,
+            "head_dim": 12,
+        },
+    ),
     "gptj": ("GPTJForCausalLM", "GPTJConfig", {**GPT2, "n_embd": 40, "rotary_dim": 6, "n_inner": 50}),
 }
 VISION = {
@@ -532,7 +579,8 @@ SECOND_LOOKS = {
     "llama", "qwen2", "qwen3", "mt5", "bart-scaled", "bert", "bert-relu", "bert-tokens", "roberta-relu",
     "roberta-tokens", "deberta-c2p", "deberta-tokens", "qwen3-moe-window", "smollm3-untied", "granite-tied", "phi3",
     "gemma2-uncapped", "gemma3-capped", "olmo2-tied", "starcoder2-no-bias", "gpt-neox-in-turn", "gpt-oss-even",
-    "deepseek-v2-greedy", "deepseek-v3-ungrouped", "xlm-roberta-texts", "xlm-roberta-tokens", "camembert-texts",
+    "qwen3-next-alternating", "mamba2-plain", "deepseek-v2-greedy", "deepseek-v3-ungrouped",
+    "xlm-roberta-texts", "xlm-roberta-tokens", "camembert-texts",
     "camembert-tokens",
 }  # fmt: skip
 

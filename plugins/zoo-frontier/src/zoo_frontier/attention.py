@@ -79,6 +79,11 @@ class MLA(Attention):
         self.up = Linear(self.latent_dim, heads * (self.head_dim + self.value_dim), bias=False)
         self.out = Linear(heads * self.value_dim, dim, bias=False)
 
+    @property
+    def turned_dim(self) -> int:
+        """Width of what a position scheme turns of a head's query and key."""
+        return self.rope_dim
+
     def compress(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """x (B, S, dim) to c (B, 1, S, latent_dim) and r (B, 1, S, rope_dim), not turned."""
         c, r = self.down(x).unsqueeze(1).split([self.latent_dim, self.rope_dim], -1)
@@ -138,8 +143,9 @@ class GatedAttention(MultiHead):
         kv_heads: int | None = None,
         head_dim: int | None = None,
         bias: bool = True,
+        **options,
     ):
-        super().__init__(dim, heads, backend, dropout, kv_heads, head_dim, bias)
+        super().__init__(dim, heads, backend, dropout, kv_heads, head_dim, bias, **options)
         self.gate = Linear(dim, heads * self.head_dim, bias=bias)
 
     def forward(self, x, memory=None, *, pattern, position=None, cache=None):

@@ -9,23 +9,22 @@ from typing import Any, ClassVar
 import torch
 
 from zoo.errors import UsageError
-from zoo.inference.weight_files import LazyTensors
 from zoo_pretrained.config_keys import flag, real, size, word
 from zoo_pretrained.decoder import Decoder, MixtureDecoder, relative_keys
 from zoo_pretrained.family import Config, Options, budget, inner, unsupported_value
 from zoo_pretrained.neox import Permuted
 from zoo_pretrained.rope import rope_object
-from zoo_pretrained.tensor_mapping import MappedTensors, ReadTensors, TensorRule, Tensors, Transform
+from zoo_pretrained.tensor_mapping import MappedTensors, TensorRule, Transform
 
 SIZES = {
     "kv_lora_rank": size(512), "q_lora_rank": size(1536, optional=True), "qk_nope_head_dim": size(128),
-    "qk_rope_head_dim": size(64), "v_head_dim": size(128),
+    "qk_rope_head_dim": size(64), "v_head_dim": size(128), "head_dim": size(None),
 }  # fmt: skip
-TRAINING = ("ep_size", "head_dim", "qk_head_dim", "seq_aux", "output_router_logits", "router_aux_loss_coef")
+TRAINING = ("ep_size", "qk_head_dim", "seq_aux", "output_router_logits", "router_aux_loss_coef")
 
 
 def sharpness(rope: Mapping[str, Any]) -> float:
-    """The factor on queries, and on keys, of a described RoPE: 1 + mscale_all_dim ln(factor) / 10 where it is scaled."""
+    """The factor on queries, and on keys, of a RoPE: 1 + mscale_all_dim ln(factor) / 10, where it is scaled."""
     kind, factor = rope.get("rope_type", rope.get("type", "default")), rope.get("factor") or 1.0
     power = rope.get("mscale_all_dim") or 0.0 if kind != "default" else 0.0
     return 0.1 * power * math.log(factor) + 1.0 if factor > 1 else 1.0
@@ -77,10 +76,12 @@ class DeepSeekV2(MixtureDecoder):
     }  # fmt: skip
 
     def heads(self, config: Config) -> tuple[int, int, int]:
-        """Heads twice, and the width that turns. Raises UsageError for other heads of keys, or a width that zoo lacks."""
+        """Heads twice, and the width that turns. Raises UsageError for other heads of keys, or another width."""
         count, turning = config["num_attention_heads"], config["qk_rope_head_dim"]
         if config.get("num_key_value_heads") not in (None, count):
-            raise unsupported_value(config, "num_key_value_heads", self.name, f"{count}")
+            raise unsupported_value(config, "num_key_value_heads", self.name, f"num_attention_heads={count}")
+        if config.get("head_dim") not in (None, turning):
+            raise unsupported_value(config, "head_dim", self.name, f"qk_rope_head_dim={turning}")
         if turning % 4:
             raise unsupported_value(config, "qk_rope_head_dim", self.name, "a multiple of 4")
         return count, count, turning
@@ -117,8 +118,10 @@ class DeepSeekV2(MixtureDecoder):
         experts, top_k = config["n_routed_experts"], config["num_experts_per_tok"]
         if top_k is None or top_k > experts:
             raise unsupported_value(config, "num_experts_per_tok", self.name, f"{experts} or less")
-        options = {"experts": experts, "top_k": top_k, "shared": config["n_shared_experts"], **self.groups(config),
-                   "scale": config["routed_scaling_factor"], "expert": self.gated(config), **self.balance(config)}  # fmt: skip
+        options = {
+            "experts": experts, "top_k": top_k, "shared": config["n_shared_experts"], **self.groups(config),
+            "scale": config["routed_scaling_factor"], "expert": self.gated(config), **self.balance(config),
+        }  # fmt: skip
         mixture = {"class_path": f"zoo_frontier.ffn.{self.mixture}", "init_args": options}
         return mixture, budget(config["moe_intermediate_size"])
 
@@ -229,10 +232,7 @@ class DeepSeekV3(DeepSeekV2):
         bias = f"{self.layer}mlp.gate.e_score_correction_bias", "stack.blocks.{n}.ffn.part.ffn.selection_bias"
         return MappedTensors([*mapping.rules, TensorRule(*bias)], mapping.constants, mapping.copies)
 
-    def read_tensors(self, config: Config, tensors: Tensors, source: str) -> ReadTensors:
-        """Tensors of zoo for published ones, without those of the layers that predict further tokens."""
+    def further_tokens(self, config: Config) -> tuple[str, ...]:
+        """Prefixes of the layers that predict further tokens, which stand behind the others."""
         depth = config["num_hidden_layers"]
-        beyond = tuple(f"model.layers.{depth + n}." for n in range(config["num_nextn_predict_layers"]))
-        ours = LazyTensors.of(tensors).renamed({key: key for key in tensors if not key.startswith(beyond)})
-        result = super().read_tensors(config, ours, source)
-        return result._replace(constants=[*result.constants, *sorted(tensors.keys() - ours.keys())])
+        return tuple(f"model.layers.{depth + n}." for n in range(config["num_nextn_predict_layers"]))
