@@ -13,13 +13,20 @@ from zoo.errors import UsageError
 from zoo.parts.few_row_linear import Linear
 from zoo.value_checks import MOST_MODULES, at_most
 
+
+def quick_gelu(x: Tensor) -> Tensor:
+    """x sigmoid(1.702 x), elementwise (Hendrycks and Gimpel, 2016): CLIP's."""
+    return x * torch.sigmoid(1.702 * x)
+
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "quick_gelu": quick_gelu,
     "swish": F.silu,
 }
-Activation = Literal["relu", "gelu", "gelu_tanh", "swish"]
+Activation = Literal["relu", "gelu", "gelu_tanh", "quick_gelu", "swish"]
 
 
 class FFN(nn.Module):

@@ -2,7 +2,7 @@
 
 import pytest
 from zoo_frontier.attention import MLA, Differential, GatedAttention, Sinks, Softcap, ValueResidual
-from zoo_frontier.block import DropPath, HyperConnections, LayerScale, MixerOnly, MixtureOfDepths
+from zoo_frontier.block import DropPath, HyperConnections, LayerScale, MixerOnly, MixtureOfDepths, OpenPreNorm
 from zoo_frontier.ffn import ClampedSwiGLU, DeepSeekMoE, SharedMoE, SquaredReLU
 from zoo_frontier.mixer import GatedDeltaNet, Mamba2
 from zoo_frontier.norm import DynamicTanh
@@ -19,6 +19,7 @@ TOKEN_PARTS = [
     DeepSeekMoE,
     LayerScale,
     MixerOnly,
+    OpenPreNorm,
     DropPath,
     HyperConnections,
     MixtureOfDepths,

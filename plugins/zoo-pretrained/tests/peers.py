@@ -389,6 +389,7 @@ VISION = {
     "patch_size": 4, "num_labels": 5,
 }  # fmt: skip
 DINOV2 = {key: value for key, value in VISION.items() if key != "intermediate_size"} | {"use_mask_token": False}
+TOWER = {key: value for key, value in VISION.items() if key != "num_labels"}
 IMAGES = {
     "vit": ("ViTForImageClassification", "ViTConfig", VISION),
     "vit-no-bias": ("ViTForImageClassification", "ViTConfig", {**VISION, "qkv_bias": False, "num_channels": 1}),
@@ -399,6 +400,12 @@ IMAGES = {
         "Dinov2Config",
         {**DINOV2, "use_swiglu_ffn": True, "qkv_bias": False, "num_channels": 1, "mlp_ratio": 2},
     ),
+    "siglip": (
+        "SiglipForImageClassification",
+        "SiglipConfig",
+        {"vision_config": {**TOWER, "vision_use_head": False}, "num_labels": 5},
+    ),
+    "clip": ("CLIPForImageClassification", "CLIPConfig", {"vision_config": TOWER, "num_labels": 5}),
 }
 
 

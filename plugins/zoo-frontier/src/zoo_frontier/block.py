@@ -74,6 +74,12 @@ class MixerOnly(PreNorm):
     slots = frozenset({"attention"})
 
 
+class OpenPreNorm(PreNorm):
+    """PreNorm whose last layer gives its stream as it is: CLIP's image tower in front of a classifier."""
+
+    closes = False
+
+
 class DropPath(Block):
     """x + keep / (1 - p) * part(norm(x)), keep 0 with chance p for a whole sequence in training: stochastic depth
     (Huang et al., 2016). p grows linearly to ``drop_path`` in the last layer, drop_path * (layer + 1) / depth.

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import torch
 
 from zoo.errors import UsageError
-from zoo.inference.weight_files import LazyTensors
 from zoo.models.layer_overrides import PLACES, configured_layers
 from zoo_pretrained.config_keys import BOOKKEEPING, Key, Keys, flag, real, size, word
 from zoo_pretrained.family import Config, Family, Options, budget, inner, name_of, part, unsupported_value, width
@@ -19,10 +18,8 @@ from zoo_pretrained.tensor_mapping import (
     Columns,
     MappedTensors,
     Parted,
-    ReadTensors,
     Stacked,
     TensorRule,
-    Tensors,
     Transform,
 )
 
@@ -301,17 +298,6 @@ class Decoder(Family):
                 rules.append(TensorRule(tuple(f"{stem}{key}.{end}" for key in every), f"{name}.{end}", how))
         copies = {f"{self.outside['head']}.weight": f"{self.outside['embedding']}.weight"} if tied else {}
         return MappedTensors(rules, [self.layer + name for name in self.constants], copies)
-
-    def further_tokens(self, config: Config) -> tuple[str, ...]:
-        """Prefixes of tensors that predict tokens behind the next one, which are not read."""
-        return ()
-
-    def read_tensors(self, config: Config, tensors: Tensors, source: str) -> ReadTensors:
-        """Tensors of zoo for published ones. Raises CheckpointError that names a key which no rule speaks of."""
-        further = self.further_tokens(config)
-        near = LazyTensors.of(tensors).renamed({key: key for key in tensors if not key.startswith(further)})
-        result = super().read_tensors(config, near, source)
-        return result._replace(constants=[*result.constants, *sorted(tensors.keys() - near.keys())])
 
 
 class KindsOfRoPE(Decoder):

@@ -232,7 +232,7 @@ class DeepSeekV3(DeepSeekV2):
         bias = f"{self.layer}mlp.gate.e_score_correction_bias", "stack.blocks.{n}.ffn.part.ffn.selection_bias"
         return MappedTensors([*mapping.rules, TensorRule(*bias)], mapping.constants, mapping.copies)
 
-    def further_tokens(self, config: Config) -> tuple[str, ...]:
+    def prefixes_beside(self, config: Config) -> tuple[str, ...]:
         """Prefixes of the layers that predict further tokens, which stand behind the others."""
         depth = config["num_hidden_layers"]
         return tuple(f"model.layers.{depth + n}." for n in range(config["num_nextn_predict_layers"]))

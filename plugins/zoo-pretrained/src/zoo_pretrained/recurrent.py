@@ -50,7 +50,7 @@ class Qwen3Next(Qwen3MoE):
     }  # fmt: skip
     keys = relative_keys(
         {
-            **{key: spec for key, spec in Qwen3MoE.keys.read.items() if "window" not in key},
+            **{key: spec for key, spec in Qwen3MoE.keys.read.items() if "window" not in key and key != "hidden_act"},
             "intermediate_size": size(5632), "num_hidden_layers": size(48), "num_attention_heads": size(16),
             "num_key_value_heads": size(2), "head_dim": size(256), "moe_intermediate_size": size(512),
             "shared_expert_intermediate_size": size(512), "num_experts": size(512), "num_experts_per_tok": size(10),
@@ -128,7 +128,7 @@ class Qwen3Next(Qwen3MoE):
         """The keys of RoPE, of the layers that have one."""
         return super().write_positions([layer for layer in layers if name_of(layer["position"]) != "NoPosition"])
 
-    def further_tokens(self, config: Config) -> tuple[str, ...]:
+    def prefixes_beside(self, config: Config) -> tuple[str, ...]:
         """The prefix of the tensors that predict further tokens."""
         return ("mtp.",)
 
