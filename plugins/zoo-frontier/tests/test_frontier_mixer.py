@@ -10,6 +10,7 @@ from torch.testing import assert_close
 from zoo_frontier.mixer import GatedDeltaNet, Mamba2, linear_chunks, linear_step
 
 from zoo.errors import UsageError
+from zoo.finetuning.weight_transfer import transfer_weights
 from zoo.models.initialization import initialize
 from zoo.models.layer_overrides import Override
 from zoo.parts.attention import MultiHead
@@ -114,6 +115,26 @@ def test_mamba_2_is_its_formula(options):
         y = torch.cat([z / (z.square().mean() + options.get("eps", 1e-5)).sqrt() for z in y.chunk(groups)])
         rows.append(part.write.weight @ (y * part.inner_norm.weight))
     assert_close(part(x[None], pattern=Pattern(causal=True))[0], torch.stack(rows), atol=1e-10, rtol=0)
+
+
+@double
+@torch.no_grad()
+@pytest.mark.parametrize("kv_heads", [1, 2])
+def test_a_softmax_attention_becomes_a_delta_rule_with_its_matrices(kv_heads):
+    options = {"length": 16, "dim": 8, "heads": 2, "depth": 2}
+    old = causal_stack(**options, attention=partial(MultiHead, kv_heads=kv_heads))
+    new = causal_stack(**options, attention=GatedDeltaNet)
+    result = transfer_weights(new, old.state_dict(), "x", old)
+    attention, mixer = old.blocks[1].attend.part, new.blocks[1].attend.part
+    x, keys = torch.randn(3, 8), kv_heads * 4
+    right = (x @ attention.qkv.weight.T).split([8, keys, keys], -1)
+    for y, z in zip(mixer.read(x)[:, :24].chunk(3, -1), right, strict=True):
+        assert_close(y.unflatten(-1, (2, 4)), z.unflatten(-1, (-1, 4)).expand(3, 2, 4), atol=0, rtol=0)
+    assert torch.equal(mixer.write.weight, attention.out.weight)
+    x = torch.randn(1, 5, 24)
+    assert_close(mixer.convolve(x, None), silu(x), atol=1e-12, rtol=0)
+    assert {name.rpartition(".")[2] for name in result.unused} <= {"bias"}
+    assert mixer.convert_state(old.blocks[1].ffn.part, {}) == {}
 
 
 HYBRID = [Override(layers="every 2nd", attention=MultiHead)]

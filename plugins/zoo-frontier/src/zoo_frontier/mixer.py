@@ -1,13 +1,15 @@
 """Mixers of tokens with a state of one size: a gated delta rule, and Mamba-2's selective state space."""
 
+from collections.abc import Mapping
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zoo.errors import UsageError
-from zoo.parts.attention import TokenMixer
+from zoo.parts.attention import Attention, TokenMixer
 from zoo.parts.backend import Backend
 from zoo.parts.cache import PartState
 from zoo.parts.few_row_linear import Linear
@@ -186,6 +188,27 @@ class GatedDeltaNet(Recurrent):
     def reset_parameters(self) -> None:
         """Draw the convolution, A within 1 to 16, and softplus(c) within 0.001 to 0.1."""
         reset_recurrence(self.kernel, self.rate, self.shift)
+
+    def convert_state(self, start: nn.Module, state: Mapping[str, Tensor]) -> dict[str, tuple[Any, ...]]:
+        """The matrices of a softmax attention with heads of this size: its queries, keys and values, read at the token
+        itself alone, and its output. Gates, decays and the norm of heads are new; biases are left out.
+        """
+        heads, width = self.heads, self.head_norm.dim
+        alike = isinstance(start, Attention) and (start.heads, start.head_dim) == (heads, width)
+        if not alike or self.sizes != [heads * width] * 3 or state.keys().isdisjoint({"qkv.weight"}):
+            return {}
+        counts = [heads, start.kv_heads, start.kv_heads]
+        if len(state["qkv.weight"]) != sum(counts) * width or state["out.weight"].shape != self.write.weight.shape:
+            return {}
+        rows = state["qkv.weight"].unflatten(0, (-1, width)).split(counts)
+        rows = [x.repeat_interleave(heads // count, 0).flatten(0, 1) for x, count in zip(rows, counts, strict=True)]
+        gates = self.read.weight[self.convolved :].to(rows[0])
+        kernel = torch.zeros_like(self.kernel).index_fill_(0, torch.tensor(len(self.kernel) - 1), 1.0)
+        return {
+            "read.weight": (torch.cat([*rows, gates]), "rows of queries, keys and values; new gates", "qkv.weight"),
+            "write.weight": (state["out.weight"], "the output matrix", "out.weight"),
+            "kernel": (kernel, "1 for the token itself, 0 for those before it"),
+        }
 
     def recur(self, x, gates, real):
         """Convolved features (B, T, C) to q, k (B, H, T, K), v (B, H, T, V), log a and b (B, H, T)."""
