@@ -190,6 +190,7 @@ class DeepSeekV3(DeepSeekV2):
     types = ("deepseek_v3",)
     architectures = ("DeepseekV3ForCausalLM",)
     mixture = "DeepSeekMoE"
+    example: ClassVar = {**DeepSeekV2.example, "num_key_value_heads": 2}
     keys = relative_keys(
         {
             **SIZES, "vocab_size": size(129280), "hidden_size": size(7168), "intermediate_size": size(18432),
