@@ -69,10 +69,9 @@ class MLA(Attention):
         if not self.scale > 0:
             raise UsageError(f"attention MLA needs a scale above 0, got {scale}.")
         del self.qkv
-        self.query_down, self.query_latent_norm = nn.Identity(), nn.Identity()
-        if query_latent_dim is not None:
-            self.query_down = Linear(dim, query_latent_dim, bias=False)
-            self.query_latent_norm = RMSNorm(query_latent_dim)
+        few = query_latent_dim
+        self.query_down = nn.Identity() if few is None else Linear(dim, few, bias=False)
+        self.query_latent_norm = nn.Identity() if few is None else RMSNorm(few)
         self.query = Linear(query_latent_dim or dim, heads * (self.head_dim + self.rope_dim), bias=False)
         self.down = Linear(dim, self.latent_dim + self.rope_dim, bias=False)
         self.norm = RMSNorm(self.latent_dim)

@@ -194,8 +194,9 @@ class GatedDeltaNet(Recurrent):
         itself alone, and its output. Gates, decays and the norm of heads are new; biases are left out.
         """
         heads, width = self.heads, self.head_norm.dim
-        alike = isinstance(start, Attention) and (start.heads, start.head_dim) == (heads, width)
-        if not alike or self.sizes != [heads * width] * 3 or state.keys().isdisjoint({"qkv.weight"}):
+        if not isinstance(start, Attention) or (start.heads, start.head_dim) != (heads, width):
+            return {}
+        if self.sizes != [heads * width] * 3 or state.keys().isdisjoint({"qkv.weight"}):
             return {}
         counts = [heads, start.kv_heads, start.kv_heads]
         if len(state["qkv.weight"]) != sum(counts) * width or state["out.weight"].shape != self.write.weight.shape:

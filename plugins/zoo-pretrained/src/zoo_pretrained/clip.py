@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -35,9 +36,9 @@ class SigLIP(ViT):
     architectures = ("SiglipForImageClassification", "SiglipModel")
     keys = OUTER
     tower = Keys({**TOWER, "vision_use_head": Key(True, bool)}, {}, BOOKKEEPING)
-    beside = ("text_model.", "logit_scale", "logit_bias", "vision_model.head.")
-    own: ClassVar = {"pool": "mean"}
-    own_tower: ClassVar = {"vision_use_head": False}
+    beside: ClassVar[tuple[str, ...]] = ("text_model.", "logit_scale", "logit_bias", "vision_model.head.")
+    own: ClassVar[Mapping[str, Any]] = {"pool": "mean"}
+    own_tower: ClassVar[Mapping[str, Any]] = {"vision_use_head": False}
     example: ClassVar = {
         "vision_config": {
             "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24,
