@@ -340,7 +340,7 @@ LANGUAGE = {
             "n_group": 1,
             "topk_group": 1,
             "n_shared_experts": 3,
-            "tie_word_embeddings": True,
+            "tie_word_embeddings": False,
             "rope_parameters": YARN,
         },
     ),
@@ -635,7 +635,7 @@ def reloaded(case, folder, dtype=torch.float32):
 
 
 def without_chance(model):
-    """Its fused kernel for experts knows no float64 and no odd widths, and Marian's waves are made before they are float64."""
+    """Its fused kernel for experts knows no float64 and no odd widths; Marian's waves are made before they are float64."""
     if any(word in type(model).__name__ for word in ("Mixtral", "Moe", "GptOss", "Deepseek", "Next")):
         model.set_experts_implementation("eager")
     if "Marian" in type(model).__name__:

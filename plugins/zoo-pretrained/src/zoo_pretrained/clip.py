@@ -19,6 +19,12 @@ TOWER = {
     "patch_size": Key(16, object), "hidden_act": word("gelu_pytorch_tanh"), "layer_norm_eps": real(1e-6),
     "attention_dropout": real(0.0),
 }  # fmt: skip
+# what older files of a tower hold
+OLDER: dict[str, list[Any]] = {
+    "is_encoder_decoder": [False], "is_decoder": [False], "add_cross_attention": [False], "pruned_heads": [{}],
+    "tie_encoder_decoder": [False], "dropout": [0.0], "cross_attention_hidden_size": [None],
+}  # fmt: skip
+UNUSED = BOOKKEEPING | {"projection_dim", "initializer_factor", "tie_word_embeddings"}
 BESIDE = {"text_config", "text_config_dict", "projection_dim", "logit_scale_init_value", "initializer_factor"}
 OUTER = Keys(
     {"vision_config": Key(None, dict, optional=True), **CLASSES.read},
@@ -35,7 +41,7 @@ class SigLIP(ViT):
     # of a model of images and texts the image tower is read, with a classifier of zeros
     architectures = ("SiglipForImageClassification", "SiglipModel")
     keys = OUTER
-    tower = Keys({**TOWER, "vision_use_head": Key(True, bool)}, {}, BOOKKEEPING)
+    tower = Keys({**TOWER, "vision_use_head": Key(True, bool)}, OLDER, UNUSED)
     beside: ClassVar[tuple[str, ...]] = ("text_model.", "logit_scale", "logit_bias", "vision_model.head.")
     own: ClassVar[Mapping[str, Any]] = {"pool": "mean"}
     own_tower: ClassVar[Mapping[str, Any]] = {"vision_use_head": False}
@@ -114,7 +120,7 @@ class CLIP(SigLIP):
     architectures = ("CLIPForImageClassification", "CLIPModel")
     tower = Keys(
         {**TOWER, "patch_size": Key(32, object), "hidden_act": word("quick_gelu"), "layer_norm_eps": real(1e-5)},
-        {}, BOOKKEEPING | {"projection_dim", "initializer_factor"},
+        OLDER, UNUSED,
     )  # fmt: skip
     beside = ("text_model.", "text_projection.", "visual_projection.", "logit_scale", "vision_model.post_layernorm.")
     own: ClassVar = {
