@@ -21,7 +21,7 @@ from zoo.parts.attention import MultiHead
 from zoo.parts.disentangled import Disentangled
 from zoo.parts.ffn import MLP, SwiGLU
 from zoo.parts.norm import LayerNorm, RMSNorm
-from zoo.parts.position import T5, Learned, NoPosition
+from zoo.parts.position import T5, Learned, NoPosition, RoPE
 from zoo.parts.shaw import Shaw
 from zoo.tasks.lm import CausalLM
 
@@ -256,6 +256,23 @@ def test_fewer_heads_are_means_and_a_norm_without_means_keeps_its_weight():
     assert "mean of each 2 heads of keys and values" in table
     assert "weight of LayerNorm" in table
     assert "stack.blocks.{0-1}.attend.norm.bias" in table
+
+
+@pytest.mark.parametrize("options", [{}, {"tie": False}, {"scale_embedding": True}], ids=["tied", "untied", "scaled"])
+def test_positions_that_go_leave_their_mean_in_the_tokens(options):
+    old, new, result = swap({"position": partial(Learned, offset=2), **options}, {"position": RoPE, **options})
+    with torch.no_grad():  # positions that are all alike are their mean, so that nothing is lost
+        old.stack.position.table.weight[2:] = old.stack.position.table.weight[2]
+        old.stack.position.table.weight[:2] = 100.0
+    with torch.device("meta"):
+        start = LanguageModel(9, 16, dim=8, depth=2, **{"position": partial(Learned, offset=2), **options})
+    plain = language_model(position=NoPosition, **options)
+    for net in (new, plain):
+        result = transfer_weights(net, old.state_dict(), "x", start)
+        assert not result.unused
+        assert "tokens + mean of the learned positions" in result.table()
+    tokens = torch.randint(9, (3, 12))
+    assert (old(tokens).log_softmax(-1) - plain(tokens).log_softmax(-1)).abs().max() <= 1e-4
 
 
 def test_a_narrower_mlp_keeps_the_units_with_the_largest_weights():

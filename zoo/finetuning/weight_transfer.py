@@ -107,12 +107,13 @@ def transfer_weights(
     conversions = {} if start is None else convert_parts(net, start, tensors)
     for name, tensor in own.items():
         loaded = tensors.get(name)
-        if loaded is None or (name in others and loaded.shape == tensor.shape):
-            result.new[name] = tuple(tensor.shape)
-        elif name in conversions:
-            value, formula = conversions[name]
+        if name in conversions:
+            value, formula, sources = conversions[name]
             tensor.copy_(value)
-            result.converted[name] = tuple(loaded.shape), tuple(tensor.shape), formula
+            old = tensors[sources[0]] if sources else tensor if loaded is None else loaded
+            result.converted[name] = tuple(old.shape), tuple(tensor.shape), formula
+        elif loaded is None or (name in others and loaded.shape == tensor.shape):
+            result.new[name] = tuple(tensor.shape)
         elif name in places and name in theirs:
             if not _move_rows(tensor, loaded, places[name], theirs[name]):
                 result.reshaped[name] = tuple(loaded.shape), tuple(tensor.shape)
@@ -128,7 +129,8 @@ def transfer_weights(
             result.extended[name] = tuple(loaded.shape), tuple(tensor.shape)
         else:
             result.reshaped[name] = tuple(loaded.shape), tuple(tensor.shape)
-    result.unused = {name: tuple(tensor.shape) for name, tensor in tensors.items() if name not in own}
+    used = {*own, *(source for *_, sources in conversions.values() for source in sources)}
+    result.unused = {name: tuple(tensor.shape) for name, tensor in tensors.items() if name not in used}
     trees = [tree for tree in (net, start) if tree is not None]
     parts = tuple(f"{name}." for tree in trees for name, part in tree.named_modules() if name and hasattr(part, "kind"))
     changes = (*result.converted, *result.fresh, *result.unused)
@@ -144,13 +146,14 @@ def transfer_weights(
 
 def convert_parts(
     net: nn.Module, start: nn.Module, tensors: Mapping[str, Tensor]
-) -> dict[str, tuple[Tensor, str]]:  # fmt: skip
+) -> dict[str, tuple[Tensor, str, list[str]]]:  # fmt: skip
     """By name, the tensors that parts of ``net`` compute from those of the parts of ``start`` in their places, with the
-    formula.
+    formula, and the names of the tensors that it uses where they are others.
 
     A part declares this by ``convert_state(start, state)``: ``start`` is the old part without memory for its tensors,
     ``state`` its tensors by their names in it; the result has a tensor and its formula under each converted name, of
-    the shape in the new part. Raises UsageError for another name or shape.
+    the shape in the new part, and behind these the names of the old part's tensors that became it, where they are
+    others. Raises UsageError for another name or shape.
     """
     parts, conversions = dict(start.named_modules(remove_duplicate=False)), {}
     for name, part in net.named_modules(remove_duplicate=False):
@@ -158,14 +161,14 @@ def convert_parts(
             continue
         prefix, own = f"{name}." if name else "", part.state_dict()
         state = {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
-        for key, (tensor, formula) in part.convert_state(parts[name], state).items():
+        for key, (tensor, formula, *sources) in part.convert_state(parts[name], state).items():
             if key not in own or own[key].shape != tensor.shape:
                 right = format_shape(tuple(own[key].shape)) if key in own else f"one of {', '.join(own)}"
                 raise UsageError(
                     f"{type(part).__name__}.convert_state gives {key} of shape {format_shape(tuple(tensor.shape))} for "
                     f"{name}; right would be {right}."
                 )
-            conversions[prefix + key] = tensor, formula
+            conversions[prefix + key] = tensor, formula, [prefix + source for source in sources]
     return conversions
 
 

@@ -1,5 +1,8 @@
 """A causal language model."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -11,7 +14,7 @@ from zoo.models.loss import cross_entropy
 from zoo.models.stack import Stack
 from zoo.parts.cache import Caches
 from zoo.parts.few_row_linear import linear
-from zoo.parts.position import Extent
+from zoo.parts.position import Extent, Learned
 from zoo.value_checks import at_least
 
 
@@ -60,6 +63,20 @@ class LanguageModel(nn.Module):
             self.scale = (self.dim**0.5 if scale_embedding else 1.0) * embedding_scale
             self.logit_scale, self.logit_cap = logit_scale, logit_cap
             initialize(self, seed)
+
+    def convert_state(self, start: Any, state: Mapping[str, Tensor]) -> dict[str, tuple[Any, ...]]:
+        """The embedding (vocab_size, dim) for a start with learned positions, which this model does not have.
+
+        Their mean, added to each token, is what is left of them without places; a tied output adds the same number to
+        all logits, which changes no probability.
+        """
+        words, table = "embedding.weight", "stack.position.table.weight"
+        place = start.stack.position if isinstance(start, LanguageModel) else None
+        fits = table in state and words in state and state[words].shape == self.embedding.weight.shape
+        if not fits or not isinstance(place, Learned) or isinstance(self.stack.position, Learned) or not self.scale:
+            return {}
+        mean = state[table][place.first :].mean(0) / self.scale
+        return {words: (state[words] + mean, "tokens + mean of the learned positions", words, table)}
 
     def begin(self, capacity: int, valid: Tensor | None = None) -> LanguageState:
         """A state for writing up to ``capacity`` tokens, prompt included; ``valid`` (B, T) is False at its padding."""

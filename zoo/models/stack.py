@@ -141,7 +141,7 @@ class Stack(nn.Module):
                 required = self._required(number, padded, attention_dropout)
                 if attend is not None:
                     if self.positions[number].rotates and not isinstance(attend, TokenMixer):
-                        self.positions[number].check(attend.head_dim)
+                        self.positions[number].check(attend.turned_dim)
                     check_supported(attend, required)
                 attentions.append(attend)
                 if look is not None:

@@ -24,6 +24,7 @@ class ViT(nn.Module):
         patch_size: int = 16,
         pool: Literal["mean", "cls", "both"] = "mean",
         registers: int = 0,
+        patch_bias: bool = True,
         seed: int = 0,
         **stack,
     ):
@@ -36,6 +37,7 @@ class ViT(nn.Module):
             pool: what the classifier reads, the mean of all patches, an extra class token, or both side by side.
             registers: learned tokens in front of the patches, after the class token, that no output reads
                 (Darcet et al., 2024), or the token that DeiT learned from a teacher.
+            patch_bias: give the matrix that embeds patches a bias.
             seed: of the initial weights.
         """
         super().__init__()
@@ -54,7 +56,7 @@ class ViT(nn.Module):
             extent = Extent(self.grid(side), special, registers=registers)
             self.stack = Stack(extent, cross=False, padded=False, **stack)
             self.dim: int = self.stack.dim
-            self.embedding = nn.Linear(channels * patch_size * patch_size, self.dim)
+            self.embedding = nn.Linear(channels * patch_size * patch_size, self.dim, bias=patch_bias)
             self.cls = LearnedTokens(1, self.dim) if pool != "mean" else None
             self.pool = pool
             self.registers = LearnedTokens(registers, self.dim) if registers else None

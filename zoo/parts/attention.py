@@ -128,6 +128,11 @@ class Attention(nn.Module):
         methods = methods and own._heads is base._heads and own._keys is base._keys
         return methods and all(type(part) is nn.Linear or declares_packs(type(part)) for part in (self.qkv, self.out))
 
+    @property
+    def turned_dim(self) -> int:
+        """Width of what a position scheme turns of a head's query and key: all of it."""
+        return self.head_dim
+
     def across(self) -> "Attention":
         """The attention that looks at a memory in a stack of this one: itself, unless it makes no sense there."""
         return self

@@ -13,13 +13,20 @@ from zoo.errors import UsageError
 from zoo.parts.few_row_linear import Linear
 from zoo.value_checks import MOST_MODULES, at_most
 
+
+def quick_gelu(x: Tensor) -> Tensor:
+    """x sigmoid(1.702 x), elementwise (Hendrycks and Gimpel, 2016): CLIP's."""
+    return x * torch.sigmoid(1.702 * x)
+
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "quick_gelu": quick_gelu,
     "swish": F.silu,
 }
-Activation = Literal["relu", "gelu", "gelu_tanh", "swish"]
+Activation = Literal["relu", "gelu", "gelu_tanh", "quick_gelu", "swish"]
 
 
 BY_HIDDEN_UNIT = {"up": "columns", "down": "rows"}  # how processes may divide the matrices of a feed-forward
@@ -323,13 +330,27 @@ class MoE(FFN):
             return rows, torch.full_like(rows, number)
         return (choice == number).nonzero(as_tuple=True)
 
+    def select(self, probability: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights and numbers of each token's experts, (tokens, top_k) each, for probabilities (tokens, experts)."""
+        weight, choice = probability.topk(self.top_k, -1)
+        return weight / weight.sum(-1, keepdim=True) if self.normalize else weight, choice
+
+    def compute_shared(self, tokens: Tensor) -> Tensor:
+        """What experts give that compute every token (tokens, dim): zeros, for there are none."""
+        return torch.zeros_like(tokens)
+
+    def balance(self, probability: Tensor, count: Tensor) -> Tensor:
+        """The auxiliary loss for probabilities (tokens, experts) and the number of tokens of each expert."""
+        share = count / count.sum().clamp(min=1)
+        mean = probability.mean(0) if len(probability) else probability.sum(0)
+        return self.aux_loss_weight * len(self.experts) * (share * mean).sum()
+
     def forward(self, x: Tensor) -> Tensor:
         """x (..., dim) to the same shape; in training it leaves ``aux_loss`` and counts ``load``."""
         tokens = x.reshape(-1, self.dim)
         probability = self.route(tokens)
-        weight, choice = probability.topk(self.top_k, -1)
-        weight = (weight / weight.sum(-1, keepdim=True) if self.normalize else weight).to(x.dtype)
-        out = torch.zeros_like(tokens)
+        weight, choice = self.select(probability)
+        weight, out = weight.to(x.dtype), self.compute_shared(tokens)
         for number, expert in enumerate(self.experts):
             row, slot = self.served(choice, number)
             # an expert without tokens still runs, on none: its gradients are zeros and not missing
@@ -337,9 +358,7 @@ class MoE(FFN):
         if self.training:
             count = F.one_hot(choice, len(self.experts)).sum((0, 1))
             self.load += count
-            share = count / count.sum().clamp(min=1)
-            mean = probability.mean(0) if len(tokens) else probability.sum(0)
-            self.aux_loss = self.aux_loss_weight * len(self.experts) * (share * mean).sum()
+            self.aux_loss = self.balance(probability, count)
         return out.view_as(x)
 
     def reference(self, x: Tensor) -> Tensor:

@@ -2,8 +2,8 @@
 
 import pytest
 from zoo_frontier.attention import MLA, Differential, GatedAttention, Sinks, Softcap, ValueResidual
-from zoo_frontier.block import DropPath, HyperConnections, LayerScale, MixtureOfDepths
-from zoo_frontier.ffn import ClampedSwiGLU, DeepSeekMoE, SquaredReLU
+from zoo_frontier.block import DropPath, HyperConnections, LayerScale, MixerOnly, MixtureOfDepths, OpenPreNorm
+from zoo_frontier.ffn import ClampedSwiGLU, DeepSeekMoE, SharedMoE, SquaredReLU
 from zoo_frontier.mixer import GatedDeltaNet, Mamba2
 from zoo_frontier.norm import DynamicTanh
 from zoo_frontier.position import FIRE, KERPLE, XPos, YaRN
@@ -15,8 +15,11 @@ TOKEN_PARTS = [
     DynamicTanh,
     SquaredReLU,
     ClampedSwiGLU,
+    SharedMoE,
     DeepSeekMoE,
     LayerScale,
+    MixerOnly,
+    OpenPreNorm,
     DropPath,
     HyperConnections,
     MixtureOfDepths,

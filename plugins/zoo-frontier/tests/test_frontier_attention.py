@@ -63,19 +63,27 @@ def run(part, x):
 
 @double
 @torch.no_grad()
-def test_latent_attention_is_its_formula():
-    part, x = build(MLA, latent_dim=10, rope_dim=4), torch.randn(T, DIM)
+@pytest.mark.parametrize("options", [{}, {"value_dim": 5}, {"query_latent_dim": 6, "scale": 0.7, "value_dim": 9}])
+def test_latent_attention_is_its_formula(options):
+    part, x = build(MLA, latent_dim=10, rope_dim=4, **options), torch.randn(T, DIM)
+    wide = options.get("value_dim", 8)
     rows = []
     for t in range(T):
         heads = []
         for h in range(HEADS):
-            q = (part.query.weight @ x[t]).view(HEADS, 12)[h]
+            latent = x[t]
+            if "query_latent_dim" in options:
+                latent = part.query_down.weight @ x[t]
+                latent = latent / (latent.square().mean() + 1e-6).sqrt() * part.query_latent_norm.weight
+            q = (part.query.weight @ latent).view(HEADS, 12)[h]
             scores, values = [], []
             for s in range(t + 1):
                 down = part.down.weight @ x[s]
                 c = down[:10] / (down[:10].square().mean() + 1e-6).sqrt() * part.norm.weight
-                k, v = (part.up.weight @ c).view(2, HEADS, 8)[:, h]
-                scores.append(((q[:8] @ k + turned(q[8:], t) @ turned(down[10:], s)) / math.sqrt(12)).item())
+                k = part.up.weight[h * 8 : (h + 1) * 8] @ c
+                v = part.up.weight[HEADS * 8 + h * wide : HEADS * 8 + (h + 1) * wide] @ c
+                product = q[:8] @ k + turned(q[8:], t) @ turned(down[10:], s)
+                scores.append((product * options.get("scale", 1 / math.sqrt(12))).item())
                 values.append(v)
             heads.append(sum(w * v for w, v in zip(shares(scores), values, strict=True)))
         rows.append(part.out.weight @ torch.cat(heads))

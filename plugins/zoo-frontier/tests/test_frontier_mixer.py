@@ -10,6 +10,7 @@ from torch.testing import assert_close
 from zoo_frontier.mixer import GatedDeltaNet, Mamba2, linear_chunks, linear_step
 
 from zoo.errors import UsageError
+from zoo.finetuning.weight_transfer import transfer_weights
 from zoo.models.initialization import initialize
 from zoo.models.layer_overrides import Override
 from zoo.parts.attention import MultiHead
@@ -69,42 +70,71 @@ def convolved(part, x):
     width, out = part.convolved, []
     for t in range(len(x)):
         total = sum(part.kernel[3 - n] * features[t - n][:width] for n in range(4) if t >= n)
-        out.append((silu(total), features[t][width:]))
+        bias = 0 if part.kernel_bias is None else part.kernel_bias
+        out.append((silu(total + bias), features[t][width:]))
     return out
 
 
 @double
 @torch.no_grad()
-def test_the_gated_delta_rule_is_its_formula():
-    part, x, states, rows = build(GatedDeltaNet), torch.randn(40, 8), [torch.zeros(4, 4) for _ in range(2)], []
+@pytest.mark.parametrize("options", [{}, {"key_heads": 1, "key_dim": 3, "value_dim": 5, "eps": 0.1}])
+def test_the_gated_delta_rule_is_its_formula(options):
+    part, x, rows = build(GatedDeltaNet, **options), torch.randn(40, 8), []
+    count, width, wide = options.get("key_heads", 2), options.get("key_dim", 4), options.get("value_dim", 4)
+    states = [torch.zeros(wide, width) for _ in range(2)]
     for features, gates in convolved(part, x):
-        q, k, v = features.view(3, 2, 4)
-        heads = []
+        q, k = features[: 2 * count * width].view(2, count, width)
+        v, heads = features[2 * count * width :].view(2, wide), []
         for h in range(2):
-            query, key = q[h] / q[h].norm() / 2, k[h] / k[h].norm()
-            a = math.exp(-math.exp(part.rate[h]) * math.log(1 + math.exp(gates[8 + h] + part.shift[h])))
-            b = 1 / (1 + math.exp(-gates[10 + h]))
-            states[h] = a * states[h] @ (torch.eye(4) - b * torch.outer(key, key)) + b * torch.outer(v[h], key)
+            query, key = q[h * count // 2], k[h * count // 2]
+            query = query / (query.square().sum() + 1e-6).sqrt() / math.sqrt(width)
+            key = key / (key.square().sum() + 1e-6).sqrt()
+            a = math.exp(-math.exp(part.rate[h]) * math.log(1 + math.exp(gates[2 * wide + h] + part.shift[h])))
+            b = 1 / (1 + math.exp(-gates[2 * wide + 2 + h]))
+            states[h] = a * states[h] @ (torch.eye(width) - b * torch.outer(key, key)) + b * torch.outer(v[h], key)
             out = states[h] @ query
-            heads.append(out / (out.square().mean() + 1e-5).sqrt() * part.head_norm.weight)
-        rows.append(part.write.weight @ (torch.cat(heads) * silu(gates[:8])))
+            heads.append(out / (out.square().mean() + options.get("eps", 1e-5)).sqrt() * part.head_norm.weight)
+        rows.append(part.write.weight @ (torch.cat(heads) * silu(gates[: 2 * wide])))
     assert_close(part(x[None], pattern=Pattern(causal=True))[0], torch.stack(rows), atol=1e-10, rtol=0)
 
 
 @double
 @torch.no_grad()
-def test_mamba_2_is_its_formula():
-    part, x = build(Mamba2, state_dim=5), torch.randn(40, 8)
-    states, rows = [torch.zeros(8, 5) for _ in range(2)], []
+@pytest.mark.parametrize("options", [{}, {"groups": 2, "kernel_bias": True, "eps": 0.1}])
+def test_mamba_2_is_its_formula(options):
+    part, x = build(Mamba2, state_dim=5, **options), torch.randn(40, 8)
+    states, rows, groups = [torch.zeros(8, 5) for _ in range(2)], [], options.get("groups", 1)
     for features, gates in convolved(part, x):
-        u, B, C, heads = features[:16].view(2, 8), features[16:21], features[21:], []
+        u, (B, C), heads = features[:16].view(2, 8), features[16:].view(2, groups, 5), []
         for h in range(2):
             d = math.log(1 + math.exp(gates[16 + h] + part.shift[h]))
-            states[h] = math.exp(-math.exp(part.rate[h]) * d) * states[h] + d * torch.outer(u[h], B)
-            heads.append(states[h] @ C + part.skip[h] * u[h])
+            b, c = B[h * groups // 2], C[h * groups // 2]
+            states[h] = math.exp(-math.exp(part.rate[h]) * d) * states[h] + d * torch.outer(u[h], b)
+            heads.append(states[h] @ c + part.skip[h] * u[h])
         y = torch.cat(heads) * silu(gates[:16])
-        rows.append(part.write.weight @ (y / (y.square().mean() + 1e-5).sqrt() * part.inner_norm.weight))
+        y = torch.cat([z / (z.square().mean() + options.get("eps", 1e-5)).sqrt() for z in y.chunk(groups)])
+        rows.append(part.write.weight @ (y * part.inner_norm.weight))
     assert_close(part(x[None], pattern=Pattern(causal=True))[0], torch.stack(rows), atol=1e-10, rtol=0)
+
+
+@double
+@torch.no_grad()
+@pytest.mark.parametrize("kv_heads", [1, 2])
+def test_a_softmax_attention_becomes_a_delta_rule_with_its_matrices(kv_heads):
+    options = {"length": 16, "dim": 8, "heads": 2, "depth": 2}
+    old = causal_stack(**options, attention=partial(MultiHead, kv_heads=kv_heads))
+    new = causal_stack(**options, attention=GatedDeltaNet)
+    result = transfer_weights(new, old.state_dict(), "x", old)
+    attention, mixer = old.blocks[1].attend.part, new.blocks[1].attend.part
+    x, keys = torch.randn(3, 8), kv_heads * 4
+    right = (x @ attention.qkv.weight.T).split([8, keys, keys], -1)
+    for y, z in zip(mixer.read(x)[:, :24].chunk(3, -1), right, strict=True):
+        assert_close(y.unflatten(-1, (2, 4)), z.unflatten(-1, (-1, 4)).expand(3, 2, 4), atol=0, rtol=0)
+    assert torch.equal(mixer.write.weight, attention.out.weight)
+    x = torch.randn(1, 5, 24)
+    assert_close(mixer.convolve(x, None), silu(x), atol=1e-12, rtol=0)
+    assert {name.rpartition(".")[2] for name in result.unused} <= {"bias"}
+    assert mixer.convert_state(old.blocks[1].ffn.part, {}) == {}
 
 
 HYBRID = [Override(layers="every 2nd", attention=MultiHead)]
@@ -113,7 +143,10 @@ HYBRID = [Override(layers="every 2nd", attention=MultiHead)]
 @double
 @torch.no_grad()
 @pytest.mark.parametrize("overrides", [None, HYBRID], ids=["alone", "hybrid"])
-@pytest.mark.parametrize("cls", [GatedDeltaNet, partial(Mamba2, state_dim=6)], ids=["GatedDeltaNet", "Mamba2"])
+@pytest.mark.parametrize("cls", [
+    GatedDeltaNet, partial(GatedDeltaNet, key_heads=1, value_dim=6), partial(Mamba2, state_dim=6),
+    partial(Mamba2, groups=2, kernel_bias=True),
+], ids=["GatedDeltaNet", "GatedDeltaNet-keys", "Mamba2", "Mamba2-groups"])  # fmt: skip
 def test_decoding_is_one_pass(cls, overrides):
     net = causal_stack(attention=cls, overrides=overrides)
     assert decoding_gap(net) < 1e-10
@@ -140,7 +173,9 @@ def test_a_state_has_one_size_whatever_the_length(cls):
 @pytest.mark.parametrize(("build", "words"), [
     (lambda: GatedDeltaNet(10, 4), "dim=10 is not divisible by heads=4"),
     (lambda: GatedDeltaNet(8, 4, kernel=0), "sizes of at least 1, got 0"),
+    (lambda: GatedDeltaNet(8, 4, key_heads=3), "=4 is not divisible by heads=3"),
     (lambda: Mamba2(8, 4, state_dim=0), "sizes of at least 1, got 0"),
+    (lambda: Mamba2(8, 4, groups=3), "=4 is not divisible by heads=3"),
 ])  # fmt: skip
 def test_impossible_sizes_are_refused(build, words):
     with pytest.raises(UsageError, match=words):

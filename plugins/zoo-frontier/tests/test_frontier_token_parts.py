@@ -9,7 +9,7 @@ from frontier_measures import causal_stack, decoding_gap, padded_decoding_gap, p
 from torch.testing import assert_close
 from zoo_frontier.attention import MLA, ValueResidual
 from zoo_frontier.block import DropPath, HyperConnections, LayerScale
-from zoo_frontier.ffn import DeepSeekMoE, SquaredReLU
+from zoo_frontier.ffn import DeepSeekMoE, SharedMoE, SquaredReLU
 from zoo_frontier.mixer import GatedDeltaNet
 from zoo_frontier.norm import DynamicTanh
 
@@ -63,6 +63,43 @@ def test_shared_experts_are_added_to_the_selected_ones_weighted_by_affinity_alon
         assert_close(out, expected, atol=1e-12, rtol=0)
     assert 0 in picked
     assert 3 not in picked
+
+
+@double
+@torch.no_grad()
+@pytest.mark.parametrize("options", [
+    {"gate": True, "shared_hidden": 15}, {"shared": 2, "scale": 2.5, "normalize": False, "groups": 3, "group_top_k": 2},
+    {"gate": True, "groups": 6, "group_top_k": 3, "top_k": 1},
+])  # fmt: skip
+def test_shared_experts_stand_beside_a_mixture(options):
+    ffn, x = initialize(SharedMoE(6, 9, experts=6, **options)), torch.randn(40, 6)
+    size, picked = 6 // ffn.groups, set()
+    for token, out in zip(x, ffn(x), strict=True):
+        powers = [math.exp((line @ token).item()) for line in ffn.router.weight]
+        chance = [power / sum(powers) for power in powers]
+        likely = sorted(range(ffn.groups), key=lambda g: -max(chance[g * size : (g + 1) * size]))[: ffn.group_top_k]
+        order = [e for e in sorted(range(6), key=lambda e: -chance[e]) if e // size in likely][: ffn.top_k]
+        gate = 1 / (1 + math.exp(-(ffn.shared_gate.weight[0] @ token).item())) if ffn.shared_gate else 1
+        expected = gate * sum(expert(token[None])[0] for expert in ffn.shared)
+        whole = sum(chance[e] for e in order) if ffn.normalize else 1
+        expected = expected + sum(ffn.scale * chance[e] / whole * ffn.experts[e](token[None])[0] for e in order)
+        assert_close(out, expected, atol=1e-12, rtol=0)
+        picked |= set(order)
+    assert len(picked) == 6
+
+
+@double
+@torch.no_grad()
+def test_a_token_stays_within_the_groups_of_the_best_pairs():
+    ffn, x = initialize(DeepSeekMoE(6, 9, experts=6, groups=2, group_top_k=1)), torch.randn(60, 6)
+    with torch.no_grad():
+        ffn.selection_bias.copy_(torch.tensor([2.0, -2, -2, 0, 0, 0]))  # the best expert is in the worse group
+    affinity = ffn.route(x)
+    choice = ffn.select(affinity)[1]
+    score = affinity + 0.3 * ffn.selection_bias
+    pairs = score.unflatten(-1, (2, 3)).sort(-1).values[..., 1:].sum(-1)
+    assert ((choice // 3) == pairs.argmax(-1, keepdim=True)).all()
+    assert (score.argmax(-1) // 3 != pairs.argmax(-1)).any()
 
 
 def test_loads_become_even_without_a_loss():
@@ -233,12 +270,17 @@ def test_impossible_options_are_refused():
         DeepSeekMoE(8, 4, shared=0)
     with pytest.raises(UsageError, match="top_k=9 of experts=8"):
         DeepSeekMoE(8, 4, top_k=9)
+    with pytest.raises(UsageError, match="group_top_k=1 of groups=3 of experts=8"):
+        SharedMoE(8, 4, groups=3)
+    with pytest.raises(UsageError, match="fewer than top_k=3 experts in group_top_k=1"):
+        DeepSeekMoE(8, 4, top_k=3, groups=4)
 
 
 STACKS = {
     "DynamicTanh": {"norm": DynamicTanh},
     "SquaredReLU": {"ffn": SquaredReLU},
     "DeepSeekMoE": {"ffn": DeepSeekMoE},
+    "SharedMoE": {"ffn": partial(SharedMoE, gate=True, groups=4, group_top_k=2)},
     "LayerScale": {"block": LayerScale, "ffn": SwiGLU},
     "DropPath": {"block": DropPath},
     "HyperConnections": {"block": HyperConnections},

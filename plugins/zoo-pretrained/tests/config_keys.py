@@ -47,14 +47,15 @@ NAMES = (
     *("deberta-tokens", "xlm-roberta", "xlm-roberta-texts", "camembert", "camembert-tokens", "distilbert"),
     *("distilbert-texts", "distilbert-tokens", "modernbert", "modernbert-biases", "modernbert-texts"),
     *("modernbert-tokens", "eurobert", "eurobert-biases", "eurobert-texts", "eurobert-tokens", "dinov2"),
-    *("dinov2-gated", "mbart", "m2m100"),
+    *("dinov2-gated", "mbart", "m2m100", "deepseek-v2", "deepseek-v3", "qwen3-next", "mamba2"),
+    *("siglip", "clip"),
 )
 # the others are further heads and options of these families, with whose keys of bookkeeping nothing new happens
 FIRST = {
     *("gpt2", "llama", "mistral", "qwen2", "qwen3", "mixtral", "vit", "deit", "t5", "mt5", "bart", "marian", "bert"),
     *("roberta", "deberta-3", "qwen3-moe", "smollm3", "granite", "phi3-long", "gemma2", "gemma3", "olmo2", "olmo3"),
     *("starcoder2", "gpt-neox", "gptj", "gpt-oss", "xlm-roberta", "camembert", "distilbert", "modernbert", "eurobert"),
-    *("dinov2", "mbart", "m2m100"),
+    *("dinov2", "mbart", "m2m100", "deepseek-v2", "deepseek-v3", "qwen3-next", "mamba2", "siglip", "clip"),
 }
 BEHIND_PADDING = ("roberta", "xlm-roberta", "camembert")  # whose positions begin behind the number of their padding
 TIMM = {
@@ -95,6 +96,15 @@ SPECIAL: dict[str, list[Any]] = {
         ["sliding_attention"] * 3, ["sliding_attention", "full_attention", "full_attention"], ["full_attention"] * 2,
         ["chunked_attention"] * 3, ["full_attention"] * 3, ["mamba"] * 3, [1, 2, 3],
     ],
+    "vision_config": [
+        {**peers.TOWER, key: value} for key, value in (
+            ("image_size", 8), ("image_size", [16, 16]), ("patch_size", 5), ("num_channels", 1), ("hidden_act", "relu"),
+            ("hidden_act", "quick_gelu"), ("hidden_act", "mish"), ("layer_norm_eps", 0.1), ("num_attention_heads", 3),
+            ("intermediate_size", None), ("vision_use_head", True), ("attention_dropout", 0.1), ("stray", 1),
+            ("projection_dim", 7),
+        )
+    ],
+    "vision_config_dict": [None, {"hidden_size": 16}], "text_config": [None, {"hidden_size": 16}],
     "pos_att_type": ["c2p", "p2c|c2p", ["c2p"], ["p2c"], "p2p", [], ["c2p", "p2p"], [["c2p"]], "c2p | p2c"],
     "norm_rel_ebd": ["none", "layer_norm", "LAYER_NORM", "layer_norm|x", "batch_norm"],
     "feed_forward_proj": ["relu", "gated-gelu", "gated-silu", "gated-relu", "gelu", "gelu_new", "silu",
@@ -243,7 +253,7 @@ def peer(name: str, config: dict[str, Any], folder: Path) -> Any:
         loaded = getattr(peers.transformers, kind).from_dict(copy.deepcopy(config))
         cls = "BartForConditionalGeneration" if config.get("architectures") == ["BartModel"] else cls
         model = getattr(peers.transformers, cls)(loaded).float().eval()
-        if any(word in cls for word in ("Mixtral", "Moe", "GptOss")):
+        if any(word in cls for word in ("Mixtral", "Moe", "GptOss", "Deepseek", "Next")):
             model.set_experts_implementation("eager")
     with torch.no_grad():
         for parameter in model.parameters():
@@ -265,6 +275,9 @@ def inputs(model: Any, name: str, size: int) -> dict[str, Any]:
     """What both compute: tokens with padding where the family knows any, or images."""
     torch.manual_seed(1)
     if name in peers.IMAGES or name == "timm":
+        if hasattr(model, "vision_model"):
+            tower = model.vision_model.embeddings
+            return {"pixel_values": torch.randn(2, tower.patch_embedding.in_channels, *[tower.image_size] * 2)}
         embeddings = (
             model.patch_embed if name == "timm" else getattr(model, name.partition("-")[0]).embeddings.patch_embeddings
         )

@@ -28,6 +28,25 @@ NEOX = {
     "vocab_size": WORDS, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 44,
     "max_position_embeddings": 128, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None,
 }  # fmt: skip
+DEEPSEEK = {
+    **LLAMA, "num_key_value_heads": 4, "kv_lora_rank": 10,
+    "q_lora_rank": 14, "qk_nope_head_dim": 6, "qk_rope_head_dim": 8, "v_head_dim": 10, "moe_intermediate_size": 10,
+    "n_routed_experts": 6, "num_experts_per_tok": 3, "n_group": 3, "topk_group": 2, "first_k_dense_replace": 1,
+    "n_shared_experts": 1,
+}  # fmt: skip
+YARN = {
+    "rope_type": "yarn", "rope_theta": 300.0, "factor": 8.0, "original_max_position_embeddings": 16,
+    "mscale_all_dim": 0.9,
+}  # fmt: skip
+DELTA = {
+    "head_dim": 16, "num_experts": 5, "num_experts_per_tok": 3, "moe_intermediate_size": 10,
+    "shared_expert_intermediate_size": 14, "linear_key_head_dim": 6, "linear_value_head_dim": 5,
+    "linear_num_key_heads": 3, "linear_num_value_heads": 6, "linear_conv_kernel_dim": 3,
+}  # fmt: skip
+MAMBA2 = {
+    "vocab_size": WORDS, "hidden_size": 32, "num_hidden_layers": 3, "num_heads": 8, "head_dim": 8, "state_size": 5,
+    "n_groups": 4, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None,
+}  # fmt: skip
 LANGUAGE = {
     "gpt2": ("GPT2LMHeadModel", "GPT2Config", GPT2),
     "gpt2-untied": ("GPT2LMHeadModel", "GPT2Config", {**GPT2, "tie_word_embeddings": False, "n_inner": 50}),
@@ -286,6 +305,83 @@ LANGUAGE = {
             "layer_types": ["full_attention", "sliding_attention", "full_attention"],
         },
     ),
+    "deepseek-v2": (
+        "DeepseekV2ForCausalLM",
+        "DeepseekV2Config",
+        {
+            **DEEPSEEK,
+            "q_lora_rank": None,
+            "topk_method": "group_limited_greedy",
+            "routed_scaling_factor": 1.7,
+            "n_shared_experts": 2,
+        },
+    ),
+    "deepseek-v2-greedy": (
+        "DeepseekV2ForCausalLM",
+        "DeepseekV2Config",
+        {
+            **DEEPSEEK,
+            "first_k_dense_replace": 0,
+            "tie_word_embeddings": True,
+            "rope_parameters": {**YARN, "mscale": 0.7},
+        },
+    ),
+    "deepseek-v3": (
+        "DeepseekV3ForCausalLM",
+        "DeepseekV3Config",
+        {**DEEPSEEK, "rope_parameters": {**YARN, "mscale": 1.0}},
+    ),
+    "deepseek-v3-ungrouped": (
+        "DeepseekV3ForCausalLM",
+        "DeepseekV3Config",
+        {
+            **DEEPSEEK,
+            "q_lora_rank": None,
+            "n_group": 1,
+            "topk_group": 1,
+            "n_shared_experts": 3,
+            "tie_word_embeddings": False,
+            "rope_parameters": YARN,
+        },
+    ),
+    "qwen3-next": (
+        "Qwen3NextForCausalLM",
+        "Qwen3NextConfig",
+        {
+            **LLAMA,
+            **DELTA,
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+            "mlp_only_layers": [1],
+        },
+    ),
+    "qwen3-next-alternating": (
+        "Qwen3NextForCausalLM",
+        "Qwen3NextConfig",
+        {
+            **LLAMA,
+            **DELTA,
+            "full_attention_interval": 2,
+            "attention_bias": True,
+            "tie_word_embeddings": True,
+            "norm_topk_prob": False,
+            "linear_num_key_heads": 6,
+            "num_hidden_layers": 4,
+        },
+    ),
+    "mamba2": ("Mamba2ForCausalLM", "Mamba2Config", MAMBA2),
+    "mamba2-plain": (
+        "Mamba2ForCausalLM",
+        "Mamba2Config",
+        {
+            **MAMBA2,
+            "n_groups": 1,
+            "use_conv_bias": False,
+            "tie_word_embeddings": True,
+            "conv_kernel": 3,
+            "expand": 3,
+            "head_dim": 12,
+        },
+    ),
     "gptj": ("GPTJForCausalLM", "GPTJConfig", {**GPT2, "n_embd": 40, "rotary_dim": 6, "n_inner": 50}),
 }
 VISION = {
@@ -293,6 +389,7 @@ VISION = {
     "patch_size": 4, "num_labels": 5,
 }  # fmt: skip
 DINOV2 = {key: value for key, value in VISION.items() if key != "intermediate_size"} | {"use_mask_token": False}
+TOWER = {key: value for key, value in VISION.items() if key != "num_labels"}
 IMAGES = {
     "vit": ("ViTForImageClassification", "ViTConfig", VISION),
     "vit-no-bias": ("ViTForImageClassification", "ViTConfig", {**VISION, "qkv_bias": False, "num_channels": 1}),
@@ -303,6 +400,12 @@ IMAGES = {
         "Dinov2Config",
         {**DINOV2, "use_swiglu_ffn": True, "qkv_bias": False, "num_channels": 1, "mlp_ratio": 2},
     ),
+    "siglip": (
+        "SiglipForImageClassification",
+        "SiglipConfig",
+        {"vision_config": {**TOWER, "vision_use_head": False}, "num_labels": 5},
+    ),
+    "clip": ("CLIPForImageClassification", "CLIPConfig", {"vision_config": TOWER, "num_labels": 5}),
 }
 
 
@@ -483,7 +586,9 @@ SECOND_LOOKS = {
     "llama", "qwen2", "qwen3", "mt5", "bart-scaled", "bert", "bert-relu", "bert-tokens", "roberta-relu",
     "roberta-tokens", "deberta-c2p", "deberta-tokens", "qwen3-moe-window", "smollm3-untied", "granite-tied", "phi3",
     "gemma2-uncapped", "gemma3-capped", "olmo2-tied", "starcoder2-no-bias", "gpt-neox-in-turn", "gpt-oss-even",
-    "xlm-roberta-texts", "xlm-roberta-tokens", "camembert-texts", "camembert-tokens",
+    "qwen3-next-alternating", "mamba2-plain", "deepseek-v2-greedy", "deepseek-v3-ungrouped",
+    "xlm-roberta-texts", "xlm-roberta-tokens", "camembert-texts",
+    "camembert-tokens",
 }  # fmt: skip
 
 
@@ -516,8 +621,9 @@ def build_peer(case, dtype=torch.float32):
         for parameter in model.parameters():
             if parameter.requires_grad:  # Marian's waves are constants
                 parameter.add_(torch.randn_like(parameter), alpha=0.1)
-        if hasattr(model, "final_logits_bias"):
-            model.final_logits_bias.normal_()
+        for key, buffer in model.named_buffers():
+            if key.endswith(("final_logits_bias", "e_score_correction_bias")):
+                buffer.normal_()
     return model
 
 
@@ -529,8 +635,8 @@ def reloaded(case, folder, dtype=torch.float32):
 
 
 def without_chance(model):
-    """Its fused kernel for experts knows no float64, and Marian's waves are made before they are float64."""
-    if any(word in type(model).__name__ for word in ("Mixtral", "Moe", "GptOss")):
+    """Its fused kernel for experts knows no float64 and no odd widths; Marian's waves are made before they are float64."""
+    if any(word in type(model).__name__ for word in ("Mixtral", "Moe", "GptOss", "Deepseek", "Next")):
         model.set_experts_implementation("eager")
     if "Marian" in type(model).__name__:
         for side in (model.model.encoder, model.model.decoder):

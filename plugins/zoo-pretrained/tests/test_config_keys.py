@@ -71,7 +71,7 @@ def inside(where, **options):
         (change("bert-texts", num_labels=7, id2label={"0": "a", "1": "b"}), "refused"),
         (change("bert", a_key_that_nobody_knows=3), "refused"),
         (inside("model_args", act_layer="relu"), "equal"),
-        (inside("model_args", act_layer="quick_gelu"), "refused"),
+        (inside("model_args", act_layer="quick_gelu"), "equal"),
         (inside("model_args", norm_layer="rmsnorm"), "refused"),
         (inside("model_args", global_pool=""), "refused"),
         (inside("pretrained_cfg", input_size=[3, 16, 32]), "refused"),

@@ -29,7 +29,8 @@ class MLA(Attention):
 
     k_h = [W_k,h c, r], v_h = W_v,h c and q_h = [W_q,h x, turned W_r,h x] with r = turned W_r x, one for all heads; the
     scores are q_h k_h' / sqrt(head_dim + rope_dim). A cache holds c and r alone, latent_dim + rope_dim numbers for a
-    token. A step of decoding multiplies queries by W_k and outputs by W_v instead of expanding what is cached.
+    token. A step of decoding multiplies queries by W_k and outputs by W_v instead of expanding what is cached. With a
+    ``query_latent_dim``, norm(W x) of that width stands for x in queries.
     """
 
     packs = False
@@ -43,11 +44,18 @@ class MLA(Attention):
         latent_dim: int | None = None,
         rope_dim: int | None = None,
         head_dim: int | None = None,
+        value_dim: int | None = None,
+        query_latent_dim: int | None = None,
+        scale: float | None = None,
     ):
         """
         Args:
             latent_dim: width d_c of c; 4 head_dim unless given, as in DeepSeek-V2.
             rope_dim: width d_r of what is turned, a multiple of 4; head_dim / 2, rounded up to one, unless given.
+            head_dim: width of a key without what is turned; dim / heads unless given.
+            value_dim: width of a value; head_dim unless given.
+            query_latent_dim: width of the latent that queries are made from; x itself unless given.
+            scale: factor on the dot products; 1 / sqrt(head_dim + rope_dim) unless given.
 
         Raises UsageError for another rope_dim.
         """
@@ -56,11 +64,24 @@ class MLA(Attention):
         self.rope_dim = rope_dim or -(-self.head_dim // 8) * 4
         if self.rope_dim % 4 or self.rope_dim < 0 or self.latent_dim < 1:
             raise UsageError(f"attention MLA needs a rope_dim that is a multiple of 4, got {rope_dim}.")
+        self.value_dim = value_dim or self.head_dim
+        self.scale = (self.head_dim + self.rope_dim) ** -0.5 if scale is None else scale
+        if not self.scale > 0:
+            raise UsageError(f"attention MLA needs a scale above 0, got {scale}.")
         del self.qkv
-        self.query = Linear(dim, heads * (self.head_dim + self.rope_dim), bias=False)
+        few = query_latent_dim
+        self.query_down = nn.Identity() if few is None else Linear(dim, few, bias=False)
+        self.query_latent_norm = nn.Identity() if few is None else RMSNorm(few)
+        self.query = Linear(query_latent_dim or dim, heads * (self.head_dim + self.rope_dim), bias=False)
         self.down = Linear(dim, self.latent_dim + self.rope_dim, bias=False)
         self.norm = RMSNorm(self.latent_dim)
-        self.up = Linear(self.latent_dim, 2 * heads * self.head_dim, bias=False)
+        self.up = Linear(self.latent_dim, heads * (self.head_dim + self.value_dim), bias=False)
+        self.out = Linear(heads * self.value_dim, dim, bias=False)
+
+    @property
+    def turned_dim(self) -> int:
+        """Width of what a position scheme turns of a head's query and key."""
+        return self.rope_dim
 
     def compress(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """x (B, S, dim) to c (B, 1, S, latent_dim) and r (B, 1, S, rope_dim), not turned."""
@@ -69,26 +90,27 @@ class MLA(Attention):
 
     def queries(self, x: Tensor, pattern: Pattern, position: Position | None) -> tuple[Tensor, Tensor]:
         """x (B, T, dim) to queries of c (B, H, T, head_dim) and of r (B, H, T, rope_dim), turned."""
+        x = self.query_latent_norm(self.query_down(x))
         heads = self.query(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
         near, turned = heads.split([self.head_dim, self.rope_dim], -1)
         return near, turn(turned, pattern, position)
 
     def project(self, x, memory, pattern, position, cache):
-        """Queries and keys (B, H, T or S, head_dim + rope_dim) and values (B, H, S, head_dim), without a cache."""
+        """Queries and keys (B, H, T or S, head_dim + rope_dim) and values (B, H, S, value_dim), without a cache."""
         q = torch.cat(self.queries(x, pattern, None if memory is not None else position), -1)
         c, r = self.compress(x if memory is None else memory)
         r = turn(r, pattern, position, keys=True) if memory is None else r
-        k, v = self.up(c[:, 0]).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        both = self.up(c[:, 0]).split([self.heads * self.head_dim, self.heads * self.value_dim], -1)
+        k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in both)
         return q, torch.cat([k, r.expand(-1, self.heads, -1, -1)], -1), v
 
     def attend(self, q, k, v, pattern):
         """Queries (B, H, T, D), keys (B, G, S, D), values (B, G, S, D') to (B, H, T, D')."""
-        scale = (self.head_dim + self.rope_dim) ** -0.5
-        return self.backend(q, k, v, pattern, self.dropout if self.training else 0.0, scale)
+        return self.backend(q, k, v, pattern, self.dropout if self.training else 0.0, self.scale)
 
     def weigh(self, q, k, pattern):
         """Queries (B, H, T, D) and keys (B, G, S, D) to weights (B, H, T, S), in at least float32."""
-        return Naive().weights(q, k, pattern, (self.head_dim + self.rope_dim) ** -0.5)
+        return Naive().weights(q, k, pattern, self.scale)
 
     def forward(self, x, memory=None, *, pattern, position=None, cache=None):
         """x (B, T, dim) looks at itself, or at memory (B, S, dim); the result is shaped like x."""
@@ -100,7 +122,8 @@ class MLA(Attention):
         else:
             c, r = self.compress(x)
             c, r = cache.extend(c, turn(r, pattern, position, keys=True))
-        w_k, w_v = self.up.weight.unflatten(0, (2, self.heads, -1))  # (H, head_dim, latent_dim) each
+        both = self.up.weight.split([self.heads * self.head_dim, self.heads * self.value_dim])
+        w_k, w_v = (w.unflatten(0, (self.heads, -1)) for w in both)  # (H, head_dim or value_dim, latent_dim)
         mixed = self.attend(torch.cat([q @ w_k, turned], -1), torch.cat([c, r], -1), c, pattern) @ w_v.mT
         return self.out(mixed.transpose(1, 2).flatten(2))
 
@@ -119,8 +142,9 @@ class GatedAttention(MultiHead):
         kv_heads: int | None = None,
         head_dim: int | None = None,
         bias: bool = True,
+        **options,
     ):
-        super().__init__(dim, heads, backend, dropout, kv_heads, head_dim, bias)
+        super().__init__(dim, heads, backend, dropout, kv_heads, head_dim, bias, **options)
         self.gate = Linear(dim, heads * self.head_dim, bias=bias)
 
     def forward(self, x, memory=None, *, pattern, position=None, cache=None):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from zoo.errors import UsageError
 from zoo.parts.attention import Attention, TokenMixer
-from zoo.parts.block import Block, Context
+from zoo.parts.block import Block, Context, PreNorm
 from zoo.parts.cache import LayerCache, MemoryCache, PlacedCache
 from zoo.parts.norm import Norm
 
@@ -66,6 +66,18 @@ class LayerScale(Block):
     def join(self, x, branch, call, context):
         """x (B, T, dim) + scale * part(norm(x)), shaped like x."""
         return x + branch.dropout(branch.scale(call(context, branch.part, branch.norm(x))))
+
+
+class MixerOnly(PreNorm):
+    """A layer without a feed-forward, x + scale * mixer(norm(x)): that of Mamba (Gu and Dao, 2023)."""
+
+    slots = frozenset({"attention"})
+
+
+class OpenPreNorm(PreNorm):
+    """PreNorm whose last layer gives its stream as it is: CLIP's image tower in front of a classifier."""
+
+    closes = False
 
 
 class DropPath(Block):

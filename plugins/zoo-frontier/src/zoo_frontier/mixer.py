@@ -1,13 +1,15 @@
 """Mixers of tokens with a state of one size: a gated delta rule, and Mamba-2's selective state space."""
 
+from collections.abc import Mapping
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zoo.errors import UsageError
-from zoo.parts.attention import TokenMixer
+from zoo.parts.attention import Attention, TokenMixer
 from zoo.parts.backend import Backend
 from zoo.parts.cache import PartState
 from zoo.parts.few_row_linear import Linear
@@ -91,6 +93,7 @@ class Recurrent(TokenMixer):
     memory = "linear"
     decoding_memory = "constant"
     kernel: Tensor
+    kernel_bias: Tensor | None
     read: nn.Linear
     write: nn.Linear
     convolved: int  # how many of the features that ``read`` gives run through the convolution, the first ones
@@ -106,7 +109,8 @@ class Recurrent(TokenMixer):
         if isinstance(state, State):
             state.inputs = x_all[:, x_all.size(1) - before :].clone()
         rows = [x_all[:, n : n + x.size(1)] * row for n, row in enumerate(self.kernel.to(x.dtype))]
-        return F.silu(sum(rows[1:], rows[0]))
+        total = sum(rows[1:], rows[0])
+        return F.silu(total if self.kernel_bias is None else total + self.kernel_bias.to(x.dtype))
 
     def recur(self, x: Tensor, gates: Tensor, real: Tensor | None) -> tuple[Tensor, ...]:
         """The arguments of ``linear_chunks`` but the state, for convolved features and the others, (B, T, ...); what
@@ -138,8 +142,9 @@ class Recurrent(TokenMixer):
 class GatedDeltaNet(Recurrent):
     """S_t = a_t S_t-1 (1 - b_t k_t k_t') + b_t v_t k_t', o_t = S_t q_t (Yang, Kautz and Hatamizadeh, 2024).
 
-    q, k and v are silu(conv(W x)), q and k of unit length, q divided by sqrt(D); a = exp(-A softplus(w_a x + c)) and
-    b = sigmoid(w_b x) for each head; the heads' RMS norm times silu(W_g x) goes through W_o.
+    q, k and v are silu(conv(W x)), q and k divided by sqrt(|q|^2 + 1e-6), q by sqrt(D) too; a = exp(-A softplus(w_a x +
+    c)) and b = sigmoid(w_b x) for each head; the heads' RMS norm times silu(W_g x) goes through W_o. With fewer
+    ``key_heads``, neighbouring heads share a query and a key (Qwen 3 Next).
     """
 
     def __init__(
@@ -149,30 +154,69 @@ class GatedDeltaNet(Recurrent):
         backend: Backend | None = None,
         dropout: float = 0.0,
         kernel: int = 4,
+        key_heads: int | None = None,
+        key_dim: int | None = None,
+        value_dim: int | None = None,
+        eps: float = 1e-5,
     ):
         """
         Args:
             kernel: tokens that the convolution reads, itself included.
+            key_heads: number of heads of queries and keys, a divisor of heads; as many as heads unless given.
+            key_dim: width of a query and a key; dim / heads unless given.
+            value_dim: width of a value; dim / heads unless given.
+            eps: that of the heads' norm.
 
-        Raises UsageError where heads do not divide dim, and for a kernel below 1.
+        Raises UsageError where heads do not divide dim, or key_heads heads, and for sizes below 1.
         """
         super().__init__(dim, heads, backend, dropout)
-        check_sizes(self, dim, heads, kernel)
-        self.convolved = 3 * dim
-        self.read, self.write = Linear(dim, 4 * dim + 2 * heads, bias=False), Linear(dim, dim, bias=False)
+        if key_dim is None or value_dim is None:
+            check_sizes(self, dim, heads)
+        self.key_heads = heads if key_heads is None else key_heads
+        key_dim, value_dim = key_dim or self.head_dim, value_dim or self.head_dim
+        check_sizes(self, heads, self.key_heads, kernel, key_dim, value_dim)
+        keys, values = self.key_heads * key_dim, heads * value_dim
+        self.sizes, self.convolved = [keys, keys, values], 2 * keys + values
+        self.read = Linear(dim, self.convolved + values + 2 * heads, bias=False)
+        self.write = Linear(values, dim, bias=False)
         self.kernel = nn.Parameter(torch.empty(kernel, self.convolved))
+        self.kernel_bias = None
         self.rate, self.shift = nn.Parameter(torch.empty(heads)), nn.Parameter(torch.empty(heads))
-        self.head_norm = RMSNorm(self.head_dim, eps=1e-5)
+        self.head_norm = RMSNorm(value_dim, eps=eps)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Draw the convolution, A within 1 to 16, and softplus(c) within 0.001 to 0.1."""
         reset_recurrence(self.kernel, self.rate, self.shift)
 
+    def convert_state(self, start: nn.Module, state: Mapping[str, Tensor]) -> dict[str, tuple[Any, ...]]:
+        """The matrices of a softmax attention with heads of this size: its queries, keys and values, read at the token
+        itself alone, and its output. Gates, decays and the norm of heads are new; biases are left out.
+        """
+        heads, width = self.heads, self.head_norm.dim
+        if not isinstance(start, Attention) or (start.heads, start.head_dim) != (heads, width):
+            return {}
+        if self.sizes != [heads * width] * 3 or state.keys().isdisjoint({"qkv.weight"}):
+            return {}
+        counts = [heads, start.kv_heads, start.kv_heads]
+        if len(state["qkv.weight"]) != sum(counts) * width or state["out.weight"].shape != self.write.weight.shape:
+            return {}
+        rows = state["qkv.weight"].unflatten(0, (-1, width)).split(counts)
+        rows = [x.repeat_interleave(heads // count, 0).flatten(0, 1) for x, count in zip(rows, counts, strict=True)]
+        gates = self.read.weight[self.convolved :].to(rows[0])
+        kernel = torch.zeros_like(self.kernel).index_fill_(0, torch.tensor(len(self.kernel) - 1), 1.0)
+        return {
+            "read.weight": (torch.cat([*rows, gates]), "rows of queries, keys and values; new gates", "qkv.weight"),
+            "write.weight": (state["out.weight"], "the output matrix", "out.weight"),
+            "kernel": (kernel, "1 for the token itself, 0 for those before it"),
+        }
+
     def recur(self, x, gates, real):
-        """Convolved features (B, T, 3 dim) to q, k, v (B, H, T, D), log a and b (B, H, T)."""
-        q, k, v = x.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        q, k = F.normalize(q, dim=-1, eps=1e-6) * q.size(-1) ** -0.5, F.normalize(k, dim=-1, eps=1e-6)
+        """Convolved features (B, T, C) to q, k (B, H, T, K), v (B, H, T, V), log a and b (B, H, T)."""
+        parts = zip(x.split(self.sizes, -1), (self.key_heads, self.key_heads, self.heads), strict=True)
+        q, k, v = (y.unflatten(-1, (count, -1)).transpose(1, 2) for y, count in parts)
+        q, k = (y * (y.square().sum(-1, keepdim=True) + 1e-6).rsqrt() for y in (q, k))
+        q, k = (y.repeat_interleave(self.heads // self.key_heads, 1) for y in (q * q.size(-1) ** -0.5, k))
         a, b = gates[..., -2 * self.heads :].mT.chunk(2, 1)
         g = -self.rate[:, None].to(a.dtype).exp() * F.softplus(a + self.shift[:, None].to(a.dtype))
         beta = b.sigmoid()
@@ -188,8 +232,8 @@ class GatedDeltaNet(Recurrent):
 class Mamba2(Recurrent):
     """S_t = e^(A d_t) S_t-1 + d_t x_t B_t', y_t = S_t C_t + D x_t for each head: SSD (Dao and Gu, 2024).
 
-    x, B and C are silu(conv(W u)), B and C one for all heads, d = softplus(w_d u + c); the RMS norm of y silu(W_z u)
-    goes through W_o. Heads are expand * dim / heads wide.
+    x, B and C are silu(conv(W u)), B and C one for all heads of a group, d = softplus(w_d u + c); the RMS norm of
+    y silu(W_z u), over each group's features, goes through W_o. Heads are expand * dim / heads wide.
     """
 
     def __init__(
@@ -201,53 +245,73 @@ class Mamba2(Recurrent):
         state_dim: int = 64,
         expand: int = 2,
         kernel: int = 4,
+        groups: int = 1,
+        kernel_bias: bool = False,
+        eps: float = 1e-5,
     ):
         """
         Args:
             state_dim: width of B and C: a head's state has that many numbers for each of its features.
             expand: how many times as wide as dim all heads are.
             kernel: tokens that the convolution reads, itself included.
+            groups: sets of neighbouring heads, each with a B and a C of its own and a norm for itself.
+            kernel_bias: give the convolution a bias.
+            eps: that of the norm.
 
-        Raises UsageError where heads do not divide dim, and for sizes below 1.
+        Raises UsageError where heads do not divide expand * dim, or groups heads, and for sizes below 1.
         """
         super().__init__(dim, heads, backend, dropout)
-        check_sizes(self, dim, heads, kernel, state_dim, expand)
-        self.inner, self.state_dim = expand * dim, state_dim
-        self.convolved = self.inner + 2 * state_dim
+        check_sizes(self, expand * dim, heads, kernel, state_dim, expand)
+        check_sizes(self, heads, groups)
+        self.inner, self.state_dim, self.groups = expand * dim, state_dim, groups
+        self.convolved = self.inner + 2 * groups * state_dim
         self.read = Linear(dim, self.convolved + self.inner + heads, bias=False)
         self.write = Linear(self.inner, dim, bias=False)
         self.kernel = nn.Parameter(torch.empty(kernel, self.convolved))
         self.rate, self.shift = nn.Parameter(torch.empty(heads)), nn.Parameter(torch.empty(heads))
+        self.kernel_bias = nn.Parameter(torch.empty(self.convolved)) if kernel_bias else None
         self.skip = nn.Parameter(torch.empty(heads))
-        self.inner_norm = RMSNorm(self.inner, eps=1e-5)
+        self.inner_norm = RMSNorm(self.inner, eps=eps)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Draw the convolution, -A within 1 to 16, and softplus(c) within 0.001 to 0.1; D is one."""
         reset_recurrence(self.kernel, self.rate, self.shift)
         nn.init.ones_(self.skip)
+        if self.kernel_bias is not None:
+            nn.init.zeros_(self.kernel_bias)
 
     def recur(self, x, gates, real):
-        """Convolved features (B, T, inner + 2 state_dim) to C, d B (B, H, T, N), x (B, H, T, P), A d (B, H, T)."""
-        x, B, C = x.split([self.inner, self.state_dim, self.state_dim], -1)
+        """Convolved features (B, T, convolved) to C, d B (B, H, T, N), x (B, H, T, P), A d (B, H, T)."""
+        x, *both = x.split([self.inner, *[self.groups * self.state_dim] * 2], -1)
+        B, C = (y.unflatten(-1, (self.groups, -1)).transpose(1, 2) for y in both)
+        if self.groups == 1:
+            B, C = (y.expand(-1, self.heads, -1, -1) for y in (B, C))
+        else:
+            B, C = (y.repeat_interleave(self.heads // self.groups, 1) for y in (B, C))
         d = F.softplus(gates[..., -self.heads :].mT + self.shift[:, None].to(gates.dtype))
         d = d if real is None else d * real[:, None]
         v = x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
         g = -self.rate[:, None].to(d.dtype).exp() * d
-        return C[:, None].expand(-1, self.heads, -1, -1), d[..., None] * B[:, None], v, g, None
+        return C, d[..., None] * B, v, g, None
 
     def finish(self, out, v, gates):
         """Norm of (y + D x) silu(z)."""
         y = out + self.skip[:, None].to(v.dtype) * v
-        return self.inner_norm(y.flatten(2) * F.silu(gates[..., : -self.heads]))
+        y = y.flatten(2) * F.silu(gates[..., : -self.heads])
+        if self.groups == 1:
+            return self.inner_norm(y)
+        wide = y.to(torch.promote_types(y.dtype, torch.float32)).unflatten(-1, (self.groups, -1))
+        normed = F.rms_norm(wide, wide.shape[-1:], None, self.inner_norm.eps).flatten(-2)
+        return (normed * self.inner_norm.weight.to(normed.dtype)).to(y.dtype)
 
 
 def check_sizes(part: TokenMixer, dim: int, heads: int, *sizes: int) -> None:
     """Raise UsageError where heads do not divide dim, or a size is below 1."""
+    if min(sizes, default=1) < 1 or heads < 1:
+        raise UsageError(f"attention {type(part).__name__} needs sizes of at least 1, got {min(heads, *sizes)}.")
     if dim % heads:
         raise UsageError(f"attention {type(part).__name__}: dim={dim} is not divisible by heads={heads}.")
-    if min(sizes) < 1:
-        raise UsageError(f"attention {type(part).__name__} needs sizes of at least 1, got {min(sizes)}.")
 
 
 def reset_recurrence(kernel: Tensor, rate: Tensor, shift: Tensor) -> None:

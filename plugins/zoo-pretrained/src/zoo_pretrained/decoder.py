@@ -6,12 +6,22 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+import torch
+
 from zoo.errors import UsageError
 from zoo.models.layer_overrides import PLACES, configured_layers
 from zoo_pretrained.config_keys import BOOKKEEPING, Key, Keys, flag, real, size, word
 from zoo_pretrained.family import Config, Family, Options, budget, inner, name_of, part, unsupported_value, width
 from zoo_pretrained.rope import read_rope, rope_object, write_rope
-from zoo_pretrained.tensor_mapping import SAME, MappedTensors, Stacked, TensorRule, Transform
+from zoo_pretrained.tensor_mapping import (
+    SAME,
+    Columns,
+    MappedTensors,
+    Parted,
+    Stacked,
+    TensorRule,
+    Transform,
+)
 
 OBJECT = Key(None, dict, optional=True)
 READ = {
@@ -261,9 +271,13 @@ class Decoder(Family):
 
     # -- tensors
 
+    def modules(self, config: Config) -> Mapping[str, Any]:
+        """Modules of a layer of zoo, and those of a checkpoint that are the same."""
+        return self.inside
+
     def transform(self, name: str, config: Config) -> Transform:
         """How tensors of a checkpoint become the module ``name`` of zoo."""
-        if isinstance({**self.outside, **self.inside}[name], str):
+        if isinstance({**self.outside, **self.modules(config)}[name], str):
             return SAME
         count, kv_heads, wide = self.heads(config)
         if name == "attend.part.qkv":
@@ -274,7 +288,7 @@ class Decoder(Family):
         """The rules that convert the family's tensors to zoo's, for a complete configuration."""
         tied, rules = config["tie_word_embeddings"], []
         modules = {name: theirs for name, theirs in self.outside.items() if not (tied and name == "head")}
-        modules |= {f"stack.blocks.{{n}}.{name}": theirs for name, theirs in self.inside.items()}
+        modules |= {f"stack.blocks.{{n}}.{name}": theirs for name, theirs in self.modules(config).items()}
         for name, theirs in modules.items():
             own = name.removeprefix("stack.blocks.{n}.")
             stem = self.layer if own != name else ""
@@ -313,6 +327,7 @@ class MixtureDecoder(Decoder):
 
     experts = "num_experts"  # the key of their number
     expert_width = "intermediate_size"  # the key of the width of one
+    shared = ""  # the module of a layer whose matrices are those of all shared experts beside each other
 
     def read_feed(self, config: Config, number: int) -> tuple[Options, int]:
         """The mixture of experts of a layer and the ``hidden`` of an expert. Raises UsageError for impossible sizes."""
@@ -342,3 +357,24 @@ class MixtureDecoder(Decoder):
         if name == "ffn.part.ffn.experts.{e}.up":
             return Stacked([config[self.expert_width]] * 2)
         return super().transform(name, config)
+
+    def shared_sizes(self, config: Config) -> tuple[int, int]:
+        """How many shared experts there are, and the width of each."""
+        raise NotImplementedError
+
+    def map_tensors(self, config: Config) -> MappedTensors:
+        """The rules that convert the family's tensors to zoo's, for a complete configuration."""
+        mapping = super().map_tensors(config)
+        if not self.shared:
+            return mapping
+        stem, (count, wide) = f"{self.layer}{self.shared}.", self.shared_sizes(config)
+        gates = torch.arange(count * wide).view(count, wide)
+        rows = torch.cat([gates, count * wide + gates], 1)
+        ups, downs = ([f"stack.blocks.{{n}}.ffn.part.ffn.shared.{i}.{end}.weight" for i in range(count)]
+                      for end in ("up", "down"))  # fmt: skip
+        keys = (f"{stem}gate_proj.weight", f"{stem}up_proj.weight")
+        rules = [
+            TensorRule(keys, tuple(ups), Parted(rows.unbind(), [count * wide] * 2)),
+            TensorRule(f"{stem}down_proj.weight", tuple(downs), Columns(count)),
+        ]
+        return MappedTensors([*mapping.rules, *rules], mapping.constants, mapping.copies)

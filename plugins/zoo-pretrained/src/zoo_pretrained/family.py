@@ -18,9 +18,10 @@ SENTENCES = "sentence_transformers"  # the key of a configuration for what the f
 ACTIVATIONS = {
     "gelu": "gelu", "relu": "relu", "silu": "swish", "swish": "swish",
     "gelu_python": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh",
-    "gelu_python_tanh": "gelu_tanh", "gelu_accurate": "gelu_tanh",
+    "quick_gelu": "quick_gelu", "gelu_python_tanh": "gelu_tanh", "gelu_accurate": "gelu_tanh",
 }  # fmt: skip
-ACTIVATION_NAMES = {"gelu": "gelu", "relu": "relu", "swish": "silu", "gelu_tanh": "gelu_new"}
+ACTIVATION_NAMES = {"gelu": "gelu", "relu": "relu", "swish": "silu", "gelu_tanh": "gelu_new",
+                    "quick_gelu": "quick_gelu"}  # fmt: skip
 
 
 class Family:
@@ -112,7 +113,14 @@ class Family:
 
     def read_tensors(self, config: Config, tensors: Tensors, source: str) -> ReadTensors:
         """Tensors of zoo for published ones. Raises CheckpointError that names a key which no rule speaks of."""
-        return read_published(tensors, self.map_tensors(config), source)
+        beside = self.prefixes_beside(config)
+        read = LazyTensors.of(tensors).renamed({key: key for key in tensors if not key.startswith(beside)})
+        result = read_published(read, self.map_tensors(config), source)
+        return result._replace(constants=[*result.constants, *sorted(tensors.keys() - read.keys())])
+
+    def prefixes_beside(self, config: Config) -> tuple[str, ...]:
+        """Prefixes of tensors that are not read: those of other models in the checkpoint."""
+        return ()
 
     def write_tensors(self, config: Config, tensors: Tensors) -> LazyTensors:
         """Published tensors for those of zoo. Raises CheckpointError for a tensor without a rule."""

@@ -37,6 +37,10 @@ PROCESSORS: dict[str, dict[str, Any]] = {
         "size": {"height": 256, "width": 256}, "crop_size": {"height": 224, "width": 224}, "do_center_crop": True,
         "resample": 3, "image_mean": HALF, "image_std": HALF,
     },
+    "Siglip": {
+        "size": {"height": 224, "width": 224}, "crop_size": None, "do_center_crop": False, "resample": 3,
+        "image_mean": HALF, "image_std": HALF,
+    },
     "CLIP": _CROPPED,
     "Bit": _CROPPED,
 }  # fmt: skip

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,12 +20,14 @@ Tensors = Mapping[str, Tensor]
 class Transform:
     """A change of form that can be undone; the base leaves one tensor as it is."""
 
-    def read(self, theirs: list[Tensor]) -> Tensor:
-        """Tensors of a published checkpoint converted to zoo's; here one tensor, of the same shape."""
+    def read(self, theirs: list[Tensor]) -> Any:
+        """Tensors of a published checkpoint converted to zoo's, a list of them where a rule names several; here one
+        tensor, of the same shape.
+        """
         return theirs[0]
 
-    def write(self, ours: Tensor) -> list[Tensor]:
-        """A tensor of zoo converted to the published checkpoint's; here one tensor, of the same shape."""
+    def write(self, ours: Any) -> list[Tensor]:
+        """A tensor of zoo, or a list of them, converted to the published checkpoint's; here one, of the same shape."""
         return [ours]
 
 
@@ -87,9 +89,40 @@ class Split(Transform):
         """Their tensor (N, ...) in zoo's form, (N, ...): the N tensors on top of each other."""
         return torch.stack([self.each.read([tensor]) for tensor in theirs[0]])
 
-    def write(self, ours: Tensor) -> list[Tensor]:
-        """The tensors of zoo on top of each other, (N, ...), as one of theirs."""
+    def write(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        """N tensors of zoo as one of theirs, (N, ...)."""
         return [torch.stack([self.each.write(tensor)[0] for tensor in ours])]
+
+
+class Parted(Transform):
+    """Tensors below each other, of which each of ours has some rows: row ``rows[i][j]`` is row j of our i-th tensor."""
+
+    def __init__(self, rows: Sequence[Tensor], sizes: Sequence[int]) -> None:
+        self.rows, self.stack = list(rows), Stacked(sizes)
+
+    def read(self, theirs: list[Tensor]) -> list[Tensor]:
+        """Their tensors (rows_i, ...) as ours, with their rows. Raises ValueError for other rows."""
+        whole = self.stack.read(theirs)
+        return [whole[rows] for rows in self.rows]
+
+    def write(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        """Tensors of zoo as theirs, (rows_i, ...)."""
+        return self.stack.write(torch.cat(list(ours))[torch.cat(self.rows).argsort()])
+
+
+class Columns(Transform):
+    """A matrix of theirs, (out, N * in), that is N of ours, (out, in), beside each other."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def read(self, theirs: list[Tensor]) -> list[Tensor]:
+        """Their matrix (out, N * in) as N of ours, (out, in)."""
+        return [part.contiguous() for part in theirs[0].chunk(self.count, -1)]
+
+    def write(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        """N matrices of zoo as one of theirs."""
+        return [torch.cat(list(ours), -1)]
 
 
 @dataclass(frozen=True)
@@ -107,7 +140,7 @@ class TensorRule:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of zoo's tensors, in their order; several where the transform is a `Split`."""
+        """The names of zoo's tensors, in their order; several where the transform reads a list."""
         return (self.ours,) if isinstance(self.ours, str) else self.ours
 
 
@@ -129,7 +162,7 @@ class Origin(NamedTuple):
 
     keys: tuple[str, ...]
     how: Transform
-    row: int | None = None  # of a `Split`
+    row: int | None = None  # of a transform that reads a list
 
     @property
     def changed(self) -> bool:
@@ -189,13 +222,16 @@ def read_published(theirs: Tensors, mapping: MappedTensors, source: str) -> Read
                     )
             try:
                 result = rule.how.read([theirs.forms[one] for one in keys])
-                if len(names) > 1 and len(result) != len(names):
+                if not isinstance(rule.ours, str) and len(result) != len(names):
                     raise ValueError(f"{len(result)} where the configuration says {len(names)}")
             except (RuntimeError, ValueError) as error:
                 shapes = ", ".join(f"{one} {tuple(theirs.forms[one].shape)}" for one in keys)
                 raise CheckpointError(f"{source}: {shapes} does not fit the configuration: {error}.") from error
-            tensors |= dict(zip(names, [result] if len(names) == 1 else result.unbind(), strict=True))
-            origins |= {name: Origin(keys, rule.how, row if len(names) > 1 else None) for row, name in enumerate(names)}
+            tensors |= dict(zip(names, [result] if isinstance(rule.ours, str) else list(result), strict=True))
+            origins |= {
+                name: Origin(keys, rule.how, None if isinstance(rule.ours, str) else row)
+                for row, name in enumerate(names)
+            }
             remaining -= set(keys)
     extra = [key for key in sorted(remaining) if any(pattern(one).fullmatch(key) for one in mapping.constants)]
     for copy, original in mapping.copies.items():
@@ -211,7 +247,9 @@ def read_published(theirs: Tensors, mapping: MappedTensors, source: str) -> Read
     def convert(name: str) -> Tensor:
         keys, how, row = origins[name]
         numbers = [theirs[key] for key in keys]
-        return how.each.read([numbers[0][row]]) if isinstance(how, Split) and row is not None else how.read(numbers)
+        if isinstance(how, Split) and row is not None:  # the others of them need not be read
+            return how.each.read([numbers[0][row]])
+        return how.read(numbers) if row is None else how.read(numbers)[row]
 
     return ReadTensors(LazyTensors(tensors, convert), origins, extra)
 
@@ -220,10 +258,10 @@ def write_published(ours: Tensors, mapping: MappedTensors) -> LazyTensors:
     """The published checkpoint's tensors, the inverse of `read_published`. Raises CheckpointError without a rule."""
     ours = LazyTensors.of(ours)
     tensors: dict[str, Tensor] = {}
-    sources: dict[str, tuple[Transform, list[str], int]] = {}
+    sources: dict[str, tuple[TensorRule, list[str], int]] = {}
 
-    def joined(names: list[str], of: Mapping[str, Tensor]) -> Tensor:
-        return of[names[0]] if len(names) == 1 else torch.stack([of[name] for name in names])
+    def together(rule: TensorRule, names: list[str], of: Mapping[str, Tensor]) -> Tensor | list[Tensor]:
+        return of[names[0]] if isinstance(rule.ours, str) else [of[name] for name in names]
 
     for name in ours:
         for rule in mapping.rules:
@@ -234,15 +272,15 @@ def write_published(ours: Tensors, mapping: MappedTensors) -> LazyTensors:
             if len(rule.names) > 1 and keys[0] in tensors:  # written with the first of them
                 break
             names = [name] if len(rule.names) == 1 else [one.format(**matches[0].groupdict()) for one in rule.names]
-            tensors |= dict(zip(keys, rule.how.write(joined(names, ours.forms)), strict=True))
-            sources |= {key: (rule.how, names, number) for number, key in enumerate(keys)}
+            tensors |= dict(zip(keys, rule.how.write(together(rule, names, ours.forms)), strict=True))
+            sources |= {key: (rule, names, number) for number, key in enumerate(keys)}
             break
         else:
             raise CheckpointError(f"{name} has no place in a checkpoint of this family.")
 
     def convert(key: str) -> Tensor:
-        how, names, number = sources[key]
-        return how.write(joined(names, ours))[number]
+        rule, names, number = sources[key]
+        return rule.how.write(together(rule, names, ours))[number]
 
     return LazyTensors(tensors, convert)
 

@@ -116,7 +116,8 @@ TIMM_KEYS = Keys(
     },
 )  # fmt: skip
 # their names of activations, by which ours go
-ACT_LAYERS = {"gelu": "gelu", "gelu_tanh": "gelu_tanh", "relu": "relu", "silu": "swish", "swish": "swish"}
+ACT_LAYERS = {"gelu": "gelu", "gelu_tanh": "gelu_tanh", "relu": "relu", "quick_gelu": "quick_gelu",
+              "silu": "swish", "swish": "swish"}  # fmt: skip
 
 
 def timm_classes(config: Config) -> int:
