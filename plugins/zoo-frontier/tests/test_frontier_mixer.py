@@ -75,15 +75,17 @@ def convolved(part, x):
 
 @double
 @torch.no_grad()
-def test_the_gated_delta_rule_is_its_formula():
-    part, x, states, rows = build(GatedDeltaNet), torch.randn(40, 8), [torch.zeros(4, 4) for _ in range(2)], []
+@pytest.mark.parametrize("strength", [1, 2])
+def test_the_gated_delta_rule_is_its_formula(strength):
+    part = build(GatedDeltaNet, negative_eigenvalues=strength == 2)
+    x, states, rows = torch.randn(40, 8), [torch.zeros(4, 4) for _ in range(2)], []
     for features, gates in convolved(part, x):
         q, k, v = features.view(3, 2, 4)
         heads = []
         for h in range(2):
             query, key = q[h] / q[h].norm() / 2, k[h] / k[h].norm()
             a = math.exp(-math.exp(part.rate[h]) * math.log(1 + math.exp(gates[8 + h] + part.shift[h])))
-            b = 1 / (1 + math.exp(-gates[10 + h]))
+            b = strength / (1 + math.exp(-gates[10 + h]))
             states[h] = a * states[h] @ (torch.eye(4) - b * torch.outer(key, key)) + b * torch.outer(v[h], key)
             out = states[h] @ query
             heads.append(out / (out.square().mean() + 1e-5).sqrt() * part.head_norm.weight)
@@ -113,7 +115,9 @@ HYBRID = [Override(layers="every 2nd", attention=MultiHead)]
 @double
 @torch.no_grad()
 @pytest.mark.parametrize("overrides", [None, HYBRID], ids=["alone", "hybrid"])
-@pytest.mark.parametrize("cls", [GatedDeltaNet, partial(Mamba2, state_dim=6)], ids=["GatedDeltaNet", "Mamba2"])
+@pytest.mark.parametrize("cls", [
+    GatedDeltaNet, partial(GatedDeltaNet, negative_eigenvalues=True), partial(Mamba2, state_dim=6),
+], ids=["GatedDeltaNet", "negative", "Mamba2"])  # fmt: skip
 def test_decoding_is_one_pass(cls, overrides):
     net = causal_stack(attention=cls, overrides=overrides)
     assert decoding_gap(net) < 1e-10

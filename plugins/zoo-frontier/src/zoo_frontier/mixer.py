@@ -149,16 +149,19 @@ class GatedDeltaNet(Recurrent):
         backend: Backend | None = None,
         dropout: float = 0.0,
         kernel: int = 4,
+        negative_eigenvalues: bool = False,
     ):
         """
         Args:
             kernel: tokens that the convolution reads, itself included.
+            negative_eigenvalues: take 2 b, so that a step of the state may turn a direction around: then a layer can
+                count modulo two (Grazzi et al., 2024).
 
         Raises UsageError where heads do not divide dim, and for a kernel below 1.
         """
         super().__init__(dim, heads, backend, dropout)
         check_sizes(self, dim, heads, kernel)
-        self.convolved = 3 * dim
+        self.convolved, self.strength = 3 * dim, 2.0 if negative_eigenvalues else 1.0
         self.read, self.write = Linear(dim, 4 * dim + 2 * heads, bias=False), Linear(dim, dim, bias=False)
         self.kernel = nn.Parameter(torch.empty(kernel, self.convolved))
         self.rate, self.shift = nn.Parameter(torch.empty(heads)), nn.Parameter(torch.empty(heads))
@@ -175,7 +178,7 @@ class GatedDeltaNet(Recurrent):
         q, k = F.normalize(q, dim=-1, eps=1e-6) * q.size(-1) ** -0.5, F.normalize(k, dim=-1, eps=1e-6)
         a, b = gates[..., -2 * self.heads :].mT.chunk(2, 1)
         g = -self.rate[:, None].to(a.dtype).exp() * F.softplus(a + self.shift[:, None].to(a.dtype))
-        beta = b.sigmoid()
+        beta = self.strength * b.sigmoid()
         if real is not None:
             g, beta = g * real[:, None], beta * real[:, None]
         return q, k, v, g, beta
