@@ -213,9 +213,10 @@ def grid(answer: Answer) -> tuple[list[str], list[list[str]]] | None:
 
 def costs(answer: Answer) -> tuple[list[str], list[list[str]]]:
     """Headings and cells: what each variant costs."""
-    headings = [_heading(answer), *(measure.heading.format(unit=answer.unit) for measure in MEASURES), "kernel"]
+    measures = [m for m in MEASURES if m.name != "state_bytes" or any(row.cost[m.name] >= 0 for row in answer.rows)]
+    headings = [_heading(answer), *(measure.heading.format(unit=answer.unit) for measure in measures), "kernel"]
     rows = [
-        [row.label, *(FORMS[measure.form](row.cost[measure.name]) for measure in MEASURES), row.kernel or "–"]
+        [row.label, *(FORMS[measure.form](row.cost[measure.name]) for measure in measures), row.kernel or "–"]
         for row in answer.rows
     ]
     return headings, rows
