@@ -33,9 +33,10 @@ def cost(task: Task) -> Cost:
 @torch.no_grad()
 def state_bytes(net: nn.Module, text: Tensor, *others: Tensor) -> int | None:
     """Bytes that a language model on the meta device remembers of a text (1, T) which it has read; None for others."""
-    if others or text.is_floating_point() or not hasattr(net, "begin"):
+    begin = getattr(net, "begin", None)
+    if others or text.is_floating_point() or begin is None:
         return None
-    state = net.begin(text.size(1))
+    state = begin(text.size(1))
     try:
         state.step(text)
     except (NotImplementedError, RuntimeError):  # it looks at the numbers, of which the meta device has none
