@@ -142,6 +142,15 @@ def train(row: Row, seed: int, runs: Path, arm: str = "") -> float:
     return row.factor * (figure - row.chance) / (1 - row.chance)
 
 
+def write_results(row: Row, figures: Mapping[str, Mapping[str, float]]) -> None:
+    """Write the figures by arm and seed, with the command and the processor, in place of those of before."""
+    content = {
+        "fit": row.fit, "metric": row.metric, "figures": figures if row.arms else figures[""], "zoo": __version__,
+        "processor": processor(),
+    }  # fmt: skip
+    atomic_files.write_json(row.results, content, end="\n")
+
+
 def interval(values: Sequence[float]) -> tuple[float, float, float]:
     """The mean, and the ends of its 95 % interval by Student's t: the mean itself for a single value."""
     mean, deviation = mean_and_deviation(values)
@@ -184,16 +193,18 @@ def page(rows: Sequence[Row]) -> str:
         if not figures:
             waiting.append(f"{row.name} ({row.missing})" if row.missing else row.name)
             continue
-        for arm in (name for name in arms if name in figures):
+        for number, arm in enumerate(name for name in arms if name in figures):
             entry, values = arms[arm], list(figures[arm].values())
             places = max(3, len(str(entry.printed).partition(".")[2]))
             mean, low, high = (f"{value:.{places}f}" for value in interval(values))
             ours = f"{mean} ({low} to {high})" if len(values) > 1 else mean if row.seeds == 1 else f"{mean} (one seed)"
-            verdict = "see below" if row.ordered else judge(entry, values)
-            if row.ordered and arm == list(figures)[-1]:
-                verdict = judge_order([list(each.values()) for each in figures.values()])
-            cells = [f"[{row.name}]({row.link})", entry.setting, f"{entry.printed} {row.unit}", ours, verdict]
-            lines.append("|" + "|".join([*cells, row.differs]) + "|")
+            cells = ["", arm, f"{entry.printed}", ours, "" if row.ordered else judge(entry, values), ""]
+            if not number:  # what the arms have in common is said once
+                cells[:3] = f"[{row.name}]({row.link})", entry.setting, f"{entry.printed} {row.unit}"
+                cells[5] = row.differs
+            if row.ordered and number == len(figures) - 1:
+                cells[4] = judge_order([list(each.values()) for each in figures.values()])
+            lines.append(f"|{'|'.join(cells)}|")
     if waiting:
         lines += ["", f"Not run: {', '.join(waiting)}."]
     return "\n".join(lines) + "\n"
@@ -225,20 +236,12 @@ def main(argv: Sequence[str]) -> int:
             for arm, entry in row.split().items():
                 for seed in range(1, (arguments.seeds or row.seeds) + 1):
                     figures.setdefault(arm, {})[str(seed)] = train(entry, seed, arguments.runs, arm)
+                    write_results(row, figures)
                 mean, low, high = interval(list(figures[arm].values()))
                 print(f"{name} {arm}: printed {entry.printed}, ours {mean:.4f} ({low:.4f} to {high:.4f})", flush=True)
         except (AbsentError, RuntimeError) as error:
             print(f"{name}: not run: {error}", file=sys.stderr)
             failures += 1
-            continue
-        content = {
-            "fit": row.fit,
-            "metric": row.metric,
-            "figures": figures if row.arms else figures[""],
-            "zoo": __version__,
-            "processor": processor(),
-        }
-        atomic_files.write_json(row.results, content, end="\n")
     if arguments.page:
         atomic_files.write_text(PAGE, page(list(rows.values())))
     elif not arguments.names:

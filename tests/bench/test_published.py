@@ -94,10 +94,25 @@ def test_each_arm_of_a_row_has_a_figure_beside_its_own_printed_one(tmp_path, mon
     monkeypatch.setattr(published, "train", lambda row, seed, runs, arm: reached[row.fit.removeprefix("lm-tiny ")])
     assert published.main(["row", "--seeds", "2", "--runs", str(tmp_path)]) == 0
     cells = [line.split("|") for line in published.page([entry]).splitlines()[-3:]]
-    assert [line[2] for line in cells] == ["small: large", "small: small", "small: none"]
+    assert [line[2] for line in cells] == ["small: large", "small", "none"]
     assert [line[5] for line in cells] == ["inside", "outside, above", "inside"]
     cells = [line.split("|") for line in published.page([replace(entry, ordered=True)]).splitlines()[-3:]]
-    assert [line[5] for line in cells] == ["see below", "see below", "same order"]
+    assert [line[5] for line in cells] == ["", "", "same order"]
+
+
+def test_arms_before_one_that_fails_keep_their_figures(tmp_path, monkeypatch):
+    def train(row, seed, runs, arm):
+        if arm == "small":
+            raise RuntimeError("out of memory")
+        return 2.0
+
+    monkeypatch.setattr(published, "ROWS", tmp_path)
+    entry = row(arms=ARMS, printed="", fit="lm-tiny")
+    monkeypatch.setattr(published, "read_rows", lambda: {"row": entry})
+    monkeypatch.setattr(published, "train", train)
+    assert published.main(["row", "--seeds", "1", "--runs", str(tmp_path)]) == 1
+    assert entry.figures() == {"large": {"1": 2.0}}
+    assert len(published.page([entry]).splitlines()) == 7
 
 
 @pytest.mark.parametrize(("figures", "verdict"), [
