@@ -35,9 +35,9 @@ def exact_sums(run: Path) -> float:
     a, b = (torch.tensor(reversed_digits(list(numbers))) for numbers in zip(*pairs, strict=True))
     marks = [torch.full((len(pairs), 1), mark) for mark in (PLUS, EQUALS)]
     state = net.begin(3 * DIGITS + 3)
-    tokens, written = torch.cat([a, marks[0], b, marks[1]], 1), []
+    tokens, digits = torch.cat([a, marks[0], b, marks[1]], 1), []
     for _ in range(DIGITS + 1):
         tokens = state.step(tokens).argmax(-1, keepdim=True)
-        written.append(tokens)
-    sums = (int("".join(map(str, row[::-1]))) if max(row) < PLUS else -1 for row in torch.cat(written, 1).tolist())
+        digits.append(tokens)
+    sums = (int("".join(map(str, row[::-1]))) if max(row) < PLUS else -1 for row in torch.cat(digits, 1).tolist())
     return 100 * sum(x + y == total for (x, y), total in zip(pairs, sums, strict=True)) / len(pairs)

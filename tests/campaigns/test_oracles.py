@@ -518,8 +518,8 @@ def near_keys():
 
     part = build("zoo_efficient.local", "SlidingWindow", DIM, HEADS, width=4)
     place, x = torch.arange(LENGTH), tokens()
-    seen = sliding_window_causal_mask_function(4)(0, 0, place[:, None], place)
-    mask = torch.zeros(LENGTH, LENGTH).masked_fill(~seen, -1e30)[None, None]
+    visible = sliding_window_causal_mask_function(4)(0, 0, place[:, None], place)
+    mask = torch.zeros(LENGTH, LENGTH).masked_fill(~visible, -1e30)[None, None]
     q, k, v = part.qkv(x).unflatten(-1, (3, HEADS, 4)).permute(2, 0, 3, 1, 4)
     module = SimpleNamespace(num_key_value_groups=1, training=False)
     theirs = eager_attention_forward(module, q, k, v, mask, scaling=0.5)[0]

@@ -23,10 +23,10 @@ def fit(folder, **options):
         """Keeps the weights by the moment at which they are seen."""
 
         def __init__(self):
-            self.seen = {}
+            self.weights = {}
 
         def keep(self, moment, module):
-            self.seen.setdefault(moment, []).append(nn.utils.parameters_to_vector(module.net.parameters()).clone())
+            self.weights.setdefault(moment, []).append(nn.utils.parameters_to_vector(module.net.parameters()).clone())
 
         def on_after_backward(self, trainer, module):
             self.keep("gradient", module)
@@ -51,22 +51,22 @@ def fit(folder, **options):
     )  # fmt: skip
     trainer.fit(task, data)
     trainer.save_checkpoint(folder / "end.ckpt")
-    return watch.seen, task, trainer
+    return watch.weights, task, trainer
 
 
 def test_validations_and_checkpoints_have_the_average_and_gradients_do_not(tmp_path):
-    seen, task, trainer = fit(tmp_path)
+    weights, task, trainer = fit(tmp_path)
     optimizer = trainer.optimizers[0]
     assert isinstance(optimizer.members[0], schedulefree.AdamWScheduleFree)
     assert not any(group["train_mode"] for group in optimizer.param_groups)
-    assert torch.equal(seen["checkpoint"][-1], seen["validation"][-1])
+    assert torch.equal(weights["checkpoint"][-1], weights["validation"][-1])
     optimizer.train()
     interpolated = nn.utils.parameters_to_vector(task.net.parameters()).clone()
-    assert not torch.equal(interpolated, seen["validation"][-1])
+    assert not torch.equal(interpolated, weights["validation"][-1])
     newest = torch.cat([optimizer.members[0].state[p]["z"].flatten() for p in task.net.parameters()])
-    expected = 0.9 * seen["validation"][-1] + 0.1 * newest
+    expected = 0.9 * weights["validation"][-1] + 0.1 * newest
     torch.testing.assert_close(interpolated, expected, atol=1e-6, rtol=0)
-    assert not torch.equal(seen["gradient"][3], seen["validation"][0])
+    assert not torch.equal(weights["gradient"][3], weights["validation"][0])
 
 
 def test_both_learn_a_quadratic_as_the_libraries_do():

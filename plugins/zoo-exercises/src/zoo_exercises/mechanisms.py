@@ -152,14 +152,14 @@ class FuzzyRecall(SyntheticData):
 
 def fuzzy_texts(uniform: np.ndarray, length: int, half: int, motif: int, pairs: int) -> Texts:
     """Texts of fuzzy recall from uniform (B, half + 2 pairs (motif + 1) + length / 2 + 1)."""
-    firsts, rest = np.split(uniform, [half], 1)
-    table, said = np.split(rest, [2 * pairs * (motif + 1)], 1)
+    firsts, tail = np.split(uniform, [half], 1)
+    table, order = np.split(tail, [2 * pairs * (motif + 1)], 1)
     table = table.reshape(len(uniform), pairs, 2, motif + 1)
     sizes = 1 + integers(table[..., 0], motif)  # (B, pairs, 2): tokens of key and value
     words = integers(table[..., 1:], half)
     words[:, :, 0, 0] = firsts.argsort(1)[:, :pairs]
     words[:, :, 1] += half
-    picked = integers(said, pairs)
+    picked = integers(order, pairs)
     tokens, targets = np.zeros((len(uniform), length + 1), np.int64), np.full((len(uniform), length + 1), IGNORE)
     for row in range(len(uniform)):
         place, stood = 0, set()
@@ -278,8 +278,8 @@ class SelectiveCopying(SyntheticData):
 
 def selective_texts(uniform: np.ndarray, length: int, letters: int, copied: int) -> Texts:
     """Texts of selective copying from uniform (B, length - 1)."""
-    drawn, turns = np.split(uniform, [copied], 1)
-    text, places = integers(drawn, letters), np.sort(turns.argsort(1)[:, :copied], 1)
+    letter, turns = np.split(uniform, [copied], 1)
+    text, places = integers(letter, letters), np.sort(turns.argsort(1)[:, :copied], 1)
     tokens, targets = (np.full((len(uniform), length), fill) for fill in (letters, IGNORE))
     np.put_along_axis(tokens, places, text, 1)
     tokens[:, -copied - 1] = letters + 1

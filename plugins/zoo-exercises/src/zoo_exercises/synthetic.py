@@ -260,8 +260,8 @@ def recall_texts(uniform: np.ndarray, pairs: int, keys: int) -> Texts:
 def gapped_recall_texts(uniform: np.ndarray, pairs: int, keys: int, length: int) -> Texts:
     """Texts of Zoology's MQAR from uniform (B, keys + length / 2 + length)."""
     slots = length // 2 - pairs  # of two tokens, behind the pairs
-    picked, drawn, turns, fill = np.split(uniform, np.cumsum([keys, pairs, slots]), 1)
-    key, values = picked.argsort(1)[:, :pairs], keys + integers(drawn, keys)
+    picked, value, turns, fill = np.split(uniform, np.cumsum([keys, pairs, slots]), 1)
+    key, values = picked.argsort(1)[:, :pairs], keys + integers(value, keys)
     tokens, targets = integers(fill, 2 * keys), np.full((len(uniform), length), IGNORE)
     tokens[:, : 2 * pairs : 2], tokens[:, 1 : 2 * pairs : 2] = key, values
     # the largest u^(1 / w) are a sample without replacement by weights w (Efraimidis and Spirakis, 2006)
