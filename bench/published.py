@@ -169,12 +169,15 @@ def judge(row: Row, values: Sequence[float]) -> str:
 
 
 def judge_order(figures: Sequence[Sequence[float]]) -> str:
-    """Whether each arm's figures over the same seeds lie above those of the next arm, whose printed figure is less."""
+    """Whether each arm's figures over the same seeds lie above those of the next arm, whose printed figure is less.
+
+    One seed cannot contradict an order.
+    """
     decided = True
     for higher, lower in pairwise(figures):
         mean, low, high = interval([a - b for a, b in zip(higher, lower, strict=True)])
         if max(mean, high) < 0:
-            return "contradicted"
+            return "contradicted" if len(higher) > 1 else "another order"
         decided = decided and low > 0
     return "same order" if decided else "undecided"
 

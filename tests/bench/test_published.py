@@ -116,7 +116,7 @@ def test_arms_before_one_that_fails_keep_their_figures(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("figures", "verdict"), [
-    ([[2.0], [1.0], [0.0]], "same order"), ([[2.0], [1.0], [1.5]], "contradicted"), ([[1.0], [1.0]], "undecided"),
+    ([[2.0], [1.0], [0.0]], "same order"), ([[2.0], [1.0], [1.5]], "another order"), ([[1.0], [1.0]], "undecided"),
     ([[2.0, 3.0], [1.0, 2.0]], "same order"), ([[2.0, 1.0], [1.0, 3.0]], "undecided"),
     ([[1.0, 2.0], [3.0, 4.0]], "contradicted"),
 ])  # fmt: skip
