@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from zoo_exercises.algebra import EQUALS, PLUS
 
 from zoo.inference.load import load
 
@@ -31,6 +30,8 @@ def reversed_digits(numbers: list[int]) -> np.ndarray:
 @torch.no_grad()
 def exact_sums(run: Path) -> float:
     """Per cent of the sums that the run's model writes right, the likeliest token at each step."""
+    from zoo_exercises.algebra import EQUALS, PLUS
+
     pairs, net = pairs_to_add(), load(run).net.eval()
     a, b = (torch.tensor(reversed_digits(list(numbers))) for numbers in zip(*pairs, strict=True))
     marks = [torch.full((len(pairs), 1), mark) for mark in (PLUS, EQUALS)]
