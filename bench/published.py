@@ -18,12 +18,15 @@ import random
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import yaml
 
+from bench.adding import exact_sums
 from zoo import __version__
 from zoo.compare.statistics import mean_and_deviation, t_critical
 from zoo.explain.ceilings import processor
@@ -35,6 +38,9 @@ LEVEL = 0.05  # of the intervals: 95 %
 SHARES = (0.8, 0.9)  # where the validation and the test lines of a shuffled file begin
 SHUFFLE_SEED = 42
 
+# figures that no validation measures, of a run's folder
+TESTS: Mapping[str, Callable[[Path], float]] = {"exact_sums": exact_sums}
+
 
 class AbsentError(Exception):
     """What a row needs is not on this machine."""
@@ -44,7 +50,9 @@ class AbsentError(Exception):
 class Row:
     """A printed figure, and the words of ``zoo fit`` that train for it; without words there is a reason in ``missing``.
 
-    ``{data}`` in the words is the folder of data, ``{split}`` the one with the parts of the file ``shuffle``.
+    ``{data}`` in the words is the folder of data, ``{split}`` the one with the parts of the file ``shuffle``. A row
+    with ``arms`` trains each of them, with further words, for a figure of its own. Accuracies are scaled so that
+    ``chance`` is 0, and multiplied by ``factor``. ``ordered`` compares the order of the arms' figures alone.
     """
 
     name: str
@@ -52,7 +60,11 @@ class Row:
     link: str
     setting: str
     unit: str
-    printed: float | str
+    printed: float | str = ""
+    arms: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # name to ``printed`` and ``fit``
+    ordered: bool = False
+    chance: float = 0.0
+    factor: float = 1.0
     tolerance: float = 0.0
     seeds: int = 3  # 1 where nothing is drawn
     needs: Sequence[str] = field(default_factory=list)
@@ -61,6 +73,22 @@ class Row:
     metric: str = "loss"
     differs: str = ""
     missing: str = ""
+
+    def split(self) -> dict[str, Row]:
+        """The row of each arm by its name, or the row itself without a name."""
+        rows = {
+            arm: replace(self, arms={}, setting=f"{self.setting}: {arm}", printed=options["printed"],
+                         fit=f"{self.fit} {options.get('fit', '')}")
+            for arm, options in self.arms.items()
+        }  # fmt: skip
+        return rows or {"": self}
+
+    def figures(self) -> dict[str, dict[str, float]]:
+        """The figures by arm and seed that stand in the file of results; none where it is absent."""
+        if not self.results.is_file():
+            return {}
+        figures = json.loads(self.results.read_text(encoding="utf-8"))["figures"]
+        return figures if self.arms else {"": figures}
 
     @property
     def results(self) -> Path:
@@ -99,15 +127,28 @@ def words_of(row: Row, runs: Path) -> list[str]:
     return [word.format(data=data, split=split) for word in shlex.split(row.fit)]
 
 
-def train(row: Row, seed: int, runs: Path) -> float:
-    """The metric of the last validation. Raises RuntimeError where the run does not finish."""
-    folder = runs / row.name
+def train(row: Row, seed: int, runs: Path, arm: str = "") -> float:
+    """The metric of the last validation, or of the row's own test. Raises RuntimeError where a run does not finish."""
+    folder = runs / row.name / arm
     words = [*words_of(row, runs), "--seed", str(seed), "--runs", str(folder), "--requeue"]
     code = subprocess.run([sys.executable, "-m", "zoo", "fit", *words]).returncode
-    records = [json.loads(path.read_text(encoding="utf-8")) for path in folder.rglob(f"s{seed}/ledger.json")]
+    ledgers = list(folder.rglob(f"s{seed}/ledger.json"))
+    records = [json.loads(path.read_text(encoding="utf-8")) for path in ledgers]
     if code or len(records) != 1 or not records[0]["finished"]:
         raise RuntimeError(f"{row.name}, seed {seed}: `zoo fit {shlex.join(words)}` ended with code {code}")
-    return float(records[0]["validations"][-1][row.metric])
+    if row.metric in TESTS:
+        return TESTS[row.metric](ledgers[0].parent)
+    figure = float(records[0]["validations"][-1][row.metric])
+    return row.factor * (figure - row.chance) / (1 - row.chance)
+
+
+def write_results(row: Row, figures: Mapping[str, Mapping[str, float]]) -> None:
+    """Write the figures by arm and seed, with the command and the processor, in place of those of before."""
+    content = {
+        "fit": row.fit, "metric": row.metric, "figures": figures if row.arms else figures[""], "zoo": __version__,
+        "processor": processor(),
+    }  # fmt: skip
+    atomic_files.write_json(row.results, content, end="\n")
 
 
 def interval(values: Sequence[float]) -> tuple[float, float, float]:
@@ -127,6 +168,20 @@ def judge(row: Row, values: Sequence[float]) -> str:
     return "outside, below" if high < printed - row.tolerance else "inside"
 
 
+def judge_order(figures: Sequence[Sequence[float]]) -> str:
+    """Whether each arm's figures over the same seeds lie above those of the next arm, whose printed figure is less.
+
+    One seed cannot contradict an order.
+    """
+    decided = True
+    for higher, lower in pairwise(figures):
+        mean, low, high = interval([a - b for a, b in zip(higher, lower, strict=True)])
+        if max(mean, high) < 0:
+            return "contradicted" if len(higher) > 1 else "another order"
+        decided = decided and low > 0
+    return "same order" if decided else "undecided"
+
+
 def page(rows: Sequence[Row]) -> str:
     """The page: a table of the rows with figures, and the names of the others."""
     lines = [
@@ -137,15 +192,22 @@ def page(rows: Sequence[Row]) -> str:
     ]  # fmt: skip
     waiting = []
     for row in rows:
-        if not row.results.is_file():
+        arms, figures = row.split(), row.figures()
+        if not figures:
             waiting.append(f"{row.name} ({row.missing})" if row.missing else row.name)
             continue
-        values = list(json.loads(row.results.read_text(encoding="utf-8"))["figures"].values())
-        places = max(3, len(str(row.printed).partition(".")[2]))
-        mean, low, high = (f"{value:.{places}f}" for value in interval(values))
-        ours = f"{mean} ({low}–{high})" if len(values) > 1 else mean if row.seeds == 1 else f"{mean} (one seed)"
-        cells = [f"[{row.name}]({row.link})", row.setting, f"{row.printed} {row.unit}", ours, judge(row, values)]
-        lines.append("|" + "|".join([*cells, row.differs]) + "|")
+        for number, arm in enumerate(name for name in arms if name in figures):
+            entry, values = arms[arm], list(figures[arm].values())
+            places = max(3, len(str(entry.printed).partition(".")[2]))
+            mean, low, high = (f"{value:.{places}f}" for value in interval(values))
+            ours = f"{mean} ({low} to {high})" if len(values) > 1 else mean if row.seeds == 1 else f"{mean} (one seed)"
+            cells = ["", arm, f"{entry.printed}", ours, "" if row.ordered else judge(entry, values), ""]
+            if not number:  # what the arms have in common is said once
+                cells[:3] = f"[{row.name}]({row.link})", entry.setting, f"{entry.printed} {row.unit}"
+                cells[5] = row.differs
+            if row.ordered and number == len(figures) - 1:
+                cells[4] = judge_order([list(each.values()) for each in figures.values()])
+            lines.append(f"|{'|'.join(cells)}|")
     if waiting:
         lines += ["", f"Not run: {', '.join(waiting)}."]
     return "\n".join(lines) + "\n"
@@ -172,29 +234,22 @@ def main(argv: Sequence[str]) -> int:
     arguments, rows, failures = parse_arguments(argv), read_rows(), 0
     for name in arguments.names:
         row = rows[name]
-        figures: dict[str, float] = {}
+        figures: dict[str, dict[str, float]] = {}
         try:
-            for seed in range(1, (arguments.seeds or row.seeds) + 1):
-                figures[str(seed)] = train(row, seed, arguments.runs)
+            for arm, entry in row.split().items():
+                for seed in range(1, (arguments.seeds or row.seeds) + 1):
+                    figures.setdefault(arm, {})[str(seed)] = train(entry, seed, arguments.runs, arm)
+                    write_results(row, figures)
+                mean, low, high = interval(list(figures[arm].values()))
+                print(f"{name} {arm}: printed {entry.printed}, ours {mean:.4f} ({low:.4f} to {high:.4f})", flush=True)
         except (AbsentError, RuntimeError) as error:
             print(f"{name}: not run: {error}", file=sys.stderr)
             failures += 1
-            continue
-        content = {
-            "fit": row.fit,
-            "metric": row.metric,
-            "figures": figures,
-            "zoo": __version__,
-            "processor": processor(),
-        }
-        atomic_files.write_json(row.results, content, end="\n")
-        values = list(figures.values())
-        mean, low, high = interval(values)
-        print(f"{name}: printed {row.printed}, ours {mean:.4f} ({low:.4f} to {high:.4f}): {judge(row, values)}")
     if arguments.page:
         atomic_files.write_text(PAGE, page(list(rows.values())))
     elif not arguments.names:
         for row in rows.values():
             state = "run" if row.results.is_file() else row.missing or "not run"
-            print(f"{row.name}: {row.source}, {row.setting}: printed {row.printed} {row.unit}; {state}")
+            printed = row.printed if not row.arms else ", ".join(f"{a} {o['printed']}" for a, o in row.arms.items())
+            print(f"{row.name}: {row.source}, {row.setting}: printed {printed} {row.unit}; {state}")
     return int(failures > 0)

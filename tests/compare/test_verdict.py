@@ -300,7 +300,7 @@ def test_costs_are_medians_over_seeds():
     figures = [row.cost[name] for name in ("tokens_per_s", "seconds", "peak_memory_bytes")]
     assert (*figures, row.kernel) == (9000.0, 200.0, 3, "SDPA (flash)")
     bare = answer([run("default", 1, cost={}, **{"setting": {}})]).base.cost
-    assert len(bare) == 5
+    assert len(bare) == 6
     assert all(math.isnan(each) for each in bare.values())
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn, optim
 
 from tests.campaigns.chaos.toys import differences
-from tests.tasks.training import build
+from tests.tasks.training import build, train
 from tests.training.test_resume import At, ask, fit
 from zoo.errors import UsageError
 from zoo.models.parameter_roles import parameter_roles
@@ -257,3 +257,18 @@ def test_a_run_goes_on_bit_for_bit(optimizer, tmp_path, monkeypatch):
         fit("lm", tmp_path / "cut", [At("on_train_batch_end", 7, ask)])
     resumed, _ = fit("lm", tmp_path / "cut", resume=True)
     assert differences(resumed, whole) == []
+
+
+def test_an_optimizer_may_have_other_weights_for_evaluation(tmp_path):
+    """It is told before each batch of training and each validation, and validations come last."""
+    calls = []
+
+    class Swapping(optim.AdamW):
+        def train(self):
+            calls.append("train")
+
+        def eval(self):
+            calls.append("eval")
+
+    train("lm", 4, tmp_path, {"optimizer": Swapping}, max_steps=4, val_check_interval=2)
+    assert calls[-6:] == ["train", "train", "eval", "train", "train", "eval"]

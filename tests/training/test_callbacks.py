@@ -2,6 +2,7 @@
 
 import math
 import types
+from functools import partial
 
 import lightning.pytorch.callbacks
 import lightning.pytorch.loggers
@@ -15,12 +16,14 @@ from zoo.cli.error_report import root_cause, trainer_error
 from zoo.errors import UsageError
 from zoo.inference.import_policy import LIGHTNING
 from zoo.logging.tensorboard import RunLogger
+from zoo.parts.attention import MultiHead
 from zoo.tasks.classification import Classification
+from zoo.tasks.lm import CausalLM
 from zoo.training.callbacks import CostMeter, PrintedLines
 from zoo.training.checkpoint import CheckpointSaver
 from zoo.training.distributed import watch_process
 from zoo.training.ema import EMA
-from zoo.training.model_cost import Cost, cost
+from zoo.training.model_cost import Cost, cost, state_bytes
 from zoo.training.setup import display_value, refuse_unsupported
 from zoo.training.signals import StopRequested
 
@@ -92,6 +95,28 @@ def test_flops_of_a_language_model_are_those_of_its_matrix_products(tmp_path):
     block = 2 * (4 * dim * dim + 2 * dim * length + 8 * dim * dim)  # projections, scores and sums, feed-forward
     assert result.flops == 2 * block + 2 * dim * vocabulary
     assert result.parameters == sum(p.numel() for p in module.net.parameters())
+
+
+@pytest.mark.parametrize(("options", "numbers"), [
+    ({}, 2 * 2 * 12 * 16),  # keys and values of each layer
+    ({"attention": partial(MultiHead, kv_heads=1)}, 2 * 2 * 12 * 8),
+])  # fmt: skip
+def test_the_state_of_a_language_model_is_what_decoding_keeps_of_a_text(options, numbers):
+    module = CausalLM(vocab_size=20, max_length=12, dim=16, depth=2, heads=2, **options)
+    assert cost(module).state_bytes == 4 * numbers
+
+
+def test_a_state_that_looks_at_numbers_is_not_counted():
+    class Hasty(torch.nn.Module):
+        def begin(self, capacity):
+            return self
+
+        def step(self, tokens):
+            return tokens[0, 0].item()
+
+    text = torch.zeros(1, 4, dtype=torch.long, device="meta")
+    assert state_bytes(Hasty(), text) is None
+    assert state_bytes(torch.nn.Linear(2, 2), text) is None
 
 
 def test_counting_leaves_the_model_alone(tmp_path):

@@ -168,13 +168,14 @@ def grid(answer: Answer) -> tuple[list[str], list[list[str]]]:
 
 def costs(answer: Answer) -> tuple[list[str], list[list[str]]]:
     """Headings and cells: what each variant costs."""
+    measures = [m for m in MEASURES if m.name != "state_bytes" or any(row.cost[m.name] >= 0 for row in answer.rows)]
     shared = " (shared GPU)" if shares_gpu(answer.runs) else ""
     measured = ("seconds", "tokens_per_s", "peak_memory_bytes")
     headings = [measure.heading.format(unit=answer.unit) + (shared if measure.name in measured else "")
-                for measure in MEASURES]  # fmt: skip
+                for measure in measures]  # fmt: skip
     headings = [_heading(answer), *headings, "kernel"]
     rows = [
-        [row.label, *(FORMS[measure.form](row.cost[measure.name]) for measure in MEASURES), row.kernel or "–"]
+        [row.label, *(FORMS[measure.form](row.cost[measure.name]) for measure in measures), row.kernel or "–"]
         for row in answer.rows
     ]
     return headings, rows

@@ -17,6 +17,7 @@ class RunFacts:
     peak_bytes: int
     seconds: float  # seconds of training, without validation
     tokens: int
+    state_bytes: int | None = None  # of a language model that has written its longest text
 
     @property
     def speed(self) -> float | None:
@@ -65,6 +66,7 @@ MEASURES = (
         "peak_memory_bytes", "memory", lambda run: run.peak_bytes, max, "bytes",
         "memory", "peak memory (bytes)", "memory", tag="peak_memory_mb", scale=2**20,
     ),
+    CostMeasure("state_bytes", "state", lambda run: run.state_bytes, first, "bytes"),
     CostMeasure(
         "seconds", "time", lambda run: run.seconds, statistics.median, "seconds",
         "seconds", "training time (s)", "time",

@@ -170,6 +170,18 @@ class Task(LightningModule):
         torch.manual_seed(derive_seed(self._seed, f"rank {self._data_process()[0]}"))
         self._feeds = feeds(self.net)
 
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Give the weights that gradients are taken at, where an optimizer has others for evaluation."""
+        self._switch_optimizers("train")
+
+    def on_validation_epoch_start(self) -> None:
+        """Give the weights to evaluate; checkpoints behind a validation have them too."""
+        self._switch_optimizers("eval")
+
+    def _switch_optimizers(self, mode: Literal["train", "eval"]) -> None:
+        for optimizer in self.trainer.optimizers:
+            getattr(optimizer, mode, lambda: None)()
+
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """The loss () whose gradient, after Lightning's averaging, is that of the mean over a step's predictions."""
         total, size = self.loss(batch) if self.healing is None else self.healing.loss(self, batch)

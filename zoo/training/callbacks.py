@@ -73,7 +73,13 @@ class CostMeter(Callback):
     def facts(self, seconds: float = 0.0, tokens: int = 0) -> RunFacts:
         """The measurements of the run; the first window, which warms up, is left out."""
         return RunFacts(
-            self.cost.parameters, self.cost.flops, self.rates[1:] or self.rates, self.peak_memory(), seconds, tokens
+            self.cost.parameters,
+            self.cost.flops,
+            self.rates[1:] or self.rates,
+            self.peak_memory(),
+            seconds,
+            tokens,
+            self.cost.state_bytes,
         )
 
     def peak_memory(self) -> int:

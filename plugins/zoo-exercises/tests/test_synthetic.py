@@ -1,10 +1,13 @@
 """Texts of synthetic tasks hold the answers that a plain loop finds, and evaluation's are none of training's."""
 
 import json
+from itertools import permutations
 
 import numpy as np
 import pytest
 import torch
+from zoo_exercises.algebra import Addition, WordProblem
+from zoo_exercises.mechanisms import FuzzyRecall, InContextRecall, Memorization, SelectiveCopying
 from zoo_exercises.synthetic import Copying, Induction, ModularAddition, ModularArithmetic, MultiQueryRecall, Parity
 
 from zoo.data.tokenizer import Tokenizer
@@ -16,6 +19,15 @@ KINDS = {
     "induction": lambda **o: Induction(length=12, letters=6, repeats=2, **o),
     "parity": lambda **o: Parity(length=12, **o),
     "arithmetic": lambda **o: ModularArithmetic(operands=6, **o),
+    "gaps": lambda **o: MultiQueryRecall(pairs=4, vocab_size=16, length=24, **o),
+    "word problem": lambda **o: WordProblem(length=6, elements=4, **o),
+    "in context": lambda **o: InContextRecall(**{"length": 12, "vocab_size": 12, "longer": 2} | o),
+    "noise": lambda **o: InContextRecall(
+        **{"length": 24, "vocab_size": 16, "noise": 0.4, "noise_tokens": 4, "longer": 2} | o
+    ),
+    "fuzzy": lambda **o: FuzzyRecall(**{"length": 40, "longer": 2} | o),
+    "memory": lambda **o: Memorization(**{"length": 8, "vocab_size": 41, "longer": 2} | o),
+    "selection": lambda **o: SelectiveCopying(**{"length": 20, "letters": 6, "copied": 4, "longer": 2} | o),
 }
 kinds = pytest.mark.parametrize("kind", KINDS)
 
@@ -60,19 +72,87 @@ def computed(inputs, targets):
     return [value if place == at else -100 for place in range(len(inputs))]
 
 
-@pytest.mark.parametrize(("kind", "answers"), [
-    ("recall", recalled), ("copying", copied), ("induction", induced), ("parity", odd_ones), ("arithmetic", computed),
+def multiplied(inputs, targets):
+    group = list(permutations(range(4)))
+    things, expected = (0, 1, 2, 3), []
+    for token in inputs:
+        things = tuple(group[token][thing] for thing in things)  # where each thing goes
+        expected.append(group.index(things))
+    return expected if len(inputs) == 6 else [-100] * 6 + expected[6:]
+
+
+def recalled_in_pairs(keys):
+    def answers(inputs, targets):
+        table, expected = {}, [-100] * len(inputs)
+        for place in range(0, len(inputs), 2):
+            key, value = inputs[place], [*inputs, targets[-1]][place + 1]
+            if key < keys:
+                if key in table:
+                    assert value == table[key]
+                    expected[place] = value
+                table[key] = value
+        return expected
+
+    return answers
+
+
+def recalled_in_gaps(inputs, targets):
+    pairs = len(inputs) // 6
+    table = dict(zip(inputs[: 2 * pairs : 2], inputs[1 : 2 * pairs : 2], strict=True))
+    assert sorted(target for target in targets if target >= 0) == sorted(table.values())
+    return [table[token] if target >= 0 else -100 for token, target in zip(inputs, targets, strict=True)]
+
+
+def recalled_words(inputs, targets):
+    """Keys are the runs of tokens below 8, values those of others."""
+    text, expected = [*inputs, targets[-1]], [-100] * (len(inputs) + 1)
+    table, place = {}, 0
+    while place < len(inputs):
+        key = []
+        while place < len(text) and 0 <= text[place] < 8:
+            key, place = [*key, text[place]], place + 1
+        start = place
+        while place < len(text) and text[place] >= 8:
+            place += 1
+        value = text[start:place]
+        if tuple(key) in table:
+            assert value == table[tuple(key)][: len(value)]
+            expected[start:place] = value
+        table.setdefault(tuple(key), value)
+        place += place < len(text) and text[place] < 0  # nothing is known of the token behind the text
+    return expected[1:]
+
+
+def memorised(inputs, targets):
+    table = MEMORY
+    for key, target in zip(inputs[::2], targets[1::2], strict=True):
+        assert 20 <= table.setdefault(key, target) < 40
+    return [table[inputs[place - 1]] if token == 40 else -100 for place, token in enumerate(inputs)]
+
+
+def selected(inputs, targets):
+    letters, mark = [token for token in inputs if token < 6], inputs.index(7)
+    assert inputs[mark + 1 :] == [6] * 4
+    return [-100] * (mark + 1) + letters
+
+
+MEMORY = {}
+
+
+@pytest.mark.parametrize(("kind", "answers", "widths"), [
+    ("recall", recalled, (15, 31)), ("copying", copied, (12, 24)), ("induction", induced, (11, 23)),
+    ("parity", odd_ones, (12, 24)), ("arithmetic", computed, (12, 24)), ("gaps", recalled_in_gaps, (24, 48)),
+    ("word problem", multiplied, (6, 12)), ("in context", recalled_in_pairs(6), (11, 23)),
+    ("noise", recalled_in_pairs(6), (23, 47)), ("fuzzy", recalled_words, (40, 80)), ("memory", memorised, (8, 16)),
+    ("selection", selected, (20, 40)),
 ])  # fmt: skip
-def test_answers_are_those_of_a_loop(kind, answers):
-    widths = {
-        "recall": (15, 31), "copying": (12, 24), "induction": (11, 23), "parity": (12, 24), "arithmetic": (12, 24),
-    }[kind]  # fmt: skip
+def test_answers_are_those_of_a_loop(kind, answers, widths):
     for split in ("train", "val"):
         for inputs, targets, longer in rows(kind, split):
             width = widths[longer]
             assert targets[width:] == [-100] * (len(targets) - width)
             assert targets[:width] == answers(inputs[:width], targets[:width])
-            assert max(targets) >= 0
+            assert max(targets) >= 0 or kind == "fuzzy"  # a short text may say no key twice
 
 
 def test_half_of_all_pairs_train_in_modular_addition():
@@ -89,6 +169,36 @@ def test_half_of_all_pairs_train_in_modular_addition():
     assert not pairs["train"] & pairs["val"]
     assert 0.95 * 37**2 < len(pairs["train"] | pairs["val"]) <= 37**2
     assert 0.45 < len(pairs["train"]) / 37**2 < 0.55
+
+
+def test_sums_are_those_of_python_and_a_share_carries_far():
+    data = Addition(digits=6, size=2000, seed=1)
+    data.ready()
+    batch = data.datasets["train"].batch(np.arange(2000), 0)
+    carried, lengths = 0, set()
+    for inputs, targets in zip(batch["inputs"].tolist(), batch["targets"].tolist(), strict=True):
+        a, b = (int("".join(map(str, digits[::-1]))) for digits in (inputs[:6], inputs[7:13]))
+        assert [inputs[6], inputs[13]] == [10, 11]
+        assert targets[:13] == [-100] * 13
+        assert int("".join(map(str, targets[:12:-1]))) == a + b
+        assert inputs[14:] == targets[13:-1]
+        carried += sum(x + y == 9 for x, y in zip(inputs[:6], inputs[7:13], strict=True)) >= 4
+        lengths.add(max(len(str(a)), len(str(b))))
+    assert lengths == {1, 2, 3, 4, 5, 6}
+    assert 100 < carried < 400  # chance alone gives 3
+
+
+def test_keys_return_sooner_rather_than_later_among_random_tokens():
+    data = MultiQueryRecall(pairs=2, vocab_size=1000, length=64, longer=1, size=2000, seed=1)
+    data.ready()
+    targets = data.datasets["train"].batch(np.arange(2000), 0)["targets"].numpy()
+    places = np.flatnonzero((targets >= 0).any(0))
+    assert set(places) == set(range(4, 64, 2))
+    counts = (targets >= 0).sum(0)[4::2]
+    weights = np.arange(1, 31) ** -0.99
+    first = weights / weights.sum()  # of the first key drawn; the second takes what is left
+    both = first + sum(first[n] * np.where(np.arange(30) == n, 0, first / (1 - first[n])) for n in range(30))
+    assert counts / 2000 == pytest.approx(both, abs=0.04)
 
 
 def test_texts_have_the_form_that_the_options_say():
@@ -183,6 +293,15 @@ def test_a_vocabulary_larger_than_the_letters_goes_on_with_ideographs(tmp_path):
     (lambda: Parity(longer=0), "longer must be at least 1"),
     (lambda: ModularArithmetic(operands=1), "operands must be at least 2"),
     (lambda: ModularAddition(modulus=31).ready(), "fewer than 1000 different texts"),
+    (lambda: MultiQueryRecall(pairs=4, length=14), "an even number of at least 16"),
+    (lambda: Addition(short=0.8, carry=0.3), "shares, of at most 1 together"),
+    (lambda: WordProblem(elements=7), "2 to 6 work"),
+    (lambda: InContextRecall(length=7), "an even number of at least 4"),
+    (lambda: InContextRecall(noise=0.2), "tokens of its own"),
+    (lambda: InContextRecall(vocab_size=8, noise=0.2, noise_tokens=6), "leaves 1 keys"),
+    (lambda: FuzzyRecall(pairs=9), "need as many first tokens"),
+    (lambda: Memorization(length=5), "an even number of at least 2"),
+    (lambda: SelectiveCopying(length=32), "length must be at least 34"),
 ])  # fmt: skip
 def test_impossible_difficulties_are_refused(build, words):
     with pytest.raises(UsageError, match=words):
@@ -196,10 +315,12 @@ def test_chance_is_what_a_guess_of_the_form_reaches(kind):
     data.ready()
     batch = data.datasets["train"].batch(np.arange(3000), 0)
     answers = batch["targets"][batch["targets"] >= 0]
+    if kind in ("recall", "gaps"):
+        assert data.chance == 1 / 4
     if kind == "recall":
         guesses = batch["inputs"][:, 1:8:2]
         right = (batch["targets"][:, 8::2, None] == guesses[:, None, :]).float().mean()
         # values repeat by chance: a guess is a little better than 1/N
         assert data.chance - 0.01 < right < data.chance + 1 / 8
-    else:
+    elif kind != "gaps":
         assert float(answers.bincount().max() / len(answers)) == pytest.approx(data.chance, abs=0.03)

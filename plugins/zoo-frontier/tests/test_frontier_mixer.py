@@ -77,11 +77,14 @@ def convolved(part, x):
 
 @double
 @torch.no_grad()
-@pytest.mark.parametrize("options", [{}, {"key_heads": 1, "key_dim": 3, "value_dim": 5, "eps": 0.1}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"negative_eigenvalues": True}, {"key_heads": 1, "key_dim": 3, "value_dim": 5, "eps": 0.1}],
+)
 def test_the_gated_delta_rule_is_its_formula(options):
     part, x, rows = build(GatedDeltaNet, **options), torch.randn(40, 8), []
     count, width, wide = options.get("key_heads", 2), options.get("key_dim", 4), options.get("value_dim", 4)
-    states = [torch.zeros(wide, width) for _ in range(2)]
+    states, strength = [torch.zeros(wide, width) for _ in range(2)], 1 + options.get("negative_eigenvalues", False)
     for features, gates in convolved(part, x):
         q, k = features[: 2 * count * width].view(2, count, width)
         v, heads = features[2 * count * width :].view(2, wide), []
@@ -90,7 +93,7 @@ def test_the_gated_delta_rule_is_its_formula(options):
             query = query / (query.square().sum() + 1e-6).sqrt() / math.sqrt(width)
             key = key / (key.square().sum() + 1e-6).sqrt()
             a = math.exp(-math.exp(part.rate[h]) * math.log(1 + math.exp(gates[2 * wide + h] + part.shift[h])))
-            b = 1 / (1 + math.exp(-gates[2 * wide + 2 + h]))
+            b = strength / (1 + math.exp(-gates[2 * wide + 2 + h]))
             states[h] = a * states[h] @ (torch.eye(width) - b * torch.outer(key, key)) + b * torch.outer(v[h], key)
             out = states[h] @ query
             heads.append(out / (out.square().mean() + options.get("eps", 1e-5)).sqrt() * part.head_norm.weight)
@@ -144,9 +147,9 @@ HYBRID = [Override(layers="every 2nd", attention=MultiHead)]
 @torch.no_grad()
 @pytest.mark.parametrize("overrides", [None, HYBRID], ids=["alone", "hybrid"])
 @pytest.mark.parametrize("cls", [
-    GatedDeltaNet, partial(GatedDeltaNet, key_heads=1, value_dim=6), partial(Mamba2, state_dim=6),
-    partial(Mamba2, groups=2, kernel_bias=True),
-], ids=["GatedDeltaNet", "GatedDeltaNet-keys", "Mamba2", "Mamba2-groups"])  # fmt: skip
+    GatedDeltaNet, partial(GatedDeltaNet, key_heads=1, value_dim=6), partial(GatedDeltaNet, negative_eigenvalues=True),
+    partial(Mamba2, state_dim=6), partial(Mamba2, groups=2, kernel_bias=True),
+], ids=["GatedDeltaNet", "GatedDeltaNet-keys", "negative", "Mamba2", "Mamba2-groups"])  # fmt: skip
 def test_decoding_is_one_pass(cls, overrides):
     net = causal_stack(attention=cls, overrides=overrides)
     assert decoding_gap(net) < 1e-10

@@ -25,6 +25,7 @@ EVALUATION_SEED = 20231214  # of validation and test texts, fixed so that runs o
 ATTEMPTS = 64  # to draw a text of the right half: half of them fail
 FEWEST_TEXTS = 1000  # from fewer, a half for training and a half for evaluation would hardly differ from run to run
 LONGEST = 2**16  # tokens of a text
+GAP_POWER = 0.01  # of the power law of how far a key stands behind the pairs
 ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 FIRST_IDEOGRAPH, IDEOGRAPHS = 0x4E00, 20000  # characters for the tokens after those
 
@@ -202,12 +203,15 @@ class MultiQueryRecall(SyntheticData):
         batch_size: int = 64,
         num_workers: int = 0,
         seed: int | None = None,
+        length: int | None = None,
     ) -> None:
         """
         Args:
             pairs: N, pairs of a key and a value in a text.
             vocab_size: number of tokens; half of them are keys, so it is at least twice as many as pairs.
             longer: how many times as many pairs the longer validation texts have; 1 for none.
+            length: tokens of a text, an even number, as in Zoology: behind the pairs stand random tokens, and among
+                them the keys again, sooner rather than later (gaps of power 0.01). None repeats pairs and nothing else.
         """
         super().__init__(vocab_size, longer, size, eval_size, batch_size, num_workers, seed)
         at_least(1, pairs=pairs)
@@ -216,7 +220,9 @@ class MultiQueryRecall(SyntheticData):
                 f"pairs={pairs} with longer={longer} need {pairs * longer} different keys, and half of vocab_size="
                 f"{vocab_size} are keys. Set data.vocab_size to {2 * pairs * longer} or more."
             )
-        self.pairs = pairs
+        if length is not None and (length % 2 or length < 4 * pairs):
+            raise UsageError(f"length is {length}: pairs={pairs} need an even number of at least {4 * pairs}.")
+        self.pairs, self.length = pairs, length
 
     @property
     def chance(self) -> float:
@@ -224,12 +230,17 @@ class MultiQueryRecall(SyntheticData):
         return 1 / self.pairs
 
     def difficulty(self) -> list[int]:
-        """Pairs and vocabulary."""
-        return [self.pairs, self.vocab_size]
+        """Pairs, vocabulary, and the length if there is one."""
+        return [self.pairs, self.vocab_size, *([] if self.length is None else [self.length])]
 
     def exercise(self, times: int) -> Exercise:
-        """Texts of ``times`` as many pairs, 4 N - 1 tokens long."""
+        """Texts of ``times`` as many pairs, 4 N - 1 tokens long, or ``times * length``."""
         keys, pairs = self.vocab_size // 2, times * self.pairs
+        if self.length is not None:
+            length = times * self.length
+            make = partial(gapped_recall_texts, pairs=pairs, keys=keys, length=length)
+            numbers = keys + pairs + length // 2 - pairs + length
+            return Exercise(make, numbers, length, 2 * pairs * math.log2(keys))
         return Exercise(
             partial(recall_texts, pairs=pairs, keys=keys), keys + 2 * pairs, 4 * pairs - 1, 2 * pairs * math.log2(keys)
         )
@@ -244,6 +255,21 @@ def recall_texts(uniform: np.ndarray, pairs: int, keys: int) -> Texts:
     targets = np.full_like(tokens[:, 1:], IGNORE)
     targets[:, 2 * pairs :: 2] = tokens[:, 2 * pairs + 1 :: 2]
     return Texts(tokens[:, :-1], targets)
+
+
+def gapped_recall_texts(uniform: np.ndarray, pairs: int, keys: int, length: int) -> Texts:
+    """Texts of Zoology's MQAR from uniform (B, keys + length / 2 + length)."""
+    slots = length // 2 - pairs  # of two tokens, behind the pairs
+    picked, value, turns, fill = np.split(uniform, np.cumsum([keys, pairs, slots]), 1)
+    key, values = picked.argsort(1)[:, :pairs], keys + integers(value, keys)
+    tokens, targets = integers(fill, 2 * keys), np.full((len(uniform), length), IGNORE)
+    tokens[:, : 2 * pairs : 2], tokens[:, 1 : 2 * pairs : 2] = key, values
+    # the largest u^(1 / w) are a sample without replacement by weights w (Efraimidis and Spirakis, 2006)
+    weights = np.arange(1, slots + 1) ** (GAP_POWER - 1)
+    places = 2 * pairs + 2 * (np.log(turns) / weights).argsort(1)[:, ::-1][:, :pairs]
+    np.put_along_axis(tokens, places, key, 1)
+    np.put_along_axis(targets, places, values, 1)
+    return Texts(tokens, targets)
 
 
 class Copying(SyntheticData):

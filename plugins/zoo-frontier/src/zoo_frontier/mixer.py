@@ -158,6 +158,7 @@ class GatedDeltaNet(Recurrent):
         key_dim: int | None = None,
         value_dim: int | None = None,
         eps: float = 1e-5,
+        negative_eigenvalues: bool = False,
     ):
         """
         Args:
@@ -166,6 +167,8 @@ class GatedDeltaNet(Recurrent):
             key_dim: width of a query and a key; dim / heads unless given.
             value_dim: width of a value; dim / heads unless given.
             eps: that of the heads' norm.
+            negative_eigenvalues: take 2 b, so that a step of the state may turn a direction around: then a layer can
+                count modulo two (Grazzi et al., 2024).
 
         Raises UsageError where heads do not divide dim, or key_heads heads, and for sizes below 1.
         """
@@ -179,6 +182,7 @@ class GatedDeltaNet(Recurrent):
         self.sizes, self.convolved = [keys, keys, values], 2 * keys + values
         self.read = Linear(dim, self.convolved + values + 2 * heads, bias=False)
         self.write = Linear(values, dim, bias=False)
+        self.strength = 2.0 if negative_eigenvalues else 1.0
         self.kernel = nn.Parameter(torch.empty(kernel, self.convolved))
         self.kernel_bias = None
         self.rate, self.shift = nn.Parameter(torch.empty(heads)), nn.Parameter(torch.empty(heads))
@@ -219,7 +223,7 @@ class GatedDeltaNet(Recurrent):
         q, k = (y.repeat_interleave(self.heads // self.key_heads, 1) for y in (q * q.size(-1) ** -0.5, k))
         a, b = gates[..., -2 * self.heads :].mT.chunk(2, 1)
         g = -self.rate[:, None].to(a.dtype).exp() * F.softplus(a + self.shift[:, None].to(a.dtype))
-        beta = b.sigmoid()
+        beta = self.strength * b.sigmoid()
         if real is not None:
             g, beta = g * real[:, None], beta * real[:, None]
         return q, k, v, g, beta
