@@ -386,7 +386,8 @@ MANY_ONES = b"\x80\x02](" + b"K\x01" * 100_000 + b"eq\x00"  # a list that the pi
 TOO_MUCH = {
     "keys of one hash": lambda: b"\x80\x02}(" + b"".join(long(PRIME * n) + b"N" for n in range(100_000)) + b"u.",
     "one by one": lambda: b"\x80\x02}" + b"".join(long(PRIME * n) + b"Ns" for n in range(1, 100_000)) + b".",
-    "in a set": lambda: b"\x80\x02c__builtin__\nset\n](" + b"".join(long(PRIME * n) for n in range(100_000)) + b"e\x85R.",
+    "in a set": lambda: (
+        b"\x80\x02c__builtin__\nset\n](" + b"".join(long(PRIME * n) for n in range(100_000)) + b"e\x85R."),
     "floats of one hash": lambda: b"\x80\x02}(" + b"".join(
         b"G" + struct.pack(">d", 2.0 ** (61 * n)) + b"N" for n in range(16)) + b"u.",
     "keys of shared tuples": lambda: b"\x80\x02}K\x01" + b"q\x00h\x00\x86" * 60 + b"Ns.",
