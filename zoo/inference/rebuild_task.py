@@ -125,13 +125,13 @@ def complete_options(model: Mapping[str, Any]) -> dict[str, Any]:
     options = {name: _with_defaults(value) for name, value in model["init_args"].items()}
     # merging defaults takes most of the time, and only optimizers and records in a list, such as overrides, need it
     merges = "optimizer" in options or any(isinstance(value, list) for value in options.values())
-    given = _as_dicts(task_parser().parse_object({"model": {**model, "init_args": options}}, defaults=merges).model)
-    complete = copy.deepcopy(_default_options(given["class_path"]))
-    for name, value in given["init_args"].items():
-        if isinstance(complete.get(name), dict) and isinstance(value, dict):
+    parsed = _as_dicts(task_parser().parse_object({"model": {**model, "init_args": options}}, defaults=merges).model)
+    complete = copy.deepcopy(_default_options(parsed["class_path"]))
+    for name, value in parsed["init_args"].items():
+        if isinstance(complete.get(name), dict) and isinstance(value, dict) and "class_path" in value:
             value.setdefault("init_args", {})  # as jsonargparse has it for a part in the place of another
         complete[name] = value
-    return {**given, "init_args": complete}
+    return {**parsed, "init_args": complete}
 
 
 @functools.cache
@@ -165,11 +165,11 @@ def _with_defaults(value: Any) -> Any:
         for parameter in own
         if parameter.default is not parameter.empty and parameter.name not in stack_arguments
     }
-    plain = {
+    section_defaults = {
         key: _class_section(item) for key, item in defaults.items() if isinstance(item, type) or not callable(item)
     }
     options = {key: _with_defaults(item) for key, item in (value.get("init_args") or {}).items()}
-    return {"class_path": value["class_path"], "init_args": {**plain, **options}}
+    return {"class_path": value["class_path"], "init_args": {**section_defaults, **options}}
 
 
 def _class_section(value: Any) -> Any:
