@@ -2,11 +2,12 @@
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests import forks
 
 ROOT = Path(__file__).parents[1]
 COMMANDS = {
@@ -23,15 +24,13 @@ def without(request, tmp_path_factory, session_cache):
     """A copy of zoo without an application: its name, and a function that runs Python there."""
     home = tmp_path_factory.mktemp(f"without-{request.param}")
     for folder in ("zoo", "recipes", "tests"):
-        shutil.copytree(ROOT / folder, home / folder, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / folder, home / folder)  # with what Python has compiled
     shutil.copy(ROOT / "pyproject.toml", home)
     shutil.rmtree(home / "zoo" / request.param)
     env = {**os.environ, "PYTHONPATH": str(home), "ZOO_CACHE": str(session_cache), "OMP_NUM_THREADS": "1"}
 
     def python(*words, code=0):
-        done = subprocess.run(
-            [sys.executable, "-P", *words], cwd=home, env=env, text=True, capture_output=True, timeout=500, check=False
-        )
+        done = forks.run([sys.executable, *words], cwd=home, env=env, text=True, timeout=500)
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout + done.stderr
 

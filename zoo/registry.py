@@ -201,9 +201,14 @@ def is_disabled(distribution: str) -> bool:
     return distribution != BUILTIN and bool({"1", "all", normalize_name(distribution)} & disabled_names())
 
 
-def disabled_names() -> set[str]:
+def disabled_names() -> frozenset[str]:
     """The values of ZOO_DISABLE_PLUGINS: ``1`` or ``all``, or names of distributions."""
-    return {normalize_name(word) for word in os.environ.get(DISABLE_VARIABLE, "").split(",")} - {""}
+    return _normal_names(os.environ.get(DISABLE_VARIABLE, ""))
+
+
+@functools.cache
+def _normal_names(words: str) -> frozenset[str]:
+    return frozenset(normalize_name(word) for word in words.split(",")) - {""}
 
 
 def distributions() -> set[str]:

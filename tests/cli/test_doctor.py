@@ -103,15 +103,17 @@ def test_the_kernels_of_this_machine_are_shown_with_their_times(tmp_path, monkey
 REQUIRED = [one.name for one in doctor.requirements("zoo-transformers")]
 
 
-@pytest.mark.parametrize("name", REQUIRED)
-def test_an_old_version_of_anything_that_zoo_requires_is_named(name, site):
-    info = site() / f"{name}-0.0.1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Name: {name}\nVersion: 0.0.1\n")
+def test_an_old_version_of_anything_that_zoo_requires_is_named(site):
+    for name in REQUIRED:
+        info = site() / f"{name}-0.0.1.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Name: {name}\nVersion: 0.0.1\n")
     site()
-    problems = [one for one in doctor.needs().problems if one.startswith(f"{name} 0.0.1 is installed: ")]
-    assert problems[0].startswith(f"{name} 0.0.1 is installed: zoo-transformers {__version__} requires {name}")
-    assert f"Run: pip install '{name}" in problems[0]
+    every = doctor.needs().problems
+    for name in REQUIRED:
+        problems = [one for one in every if one.startswith(f"{name} 0.0.1 is installed: ")]
+        assert problems[0].startswith(f"{name} 0.0.1 is installed: zoo-transformers {__version__} requires {name}")
+        assert f"Run: pip install '{name}" in problems[0]
 
 
 @pytest.mark.parametrize(("lines", "problem", "note"), [

@@ -16,7 +16,9 @@ from safetensors.torch import save_file
 from torch import nn
 
 import zoo
+from zoo import registry
 from zoo.errors import CheckpointError, PluginError, UsageError
+from zoo.inference import rebuild_task as rebuild_task_module
 from zoo.inference import weight_files
 from zoo.inference.load import use_module
 from zoo.inference.rebuild_task import rebuild_task
@@ -330,3 +332,24 @@ def test_options_that_a_configuration_lacks_are_those_of_the_part_that_it_names(
     config = {"model": {"class_path": "zoo.tasks.lm.CausalLM", "init_args": options}}
     task = rebuild_task(config, Path("config.yaml"))
     assert not [name for name, _ in task.named_parameters() if ".ffn.part." in name and name.endswith("bias")]
+
+
+@pytest.mark.parametrize("task", ["CausalLM", "Translation", "Classification"])
+@pytest.mark.parametrize("turn", range(5))
+def test_completed_options_are_those_that_jsonargparse_merges_itself(task, turn):
+    """With drawn parts, also with records in a list and with an optimizer, whose defaults are merged differently."""
+    draw = random.Random(f"{task} {turn}")
+    slots = ["norm", "position", "ffn", "block", "attention", "backend", "schedule", "init"]
+    options = {
+        kind: {"class_path": draw.choice([part for part in registry.parts(kind) if part.builtin]).path}
+        for kind in draw.sample(slots, 4)
+    }
+    if turn == 1:
+        options["overrides"] = [{"layers": "1", "norm": {"class_path": "zoo.parts.norm.RMSNorm"}}]
+    if turn == 2:
+        options["optimizer"] = {"class_path": "torch.optim.SGD", "init_args": {"momentum": 0.5}}
+    (path,) = (part.path for part in registry.parts("task") if part.builtin and part.name == task)
+    model = {"class_path": path, "init_args": options}
+    merged = {name: rebuild_task_module._with_defaults(value) for name, value in options.items()}
+    right = rebuild_task_module.task_parser().parse_object({"model": {**model, "init_args": merged}}).model
+    assert rebuild_task_module.complete_options(model) == rebuild_task_module._as_dicts(right)

@@ -57,7 +57,8 @@ def restore_settings() -> Iterator[list[str]]:
 
 
 Promise = Callable[[Any], None]
-WITHOUT_PART = ("documentation", "unknown_options_are_refused", "clean_import")  # checks that build no part
+# checks that build no part
+WITHOUT_PART = ("documentation", "unknown_options_are_refused", "clean_import", "description_is_light")
 SITUATIONS = ("options", "memory")  # besides the part with its own options
 
 

@@ -11,9 +11,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from difflib import SequenceMatcher
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -229,44 +229,63 @@ def near_twins(subject: DataSubject) -> None:
     """Texts to validate with are no nearer to those of training than these are to each other: no word was changed."""
     data = subject.build(seed=1)
     train = first_samples(data, MOST) if "train" in data.streams else samples(data.datasets["train"], MOST)
+    texts = {name: LongTexts(rows) for name, rows in train.items() if rows[0].ndim == 1 and rows[0].dtype.kind != "f"}
     applied = False
-    for split in {"val", "test"} & set(data.datasets):
+    for split in sorted({"val", "test"} & set(data.datasets)):
         for name, rows in samples(data.datasets[split], ASIDE // 2).items():
-            if name not in train or rows[0].ndim != 1 or rows[0].dtype.kind == "f":
+            long_rows = [text for row in rows if len(text := trimmed(row)) >= LEAST_TOKENS] if name in texts else []
+            if not long_rows or not texts[name].rows:
                 continue
-            texts = [text for row in train[name] if len(text := trimmed(row)) >= LEAST_TOKENS]
-            rows = [row for row in rows if len(trimmed(row)) >= LEAST_TOKENS]
-            if not texts or not rows:
-                continue
-            among = [texts[place] for place in np.linspace(0, len(texts) - 1, ASIDE // 2).astype(int)]
-            shares = [near_share(some, texts) for some in ([trimmed(row) for row in rows], among)]
             applied = True
-            sentence = (
-                f"{shares[0]:.0%} of the samples of {split} are nearly one of training, by {name!r}, and of those"
-            )
-            message = f"{sentence} of training {shares[1]:.0%} are another one: split whole texts, then make variants."
-            require(shares[0] - shares[1] <= max(0.2, data.twins), message)
+            share, share_of_training = texts[name].near_share(long_rows), texts[name].own_share
+            sentence = f"{share:.0%} of the samples of {split} are nearly one of training, by {name!r}, and of those"
+            message = f"{sentence} of training {share_of_training:.0%} are another one: split whole texts, then make"
+            require(share - share_of_training <= max(0.2, data.twins), f"{message} variants.")
     if not applied:
         raise Inapplicable("its samples are no texts")
 
 
-def near_share(rows: list[np.ndarray], train: list[np.ndarray]) -> float:
-    """The share of token rows (T,) of which another one in ``train`` has nine tenths, in the same order."""
-    holders: dict[tuple[int, ...], list[int]] = {}
-    for number, row in enumerate(train):
-        for gram in set(zip(row.tolist(), row[1:].tolist(), row[2:].tolist(), strict=False)):
-            holders.setdefault(gram, []).append(number)
-    near = 0
-    for row in rows:
-        grams = set(zip(row.tolist(), row[1:].tolist(), row[2:].tolist(), strict=False))
-        rare = [holders[gram] for gram in grams if len(holders.get(gram, ())) in range(1, 100)]
-        votes = Counter(number for numbers in rare for number in numbers if train[number] is not row)
-        for number, _ in votes.most_common(2):
-            ratio = SequenceMatcher(None, row.tolist(), train[number].tolist(), autojunk=False).ratio()
-            if ratio >= 0.8:
-                near += 1
-                break
-    return near / max(1, len(rows))
+class LongTexts:
+    """The token rows (T,) of a split that are long enough to compare, indexed by their trigrams."""
+
+    def __init__(self, rows: list[np.ndarray]) -> None:
+        self.rows = [text for row in rows if len(text := trimmed(row)) >= LEAST_TOKENS]
+        grams = [trigrams(row) for row in self.rows] or [np.zeros(0, np.uint64)]
+        codes, holders = np.concatenate(grams), np.repeat(np.arange(len(grams)), list(map(len, grams)))
+        order = np.argsort(codes, kind="stable")
+        self.codes, self.holders = codes[order], holders[order]
+
+    @cached_property
+    def own_share(self) -> float:
+        """``near_share`` of rows taken evenly from these."""
+        return self.near_share([self.rows[i] for i in np.linspace(0, len(self.rows) - 1, ASIDE // 2).astype(int)])
+
+    def near_share(self, rows: list[np.ndarray]) -> float:
+        """The share of ``rows`` of which another row here has nine tenths, in the same order."""
+        return sum(map(self._is_near, rows)) / len(rows)
+
+    def _is_near(self, row: np.ndarray) -> bool:
+        """Whether one of the two rows that share most rare trigrams with ``row`` nearly equals it."""
+        grams = trigrams(row)
+        begins, ends = (np.searchsorted(self.codes, grams, side) for side in ("left", "right"))
+        places = [slice(*ends) for ends in zip(begins, ends, strict=True) if 0 < ends[1] - ends[0] < 100]
+        if not places:
+            return False
+        votes = np.bincount(np.concatenate([self.holders[place] for place in places]))
+        most = [number for number in np.argsort(-votes)[:3] if votes[number] and self.rows[number] is not row]
+        return any(nearly_equal(row.tolist(), self.rows[number].tolist()) for number in most[:2])
+
+
+def trigrams(tokens: np.ndarray) -> np.ndarray:
+    """A number for each different run of three tokens."""
+    windows = np.lib.stride_tricks.sliding_window_view(tokens.astype(np.uint64) + np.uint64(1), 3)
+    return np.unique((windows * FACTORS[:3]).sum(1, dtype=np.uint64))
+
+
+def nearly_equal(tokens: list[int], other_tokens: list[int]) -> bool:
+    """Whether nine tenths of both stand in the other in the same order; upper bounds of that share come first."""
+    matcher = SequenceMatcher(None, tokens, other_tokens, autojunk=False)
+    return all(ratio() >= 0.8 for ratio in (matcher.real_quick_ratio, matcher.quick_ratio, matcher.ratio))
 
 
 def twins_of(some: list[np.ndarray], train: list[np.ndarray]) -> list[bool] | None:

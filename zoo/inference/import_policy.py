@@ -60,12 +60,9 @@ def is_harmless(path: str) -> bool:
 
 def allowed_roots(extra: tuple[str, ...] = ()) -> list[str]:
     """Modules of which all classes are allowed: those of installed plugins, and ``extra``."""
-    packages = {
-        part.module.partition(".")[0]
-        for kind in registry.KINDS
-        for part in registry.installed_parts(kind)
-        if not part.builtin and not registry.is_disabled(part.distribution)
-    }
+    plugin_parts = (part for kind in registry.KINDS for part in registry.installed_parts(kind) if not part.builtin)
+    owners = {(part.module.partition(".")[0], part.distribution) for part in plugin_parts}
+    packages = {package for package, distribution in owners if not registry.is_disabled(distribution)}
     # a plugin cannot allow the standard library, torch or Lightning, or invalid module names
     opened = sorted(name for name in packages - sys.stdlib_module_names - {*ROOTS} if name.isidentifier())
     return list(dict.fromkeys([*opened, *extra]))

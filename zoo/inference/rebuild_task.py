@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 from collections.abc import Mapping
 from pathlib import Path
@@ -122,7 +123,22 @@ def complete_options(model: Mapping[str, Any]) -> dict[str, Any]:
     """A task's class path and all of its options, including defaults."""
     apply_policy()
     options = {name: _with_defaults(value) for name, value in model["init_args"].items()}
-    return _as_dicts(task_parser().parse_object({"model": {**model, "init_args": options}}).model)
+    # merging defaults takes most of the time, and only optimizers and records in a list, such as overrides, need it
+    merges = "optimizer" in options or any(isinstance(value, list) for value in options.values())
+    parsed = _as_dicts(task_parser().parse_object({"model": {**model, "init_args": options}}, defaults=merges).model)
+    complete = copy.deepcopy(_default_options(parsed["class_path"]))
+    for name, value in parsed["init_args"].items():
+        if isinstance(complete.get(name), dict) and isinstance(value, dict) and "class_path" in value:
+            value.setdefault("init_args", {})  # as jsonargparse has it for a part in the place of another
+        complete[name] = value
+    return {**parsed, "init_args": complete}
+
+
+@functools.cache
+def _default_options(class_path: str) -> dict[str, Any]:
+    """The options of a task that is given none."""
+    options: dict[str, Any] = _as_dicts(task_parser().parse_object({"model": {"class_path": class_path}}).model)
+    return options["init_args"]
 
 
 def _as_dicts(value: Any) -> Any:
@@ -149,9 +165,18 @@ def _with_defaults(value: Any) -> Any:
         for parameter in own
         if parameter.default is not parameter.empty and parameter.name not in stack_arguments
     }
-    scalars = {key: item for key, item in defaults.items() if isinstance(item, bool | int | float | str | None)}
+    section_defaults = {
+        key: _class_section(item) for key, item in defaults.items() if isinstance(item, type) or not callable(item)
+    }
     options = {key: _with_defaults(item) for key, item in (value.get("init_args") or {}).items()}
-    return {"class_path": value["class_path"], "init_args": {**scalars, **options}}
+    return {"class_path": value["class_path"], "init_args": {**section_defaults, **options}}
+
+
+def _class_section(value: Any) -> Any:
+    """A class as a configuration names it, with its defaults; other values as they are."""
+    return (
+        _with_defaults({"class_path": f"{value.__module__}.{value.__qualname__}"}) if isinstance(value, type) else value
+    )
 
 
 def _refuse_functions(name: str, value: object, source: Path) -> None:

@@ -99,6 +99,7 @@ class _Candidate:
             return 0, self.package.version
 
 
+@functools.cache
 def normalize_name(name: str) -> str:
     """A distribution's name in its normalized form (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name.strip()).lower()

@@ -112,7 +112,7 @@ def settle_rank(options: Mapping[str, Any]) -> None:
     A training on one device of one node has one process, and this is the first, whatever a launcher's variables say.
     """
     try:
-        rank = plan_trainer(options, plugins=launcher_of(options)).global_rank
+        rank = 0 if launcher_of(options) else plan_trainer(options).global_rank
     except Exception:  # options that the trainer of the run refuses again, with a message
         rank = 0
     set_rank(rank)

@@ -382,21 +382,23 @@ def long(number: int) -> bytes:
 
 PRIME = 2**61 - 1  # by which Python reduces whole numbers for their hash
 MANY_ONES = b"\x80\x02](" + b"K\x01" * 100_000 + b"eq\x00"  # a list that the pickle can name again
+# made when they are tried: some hold millions of words
 TOO_MUCH = {
-    "keys of one hash": b"\x80\x02}(" + b"".join(long(PRIME * n) + b"N" for n in range(100_000)) + b"u.",
-    "one by one": b"\x80\x02}" + b"".join(long(PRIME * n) + b"Ns" for n in range(1, 100_000)) + b".",
-    "in a set": b"\x80\x02c__builtin__\nset\n](" + b"".join(long(PRIME * n) for n in range(100_000)) + b"e\x85R.",
-    "floats of one hash": b"\x80\x02}(" + b"".join(
+    "keys of one hash": lambda: b"\x80\x02}(" + b"".join(long(PRIME * n) + b"N" for n in range(100_000)) + b"u.",
+    "one by one": lambda: b"\x80\x02}" + b"".join(long(PRIME * n) + b"Ns" for n in range(1, 100_000)) + b".",
+    "in a set": lambda: (
+        b"\x80\x02c__builtin__\nset\n](" + b"".join(long(PRIME * n) for n in range(100_000)) + b"e\x85R."),
+    "floats of one hash": lambda: b"\x80\x02}(" + b"".join(
         b"G" + struct.pack(">d", 2.0 ** (61 * n)) + b"N" for n in range(16)) + b"u.",
-    "keys of shared tuples": b"\x80\x02}K\x01" + b"q\x00h\x00\x86" * 60 + b"Ns.",
-    "a shape of shared tuples": tensor(("0", 10), 0, (5,), (1,)).replace(
+    "keys of shared tuples": lambda: b"\x80\x02}K\x01" + b"q\x00h\x00\x86" * 60 + b"Ns.",
+    "a shape of shared tuples": lambda: tensor(("0", 10), 0, (5,), (1,)).replace(
         b"K\x05\x85", b"K\x05\x85" + b"q\xf0h\xf0\x86" * 60, 1),
-    "marks": b"\x80\x02" + b"(" * 3_100_000 + b".",
-    "lists": b"\x80\x02" + b"]" * 3_100_000 + b".",
-    "sets": b"\x80\x02" + b"\x8f" * 3_100_000 + b".",
-    "memo": b"\x80\x02]" + b"".join(b"r" + struct.pack("<I", n) for n in range(3_100_000)) + b".",
-    "a set, again and again": MANY_ONES + b"c__builtin__\nset\nh\x00\x85R" * 20_000 + b".",
-    "a shape, again and again": MANY_ONES + b"ctorch\nSize\nh\x00\x85R" * 20_000 + b".",
+    "marks": lambda: b"\x80\x02" + b"(" * 3_100_000 + b".",
+    "lists": lambda: b"\x80\x02" + b"]" * 3_100_000 + b".",
+    "sets": lambda: b"\x80\x02" + b"\x8f" * 3_100_000 + b".",
+    "memo": lambda: b"\x80\x02]" + b"".join(b"r" + struct.pack("<I", n) for n in range(3_100_000)) + b".",
+    "a set, again and again": lambda: MANY_ONES + b"c__builtin__\nset\nh\x00\x85R" * 20_000 + b".",
+    "a shape, again and again": lambda: MANY_ONES + b"ctorch\nSize\nh\x00\x85R" * 20_000 + b".",
 }  # fmt: skip
 
 
@@ -408,7 +410,7 @@ QUICK = ("keys of one hash", "marks", "a shape of shared tuples")
 )
 def test_screening_itself_is_bounded(run, name):
     """In a process of its own that may have 3 GiB: neither hours nor the whole memory."""
-    archive(run, TOO_MUCH[name], [DATA])
+    archive(run, TOO_MUCH[name](), [DATA])
     code = (
         "import resource, sys, time; from pathlib import Path\n"
         "from zoo.inference.safe_pickle import screen_pickle\n"
