@@ -71,9 +71,9 @@ class ClassFinder:
             cls = part.load()
             if not issubclass(cls, slot.base):
                 if registry.kind_of(cls) == slot.kind:  # a sound part, where the option takes some of the kind
-                    names = ", ".join(_names_below(slot))
                     raise UsageError(
-                        f"{slot.word} {name!r} cannot stand here: it is no {slot.base.__name__}. Available: {names}"
+                        f"{slot.word} {name!r} cannot stand here: it is no {slot.base.__name__}. "
+                        f"Available: {', '.join(_names_below(slot.kind, slot.base))}"
                     )
                 raise PluginError(f"{part} is not a {slot.kind}: {part.path} is no subclass of {slot.base.__name__}.")
             return cls
@@ -162,11 +162,11 @@ class ClassFinder:
         raise UsageError(f"{name!r} is not a {slot.word}: it is no subclass of {slot.base.__name__}.")
 
 
-def _names_below(slot: Slot) -> Iterator[str]:
-    """The names of the parts that a slot takes."""
-    for part in registry.parts(slot.kind):
+def _names_below(kind: str, base: type) -> Iterator[str]:
+    """The names of the parts of a kind whose classes are subclasses of ``base``."""
+    for part in registry.parts(kind):
         with contextlib.suppress(PluginError):
-            if issubclass(part.load(), slot.base):
+            if issubclass(part.load(), base):
                 yield part.name
 
 
