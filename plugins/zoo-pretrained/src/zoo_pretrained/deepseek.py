@@ -146,9 +146,9 @@ class DeepSeekV2(MixtureDecoder):
         if not mixed[-1] or sorted(mixed) != mixed:
             raise UsageError("the last layers are no mixtures of experts.")
         dense, mixture = sum(not one for one in mixed), inner(layers[-1]["ffn"])
-        unscaled = self.write_gated(layers[0]["ffn"], layers[0]["hidden"] or 4 * options["dim"]) if dense else {}
+        front = self.write_gated(layers[0]["ffn"], layers[0]["hidden"] or 4 * options["dim"]) if dense else {}
         expert = self.write_gated(mixture["expert"], layers[-1]["hidden"], size="moe_intermediate_size")
-        return {**expert, **unscaled, **self.write_balance(mixture), "n_routed_experts": mixture["experts"],
+        return {**expert, **front, **self.write_balance(mixture), "n_routed_experts": mixture["experts"],
                 "num_experts_per_tok": mixture["top_k"], "n_shared_experts": mixture["shared"],
                 "routed_scaling_factor": mixture["scale"], "first_k_dense_replace": dense}  # fmt: skip
 
