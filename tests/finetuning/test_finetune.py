@@ -266,13 +266,13 @@ def test_positions_that_go_leave_their_mean_in_the_tokens(options):
         old.stack.position.table.weight[:2] = 100.0
     with torch.device("meta"):
         start = LanguageModel(9, 16, dim=8, depth=2, **{"position": partial(Learned, offset=2), **options})
-    plain = language_model(position=NoPosition, **options)
-    for net in (new, plain):
+    placeless = language_model(position=NoPosition, **options)
+    for net in (new, placeless):
         result = transfer_weights(net, old.state_dict(), "x", start)
         assert not result.unused
         assert "tokens + mean of the learned positions" in result.table()
     tokens = torch.randint(9, (3, 12))
-    assert (old(tokens).log_softmax(-1) - plain(tokens).log_softmax(-1)).abs().max() <= 1e-4
+    assert (old(tokens).log_softmax(-1) - placeless(tokens).log_softmax(-1)).abs().max() <= 1e-4
 
 
 def test_a_narrower_mlp_keeps_the_units_with_the_largest_weights():

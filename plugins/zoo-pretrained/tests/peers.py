@@ -635,7 +635,7 @@ def reloaded(case, folder, dtype=torch.float32):
 
 
 def without_chance(model):
-    """Its fused kernel for experts knows no float64 and no odd widths; Marian's waves come before its float64."""
+    """Its fused kernel for experts knows no float64 and no odd widths; Marian's waves are made in float32."""
     if any(word in type(model).__name__ for word in ("Mixtral", "Moe", "GptOss", "Deepseek", "Next")):
         model.set_experts_implementation("eager")
     if "Marian" in type(model).__name__:

@@ -83,6 +83,9 @@ def inside(where, **options):
         (change("bert-pairs", type_vocab_size=1), "refused"),
         (change("bert-texts", architectures=...), "refused"),
         (change("mt5", tie_word_embeddings=False), "refused"),
+        (change("deepseek-v3", rope_interleave=False), "equal"),
+        (change("deepseek-v3", head_dim=2), "refused"),
+        (change("qwen3-next", hidden_act="gelu"), "refused"),
         (change("roberta", vocab_size=2), "equal"),
         (change("qwen3", hidden_size=2), "equal"),  # in float64
     ],

@@ -239,7 +239,7 @@ class DeepSeekMoE(SharedMoE):
         return weight + 0 * self.selection_bias.sum().to(weight.dtype), choice  # a gradient of zeros: DDP waits for it
 
     def balance(self, probability: Tensor, count: Tensor) -> Tensor:
-        """Zero, with the sign of each expert's excess load as gradient of its bias."""
+        """Zero, (), with the sign of each expert's excess load as gradient of its bias."""
         excess = (count * len(self.experts) - count.sum()).sign()
         return (excess * (self.selection_bias - self.selection_bias.detach())).sum()
 

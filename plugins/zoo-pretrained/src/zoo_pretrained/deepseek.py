@@ -133,10 +133,10 @@ class DeepSeekV2(MixtureDecoder):
         """The published configuration for the options of zoo's task."""
         config = {**super().config(options), "num_key_value_heads": options["heads"]}
         scale = inner(options["attention"])["scale"]
-        plain = (config["qk_nope_head_dim"] + config["qk_rope_head_dim"]) ** -0.5
-        if scale is not None and scale != plain:
+        unscaled = (config["qk_nope_head_dim"] + config["qk_rope_head_dim"]) ** -0.5
+        if scale is not None and scale != unscaled:
             rope = config.get("rope_scaling") or {}
-            power = (math.sqrt(scale / plain) - 1) / (0.1 * math.log(rope.get("factor", 1.0)) or math.inf)
+            power = (math.sqrt(scale / unscaled) - 1) / (0.1 * math.log(rope.get("factor", 1.0)) or math.inf)
             config["rope_scaling"] = {**rope, "mscale_all_dim": round(power, 9)}
         return config
 
@@ -146,9 +146,9 @@ class DeepSeekV2(MixtureDecoder):
         if not mixed[-1] or sorted(mixed) != mixed:
             raise UsageError("the last layers are no mixtures of experts.")
         dense, mixture = sum(not one for one in mixed), inner(layers[-1]["ffn"])
-        plain = self.write_gated(layers[0]["ffn"], layers[0]["hidden"] or 4 * options["dim"]) if dense else {}
+        front = self.write_gated(layers[0]["ffn"], layers[0]["hidden"] or 4 * options["dim"]) if dense else {}
         expert = self.write_gated(mixture["expert"], layers[-1]["hidden"], size="moe_intermediate_size")
-        return {**expert, **plain, **self.write_balance(mixture), "n_routed_experts": mixture["experts"],
+        return {**expert, **front, **self.write_balance(mixture), "n_routed_experts": mixture["experts"],
                 "num_experts_per_tok": mixture["top_k"], "n_shared_experts": mixture["shared"],
                 "routed_scaling_factor": mixture["scale"], "first_k_dense_replace": dense}  # fmt: skip
 

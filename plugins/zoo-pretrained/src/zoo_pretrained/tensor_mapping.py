@@ -121,7 +121,7 @@ class Columns(Transform):
         return [part.contiguous() for part in theirs[0].chunk(self.count, -1)]
 
     def write(self, ours: Sequence[Tensor]) -> list[Tensor]:
-        """N matrices of zoo as one of theirs."""
+        """N matrices of zoo, (out, in), as one of theirs, (out, N * in)."""
         return [torch.cat(list(ours), -1)]
 
 
