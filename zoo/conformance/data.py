@@ -268,7 +268,7 @@ class LongTexts:
         """Whether one of the two rows that share most rare trigrams with ``row`` nearly equals it."""
         grams = trigrams(row)
         begins, ends = (np.searchsorted(self.codes, grams, side) for side in ("left", "right"))
-        places = [slice(*ends) for ends in zip(begins, ends, strict=True) if 0 < ends[1] - ends[0] < 100]
+        places = [slice(begin, end) for begin, end in zip(begins, ends, strict=True) if 0 < end - begin < 100]
         if not places:
             return False
         votes = np.bincount(np.concatenate([self.holders[place] for place in places]))
