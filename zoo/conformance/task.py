@@ -118,8 +118,8 @@ def evaluation_is_plain(subject: TaskSubject) -> None:
         reported = repeated(task.evaluate, batch).total
         if outputs and outputs[0].shape[:-1] == labels.shape:
             logits = outputs[0].float().flatten(0, -2)
-            plain = torch.nn.functional.cross_entropy(logits, labels.flatten(), ignore_index=IGNORED, reduction="sum")
-            gap = min(difference(reported, total) for total in (plain, repeated(task.loss, batch).total))
+            entropy = torch.nn.functional.cross_entropy(logits, labels.flatten(), ignore_index=IGNORED, reduction="sum")
+            gap = min(difference(reported, total) for total in (entropy, repeated(task.loss, batch).total))
             message = f"evaluate() differs by {gap:.1e} from the cross-entropy of what the net gives"
             require(
                 gap <= 1e-4, f"{message}, and as much or more from loss(): is it smoothed, or has it another scale?"
