@@ -121,8 +121,8 @@ def weight_decay_by_group(subject: OptimizerSubject) -> None:
     if "weight_decay" in inspect.signature(subject.part).parameters:
         undecayed, decayed = (equal_steps(subject, {"weight_decay": decay}, 2) for decay in (0.0, 0.3))
         require(not torch.equal(undecayed, decayed), "--weight_decay 0.3 changes nothing: read it from the group.")
-        sizes, moved_by = [p.numel() for p in net.parameters()], float((undecayed[1] - undecayed[0]).abs().max())
-        for change, numbers in zip((decayed[2] - undecayed[2]).split(sizes), undecayed[0].split(sizes), strict=True):
+        counts, moved_by = [p.numel() for p in net.parameters()], float((undecayed[1] - undecayed[0]).abs().max())
+        for change, numbers in zip((decayed[2] - undecayed[2]).split(counts), undecayed[0].split(counts), strict=True):
             shrunk = change.abs() > 1e-6  # some optimizers decay some numbers alone
             if not shrunk.any():
                 continue
