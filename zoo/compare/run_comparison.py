@@ -211,8 +211,9 @@ class ComparisonRun:
         if options.get("out"):
             check_folder(Path(options.get("out")))
         if self.goal not in self.goals:
+            option = "--goal" if run_records.target_of(comparison.at) is None else "--to"
             raise UsageError(
-                f"--goal {self.stages[-1].goal!r} is no figure of the task.{suggest(self.goal, self.goals)} "
+                f"{option} {self.stages[-1].goal!r} is no figure of the task.{suggest(self.goal, self.goals)} "
                 f"There are: {', '.join(self.goals)}."
             )
         for stage in self.stages:

@@ -124,6 +124,15 @@ def test_two_steps_take_the_planned_memory(name, rows, precision, tmp_path):
     assert expected == pytest.approx(peak, rel=0.15)
 
 
+@pytest.mark.parametrize("optimizer", ["AdamW8bit", "torch.optim.Adafactor"])
+def test_what_fsdp2_refuses_is_planned_for_the_others_alone(optimizer, capsys):
+    words = ["--model.depth=1", "--model.dim=32", "--model.heads=2", f"--model.optimizer={optimizer}"]
+    assert main(["plan", "lm-tiny", "--gpus", "2", "--memory", "1G", "--json", *words]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert {row["strategy"]: bool(row["batch"]) for row in rows} == {"one GPU": True, "DDP": True, "FSDP2": False}
+    assert all(optimizer.rpartition(".")[2] in row["reason"] for row in rows if row["strategy"] == "FSDP2")
+
+
 def test_sharded_state_is_divided_by_the_processes():
     memory = StepMemory(find_recipe("lm-tiny", [], ()).task, "bf16-mixed")
     two, four = (memory.of_process("FSDP2", processes, 1) for processes in (2, 4))

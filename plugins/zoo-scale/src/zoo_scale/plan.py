@@ -51,6 +51,7 @@ from zoo.models.stack import Stack
 from zoo.tasks.task import Task
 from zoo.training.memory_estimate import full_batch, is_floating, optimizer_bytes, peak_of_step
 from zoo.training.model_cost import cost
+from zoo_scale.strategies import check_optimizer
 
 GPUS, MEMORY, MFU, FLOPS = 8, "80G", 0.4, "989T"
 STRATEGIES = ("one GPU", "DDP", "FSDP2")
@@ -196,8 +197,11 @@ def plan(subject: Subject, again: Subject | str, machine: Machine, amount: float
         if isinstance(variant, str):
             result += [Row(strategy, recomputes, 0, math.nan, None, None, variant) for strategy in strategies]
             continue
-        memory = StepMemory(variant.task, precision_of(variant))
+        memory, refusal = StepMemory(variant.task, precision_of(variant)), undivided(variant.task)
         for strategy in strategies:
+            if strategy == "FSDP2" and refusal:
+                result.append(Row(strategy, recomputes, 0, math.nan, None, None, refusal))
+                continue
             gpus = 1 if strategy == "one GPU" else machine.gpus
             used = Machine(gpus, machine.memory, machine.flops, machine.mfu)
 
@@ -208,6 +212,15 @@ def plan(subject: Subject, again: Subject | str, machine: Machine, amount: float
             reason = "" if batch else f"a batch of 1 needs {format_bytes(size)}"
             result.append(Row(strategy, recomputes, batch, size, speed, seconds, reason))
     return result
+
+
+def undivided(task: Task) -> str:
+    """Why FSDP2 does not train a task: its optimizer, in a sentence; empty where it does."""
+    try:
+        check_optimizer(task.make_optimizer())
+    except UsageError as error:
+        return str(error).partition(". ")[0]
+    return ""
 
 
 def precision_of(subject: Subject) -> str:
