@@ -121,9 +121,7 @@ def evaluation_is_plain(subject: TaskSubject) -> None:
             entropy = torch.nn.functional.cross_entropy(logits, labels.flatten(), ignore_index=IGNORED, reduction="sum")
             gap = min(difference(reported, total) for total in (entropy, repeated(task.loss, batch).total))
             message = f"evaluate() differs by {gap:.1e} from the cross-entropy of what the net gives"
-            require(
-                gap <= 1e-4, f"{message}, and as much or more from loss(): is it smoothed, or has it another scale?"
-            )
+            require(gap <= 1e-4, f"{message}, and as much or more from loss(): is it smoothed, or on another scale?")
         with torch.no_grad():
             for parameter in head.parameters():
                 parameter.mul_(1e4)

@@ -403,7 +403,7 @@ class ReportsWhatItTrains(Translation):
         return self.loss(batch)
 
 
-@planted(evaluation_is_plain="is it smoothed?")
+@planted(evaluation_is_plain="is it smoothed, or on another scale?")
 class SmoothsInEvaluation(Classification):
     """A tenth of each label is spread in evaluation, by no option."""
 
@@ -413,7 +413,7 @@ class SmoothsInEvaluation(Classification):
         return Loss(F.cross_entropy(logits, batch["labels"], reduction="sum", label_smoothing=0.1), size)
 
 
-@planted(evaluation_is_plain="is it smoothed?")
+@planted(evaluation_is_plain="is it smoothed, or on another scale?")
 class PunishesLargeLogits(Classification):
     """The loss of an evaluation has a penalty on large logits."""
 
