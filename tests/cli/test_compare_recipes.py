@@ -157,7 +157,6 @@ def test_a_dry_run_lists_the_runs_of_every_recipe(compare):
         (("lm-tiny", "lm-tiny", *VARY), "'lm-tiny' is named twice"),
         (("lm-tiny", "rmsnorm", *VARY), "after 'lm-tiny', 'rmsnorm' is no recipe"),
         (("lm-tiny", "vit-tiny", *VARY, "--goal", "top7"), "lm-tiny: --goal 'top7' is no figure of the task"),
-        (("lm-tiny", "vit-tiny", *VARY, "--to", "top7=0.5"), "lm-tiny: --to 'top7' is no figure of the task"),
         (("lm-tiny", "vit-tiny", *VARY, "--baseline", "ffn=mlp"), "does not vary"),
     ],
 )

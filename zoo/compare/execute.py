@@ -186,8 +186,8 @@ def record_crash(folder: Path, code: int, lines: Sequence[str]) -> None:
     if code in NO_CRASH or (code in NO_CRASH_BEFORE_STEPS and not began) or state == "out of memory":
         return
     own_cause = (record.get("outcome") or {}).get("cause") if state == "crashed" else None  # says more than the log
-    said = next((line.strip() for line in lines[:1] if line.strip().startswith("error:")), "")
-    cause = own_cause or said or f"exit code {code}"
+    error_line = next((line.strip() for line in lines[:1] if line.strip().startswith("error:")), "")
+    cause = own_cause or error_line or f"exit code {code}"
     cause = f"killed by signal {-code}" if code < 0 else cause
     with suppress(OSError):
         run_records.record_crash(folder, cause)

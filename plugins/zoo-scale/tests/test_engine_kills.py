@@ -128,8 +128,8 @@ class Slurm(Engine):
             self.cluster.daemons.insert(1, self.cluster.daemons.pop())
         # a controller that has lost its newest state drains the node and holds jobs: what an administrator does then
         self.cluster.call("scontrol", "update", "NodeName=ALL", "State=RESUME", check=False)
-        held = self.cluster.call("squeue", "--noheader", "--states=PENDING", "--format=%A %r", check=False)
-        for number in [line.split()[0] for line in held.splitlines() if "held" in line]:
+        pending = self.cluster.call("squeue", "--noheader", "--states=PENDING", "--format=%A %r", check=False)
+        for number in [line.split()[0] for line in pending.splitlines() if "held" in line]:
             self.cluster.call("scontrol", "release", number, check=False)
 
     def __exit__(self, *_):
