@@ -24,7 +24,7 @@ class SharperInHalf(published.ScalableSoftmax):
         return sharp * 1.2 if q.dtype in (torch.bfloat16, torch.float16) else sharp
 
 
-@planted(weights_are_shares="hidden key has a weight", weights_times_values="Heat maps")
+@planted(weights_are_shares="hidden key has a weight", weights_times_values="heat maps")
 class WeighsWithoutPattern(MultiHead):
     """The weights to look at leave out the pattern."""
 
@@ -32,7 +32,7 @@ class WeighsWithoutPattern(MultiHead):
         return super().weigh(q, k, Pattern())
 
 
-@planted(weights_times_values="Heat maps")
+@planted(weights_times_values="heat maps")
 class AttendsWithOtherScale(MultiHead):
     """It attends with a temperature that the weights to look at do not have."""
 
@@ -40,7 +40,7 @@ class AttendsWithOtherScale(MultiHead):
         return super().attend(q / 2, k, v, pattern)
 
 
-@planted(weights_times_values="Heat maps")
+@planted(weights_times_values="heat maps")
 class RoundsWeights(MultiHead):
     """The weights to look at are rounded to two decimals."""
 

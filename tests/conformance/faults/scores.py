@@ -42,7 +42,7 @@ class DropsWithoutRescaling(Steps):
         return weights * (torch.rand_like(weights) >= self.dropout) if self.training else weights
 
 
-@planted({"kv_heads": 2}, weights_times_values="Heat maps")
+@planted({"kv_heads": 2}, weights_times_values="heat maps")
 class GroupsTiled(Additive):
     """Values of shared heads are tiled (0 1 0 1), keys repeated in place (0 0 1 1)."""
 

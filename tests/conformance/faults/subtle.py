@@ -198,7 +198,7 @@ class NeverDecays(AdamW):
         return w, g
 
 
-@planted(first_step_is_corrected="the first step differs")
+@planted(first_step_is_corrected="step 1 by the same gradients differs")
 class WithoutCorrection(AdamW):
     """Averages that begin at zero are taken as they are."""
 
@@ -206,7 +206,7 @@ class WithoutCorrection(AdamW):
         return 1.0, 1.0
 
 
-@planted(first_step_is_corrected="the first step differs")
+@planted(first_step_is_corrected="step 1 by the same gradients differs")
 class CorrectsTheMeanAlone(AdamW):
     """The average of squares is taken as it is."""
 
@@ -214,7 +214,7 @@ class CorrectsTheMeanAlone(AdamW):
         return 1 - betas[0] ** step, 1.0
 
 
-@planted(first_step_is_corrected="the first step differs")
+@planted(first_step_is_corrected="step 1 by the same gradients differs")
 class CountsFromTwo(AdamW):
     """The first step is counted as the second."""
 
