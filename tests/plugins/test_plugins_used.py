@@ -68,6 +68,7 @@ def test_every_package_is_trained_or_refused():
     commands = {
         "zoo-exercises",
         "zoo-learn",
+        "zoo-optimizers",
         "zoo-pretrained",
         "zoo-scale",
         "zoo-text",

@@ -12,8 +12,15 @@ from zoo.errors import UsageError
 from zoo.tasks.lm import CausalLM
 from zoo.tasks.schedule import Constant
 
-schedulefree = pytest.importorskip("schedulefree", reason="it computes ScheduleFreeAdamW")
-pytorch_optimizer = pytest.importorskip("pytorch_optimizer", reason="it computes SOAP")
+
+@pytest.fixture
+def schedulefree():
+    return pytest.importorskip("schedulefree", reason="it computes ScheduleFreeAdamW")
+
+
+@pytest.fixture
+def pytorch_optimizer():
+    return pytest.importorskip("pytorch_optimizer", reason="it computes SOAP")
 
 
 def fit(folder, **options):
@@ -54,7 +61,7 @@ def fit(folder, **options):
     return watch.weights, task, trainer
 
 
-def test_validations_and_checkpoints_have_the_average_and_gradients_do_not(tmp_path):
+def test_validations_and_checkpoints_have_the_average_and_gradients_do_not(tmp_path, schedulefree):
     weights, task, trainer = fit(tmp_path)
     optimizer = trainer.optimizers[0]
     assert isinstance(optimizer.members[0], schedulefree.AdamWScheduleFree)
@@ -69,7 +76,7 @@ def test_validations_and_checkpoints_have_the_average_and_gradients_do_not(tmp_p
     assert not torch.equal(weights["gradient"][3], weights["validation"][0])
 
 
-def test_both_learn_a_quadratic_as_the_libraries_do():
+def test_both_learn_a_quadratic_as_the_libraries_do(schedulefree, pytorch_optimizer):
     for own, theirs, options in (
         (SOAP, pytorch_optimizer.SOAP, {"betas": (0.9, 0.95), "weight_decay": 0.1}),
         (ScheduleFreeAdamW, schedulefree.AdamWScheduleFree, {"betas": (0.9, 0.99), "weight_decay": 0.1}),
