@@ -66,18 +66,24 @@ def test_drawn_processors_give_transformers_pixels(tmp_path, seed):
 
     draw = np.random.default_rng(seed)
     config = drawn_processor(draw)
-    (tmp_path / "preprocessor_config.json").write_text(json.dumps(config))
+    whole = seed % 3 == 0  # as a model of images and texts has it, which overrules the other
+    content = {"image_processor": config, "processor_class": "CLIPProcessor"} if whole else config
+    (tmp_path / f"{'' if whole else 'pre'}processor_config.json").write_text(json.dumps(content))
+    if whole:
+        (tmp_path / "preprocessor_config.json").write_text(json.dumps({**STANDARD, "image_mean": [0.1] * 3}))
     image = picture(draw, *(int(side) for side in draw.integers(SIDE, 60, 2)))
     right = AutoImageProcessor.from_pretrained(tmp_path)(image, return_tensors="pt")["pixel_values"][0]
     result = ours(tmp_path, image, {"model_type": "vit"})
     torch.testing.assert_close(result, right.float(), rtol=1e-4, atol=1e-4, msg=lambda text: f"{config}: {text}")
 
 
-@pytest.mark.parametrize("kind", ["ViT", "DeiT"])
-def test_old_names_and_absent_keys_mean_what_the_class_does(tmp_path, kind):
+@pytest.mark.parametrize("kind", ["ViT", "DeiT", "CLIP", "Siglip"])
+@pytest.mark.parametrize("is_named", [True, False])
+def test_old_names_and_absent_keys_mean_what_the_class_does(tmp_path, kind, is_named):
     from transformers import AutoImageProcessor
 
-    config = {"feature_extractor_type": f"{kind}FeatureExtractor", "size": SIDE, "crop_size": SIDE}
+    config = {"feature_extractor_type": f"{kind}FeatureExtractor"} if is_named and kind != "Siglip" else {}
+    config |= {"size": {"height": SIDE, "width": SIDE}, "crop_size": SIDE}
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(config))
     image = picture(np.random.default_rng(1), 40, 23)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": kind.lower()}))

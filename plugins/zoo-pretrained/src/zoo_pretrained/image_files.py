@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 IMAGES = "preprocessor_config.json"
+PROCESSOR = "processor_config.json"  # of a model of images and texts: it holds that of the images, and overrules it
 HALF, OPENAI = [0.5] * 3, ([0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711])
 _CROPPED = {
     "size": {"shortest_edge": 224}, "crop_size": {"height": 224, "width": 224}, "do_center_crop": True,
@@ -44,6 +45,9 @@ PROCESSORS: dict[str, dict[str, Any]] = {
     "CLIP": _CROPPED,
     "Bit": _CROPPED,
 }  # fmt: skip
+SHORT_SIDE = ("CLIP", "Bit", "Siglip")  # to whose class a size of one number is the length of the short side
+# the class of which a file without a class is, by how the type of the model begins
+OWN = {"deit": "DeiT", "dinov2": "Bit", "clip": "CLIP", "siglip": "Siglip", "": "ViT"}
 NAME = re.compile(rf"({'|'.join(PROCESSORS)})(ImageProcessor|FeatureExtractor)(Fast|Pil)?")
 KEYS = Keys(
     {
@@ -91,10 +95,9 @@ def _transformers_way(
     source: Path, theirs: Mapping[str, Any], side: int
 ) -> tuple[list[float], list[float], dict[str, Any]]:
     """Mean, deviation, and what the image processor of a checkpoint does with an image before."""
-    path = source / IMAGES
-    file = read_side_file(path, KEYS)
+    path, file = _read_processor(source)
     stated = {key: value for key, value in file.items() if value is not None}
-    kind = {"deit": "DeiT", "dinov2": "Bit"}.get(theirs.get("model_type", ""), "ViT")
+    kind = next(kind for word, kind in OWN.items() if theirs.get("model_type", "").startswith(word))
     name = stated.get("image_processor_type", stated.get("feature_extractor_type", f"{kind}ImageProcessor"))
     if (match := NAME.fullmatch(name)) is None:
         raise _unsupported(path, {"image_processor_type": name}, "image_processor_type",
@@ -110,7 +113,7 @@ def _transformers_way(
     mean, std = (_three(path, config, key) for key in ("image_mean", "image_std"))
     if not config["do_normalize"]:
         mean, std = [0.0] * 3, [1.0] * 3
-    resize = _size(path, config, "size", match[1] in ("CLIP", "Bit")) if config["do_resize"] else None
+    resize = _size(path, config, "size", match[1] in SHORT_SIDE) if config["do_resize"] else None
     crop = _size(path, config, "crop_size", False) if config["do_center_crop"] else None
     names = {value: key for key, value in INTERPOLATIONS.items()}
     if config["resample"] not in names or names[config["resample"]] in ("box", "hamming"):
@@ -121,6 +124,18 @@ def _transformers_way(
     way = {"library": "transformers", "resize": resize, "interpolation": names[config["resample"]], "crop": crop}
     # pixels are divided by 255 before mean and deviation count
     return [one / (255 * scale) for one in mean], [one / (255 * scale) for one in std], way
+
+
+def _read_processor(source: Path) -> tuple[Path, dict[str, Any]]:
+    """The file that says how images are prepared, and what it says; {} for a missing file."""
+    whole = source / PROCESSOR
+    own = hf_files.optional(whole).get("image_processor")
+    if own is None:
+        return source / IMAGES, read_side_file(source / IMAGES, KEYS)
+    if not isinstance(own, dict):
+        raise _unsupported(whole, {"image_processor": own}, "image_processor", "an object")
+    KEYS.complete(own, f"{PROCESSOR}: image_processor", str(whole))
+    return whole, own
 
 
 def _three(path: Path, config: Config, key: str) -> list[float]:
