@@ -11,9 +11,12 @@ import torch
 from import_steps import FAMILIES, imported
 from zoo_pretrained import lookup
 from zoo_pretrained.config_keys import BOOKKEEPING
+from zoo_pretrained.deepseek import DeepSeekV2, DeepSeekV3
+from zoo_pretrained.recurrent import Qwen3Next
 
 from zoo.cli import main
 from zoo.errors import UsageError
+from zoo.inference.rebuild_task import complete_options
 
 EACH = 1  # of about 700 changes of each family; all of them: python config_keys.py
 
@@ -147,3 +150,21 @@ def test_a_bart_that_was_saved_without_its_head_is_read_with_a_bias_of_zeros(tmp
 def test_a_value_of_another_type_is_refused(key, value):
     with pytest.raises(UsageError, match=f"{key}=.* is not supported in llama; .* would be"):
         lookup.family_of(config_keys.raw("llama"), "x").complete({**config_keys.raw("llama"), key: value}, "x")
+
+
+@pytest.mark.parametrize(("family", "key", "values"), [
+    (DeepSeekV2, "first_k_dense_replace", [0, 1, 2]), (DeepSeekV3, "first_k_dense_replace", [0, 1, 2]),
+    (Qwen3Next, "layer_types", [["full_attention"] * 2, ["full_attention", "linear_attention"]]),
+    (Qwen3Next, "mlp_only_layers", [[], [0], [1]]),
+])  # fmt: skip
+def test_a_kind_of_layer_that_a_model_lacks_does_not_keep_it_from_going_out(family, key, values):
+    """Also a model all of whose layers are of one kind."""
+    family = family()
+
+    def complete(config):
+        section = {"class_path": family.task, "init_args": family.options(family.complete(config, "x"))}
+        return complete_options(section)["init_args"]
+
+    for value in values:
+        options = complete({"model_type": family.types[0], **family.example, key: value})
+        assert complete(family.write_config(options)) == options, value

@@ -143,10 +143,12 @@ class DeepSeekV2(MixtureDecoder):
     def write_feed(self, options: Options, layers: Sequence[Options]) -> dict[str, Any]:
         """The keys of the feed-forwards. Raises UsageError where the layers are none of this family's."""
         mixed = ["experts" in inner(layer["ffn"]) for layer in layers]
-        if not mixed[-1] or sorted(mixed) != mixed:
-            raise UsageError("the last layers are no mixtures of experts.")
-        dense, mixture = sum(not one for one in mixed), inner(layers[-1]["ffn"])
+        if sorted(mixed) != mixed:
+            raise UsageError("a plain feed-forward stands behind a mixture of experts.")
+        dense, mixture = mixed.count(False), inner(layers[-1]["ffn"])
         front = self.write_gated(layers[0]["ffn"], layers[0]["hidden"] or 4 * options["dim"]) if dense else {}
+        if not any(mixed):
+            return {**front, "first_k_dense_replace": dense}
         expert = self.write_gated(mixture["expert"], layers[-1]["hidden"], size="moe_intermediate_size")
         return {**expert, **front, **self.write_balance(mixture), "n_routed_experts": mixture["experts"],
                 "num_experts_per_tok": mixture["top_k"], "n_shared_experts": mixture["shared"],

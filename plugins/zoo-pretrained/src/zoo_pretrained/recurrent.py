@@ -110,19 +110,20 @@ class Qwen3Next(Qwen3MoE):
         return part("ffn.SwiGLU")
 
     def config(self, options: Options) -> dict[str, Any]:
-        """The published configuration for the options of zoo's task. Raises UsageError without both kinds of layers."""
+        """The published configuration for the options of zoo's task. Raises UsageError without a layer of attention."""
         layers = spread_layers(options)
         kinds = [LINEAR if name_of(layer["attention"]) == "GatedDeltaNet" else FULL for layer in layers]
-        if set(kinds) != {FULL, LINEAR}:
-            raise UsageError("the configuration needs a layer of each kind.")
-        full, linear = layers[kinds.index(FULL)], layers[kinds.index(LINEAR)]
+        if FULL not in kinds:
+            raise UsageError("the configuration needs a layer with attention.")
+        full = layers[kinds.index(FULL)]
         config = Decoder.config(self, {**options, "attention": full["attention"], "heads": full["heads"]})
-        config |= {theirs: inner(linear["attention"])[ours] for theirs, ours in self.delta.items()}
+        for layer in [layers[kinds.index(LINEAR)]] if LINEAR in kinds else []:
+            config |= {theirs: inner(layer["attention"])[ours] for theirs, ours in self.delta.items()}
+            config["linear_num_value_heads"] = layer["heads"]
         shared = next(
             inner(layer["ffn"])["shared_hidden"] for layer in layers if "shared_hidden" in inner(layer["ffn"])
         )
-        return {**config, "layer_types": kinds, "linear_num_value_heads": linear["heads"], "hidden_act": "silu",
-                "shared_expert_intermediate_size": width(shared)}  # fmt: skip
+        return {**config, "layer_types": kinds, "hidden_act": "silu", "shared_expert_intermediate_size": width(shared)}
 
     def write_positions(self, layers: Sequence[Options]) -> dict[str, Any]:
         """The keys of RoPE, of the layers that have one."""
