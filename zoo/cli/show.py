@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
+import shlex
 from pathlib import Path
 
 from zoo import recipe_files, registry
@@ -117,7 +118,7 @@ def _package_note(recipe: recipe_files.Recipe) -> str:
 def copy(options: ParsedOptions) -> int:
     """`zoo cp RECIPE DEST`."""
     target = recipe_files.copy_recipe(options.words[0], options.words[1], options.get("force"))
-    print(f"{target}\nTrain it: zoo fit {target}")
+    print(f"{target}\nTrain it: zoo fit {shlex.quote(str(target))}")
     return 0
 
 

@@ -329,9 +329,7 @@ def load_series(path: Path, tries: int | None = None) -> Series:
         if not 0 <= series.used <= series.tries or not all(0 < entry.level <= ALPHA * (1 + 1e-9) for entry in entries):
             raise ValueError(f"{series.used} of {series.tries} tries, levels {[entry.level for entry in entries]}")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise UsageError(
-            f"--series {path} is damaged, or no series of zoo: {str(error)[:80] or type(error).__name__}"
-        ) from error
+        raise UsageError(f"--series {path} is damaged, or no series of zoo: {limits.describe_damage(error)}") from error
     if tries is not None and tries != series.tries:
         raise UsageError(f"--series {path} was begun with {series.tries} tries, which --tries {tries} cannot change.")
     return series

@@ -300,7 +300,8 @@ class _Worker:
             log = run_state.path_beside(job.folder, ".log")
             self.failures[job.title] = code = outcome.code
             why = f"signal {-code}" if code < 0 else f"exit code {code}"
-            self.options.report("\n".join([f"failed  {job.title} ({why}), see {log}", outcome.text]).rstrip("\n"))
+            place = f", see {log}" if log.is_file() else ""  # none of a run that no process has begun
+            self.options.report("\n".join([f"failed  {job.title} ({why}){place}", outcome.text]).rstrip("\n"))
 
     def _report_end(self, job: FitJob, seconds: float | None) -> None:
         what = "done by another process"
@@ -482,10 +483,13 @@ def gpus_of_runs(request: Request) -> list[str]:
     if jobs > len(slots):
         instead = f"Use --jobs {len(slots)}" if slots else "Ask for fewer GPUs"
         each = f"gpus={requested} each" if requested else f"{least} each of their own"
-        raise UsageError(
-            f"--jobs {jobs}: the runs need {each}, and there are {len(visible)}: {', '.join(visible) or 'none'}.\n"
+        sharing = (
             f"{instead}, --trainer.accelerator cpu, or --resources gpus={1000 // jobs / 1000}: runs that share a GPU "
             "slow each other down, and the table draws no conclusion from their speed and memory."
+        )
+        raise UsageError(
+            f"--jobs {jobs}: the runs need {each}, and there are {len(visible)}: {', '.join(visible) or 'none'}.\n"
+            + (sharing if visible else "Leave out gpus= in --resources, or compare where there is one.")
         )
     return slots[:jobs]
 

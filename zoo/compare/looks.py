@@ -351,8 +351,8 @@ def _read_looks(folder: Path) -> list[Look]:
         return list(map(_parse_look, content["looks"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise UsageError(
-            f"{path} is damaged: {error!r:.80}.\nIt records what earlier looks have tested. Restore it, or begin a "
-            "comparison with other seeds: --runs DIR"
+            f"{path} is damaged: {limits.describe_damage(error)}.\nIt records what earlier looks have tested. Restore "
+            "it, or begin a comparison with other seeds: --runs DIR"
         ) from error
 
 

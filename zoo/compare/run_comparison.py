@@ -249,7 +249,7 @@ class ComparisonRun:
             raise UsageError(
                 f"--to {self.goal}={at.partition(':')[2]}: {ended} runs of this comparison had ended before "
                 "the target was named, so that further ones would give no verdict.\nMake new ones: --runs DIR. To see "
-                f"where the runs stand: zoo compare {self.place} --to …"
+                f"where the runs stand: zoo compare {shlex.quote(str(self.place))} --to …"
             )
 
     def run(self) -> bool:
@@ -534,7 +534,7 @@ def print_places(
     lines += [f"        {recipe}: {folder / 'comparison.html'}" for recipe, folder in reports.items()]
     print(
         *lines,
-        f"look    zoo tensorboard {runs}",
+        f"look    zoo tensorboard {shlex.quote(str(runs))}",
         f"        {link(pinned=pinned)}",
         sep="\n",
         file=output_stream(options),

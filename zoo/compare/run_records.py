@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -140,9 +141,10 @@ class RunRecord:
         if count:
             return self._mean_of_last(goal, int(count))
         if what == "test" and not self.test:
+            home = self.path.parent
+            words = ["zoo", "test", str(home / CONFIG), "--ckpt_path", str(home / "checkpoints" / "last.ckpt")]
             raise UsageError(
-                f"--at test: {self.path.parent} has no figures of an untouched test split. Measure them:\n"
-                f"zoo test {self.path.parent / CONFIG} --ckpt_path {self.path.parent / 'checkpoints' / 'last.ckpt'}"
+                f"--at test: {home} has no figures of an untouched test split. Measure them:\n{shlex.join(words)}"
             )
         figures = {"best": self.best, "last": self.last, "test": self.test}[what]
         return number(figures.get(goal)) if goal in figures or goal in self.goals else None
@@ -547,7 +549,9 @@ def load_record(home: Path) -> Record | None:
             varied=content["varied"] and tuple(map(str, content["varied"])), margin=margin, **fields,
         )  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise UsageError(f"{path} is damaged: {error!r:.80}. Run the comparison again: it repeats no run.") from error
+        raise UsageError(
+            f"{path} is damaged: {limits.describe_damage(error)}. Run the comparison again: it repeats no run."
+        ) from error
 
 
 def read_ledgers(folders: Sequence[Path], budget: str | None = None) -> list[RunRecord]:

@@ -17,6 +17,7 @@ from zoo.compare.run_records import BACKWARD, Record, read_ledgers
 from zoo.compare.scale_result import LEAST_RATIO, LEAST_SIZES, ScaleResult, SizeAnswer, scale_result
 from zoo.compare.verdict import answer
 from zoo.errors import UsageError
+from zoo.io import limits
 
 if TYPE_CHECKING:
     from zoo.training.config_meter import ConfigMeter
@@ -248,7 +249,9 @@ def size_records(home: Path, record: Record) -> list[tuple[str, tuple[str, ...],
             for size in record.scale["sizes"]
         ]  # fmt: skip
     except (KeyError, TypeError, IndexError, AttributeError) as error:
-        raise UsageError(f"{home}: its list of sizes is damaged: {error!r:.80}. Run the comparison again.") from error
+        raise UsageError(
+            f"{home}: its list of sizes is damaged: {limits.describe_damage(error)}. Run the comparison again."
+        ) from error
 
 
 def answer_scale(home: Path, record: Record, goal: str, at: str) -> ScaleResult | None:

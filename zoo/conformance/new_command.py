@@ -10,6 +10,7 @@ import builtins
 import contextlib
 import keyword
 import re
+import shlex
 import shutil
 import sys
 import tomllib
@@ -294,7 +295,8 @@ def recipe(name: str, source: str | None) -> int:
         with contextlib.suppress(OSError):  # a name that the disk may not have: the same command must work again
             target.unlink(missing_ok=True)
         raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
-    print(f"{target}\n\nFill in its first lines. Try it:\n  zoo check {target}\n  zoo fit {target}")
+    word = shlex.quote(str(target))
+    print(f"{target}\n\nFill in its first lines. Try it:\n  zoo check {word}\n  zoo fit {word}")
     return 0
 
 

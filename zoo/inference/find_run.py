@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,7 +139,7 @@ def _newest_run(folder: Path) -> Path:
 def _from_run(folder: Path) -> ModelLocation:
     weights = checkpoint_to_use(folder)
     if weights is None:
-        raise UsageError(f"no checkpoint in {folder}: the run saved none. Train it: zoo fit {folder}")
+        raise UsageError(f"no checkpoint in {folder}: the run saved none. Train it: zoo fit {shlex.quote(str(folder))}")
     return ModelLocation(folder, weights, _read_config(folder / CONFIG), folder / CONFIG)
 
 

@@ -45,6 +45,12 @@ def read_text(path: Path, most: int) -> str:
         raise UsageError(f"{path} is not UTF-8 text: line {line} holds byte 0x{data[error.start]:02x}.") from error
 
 
+def describe_damage(error: Exception) -> str:
+    """What is wrong with the content of a file, in one line: an error's message, or the key that is missing."""
+    text = " ".join(str(error).split())[:200] or type(error).__name__
+    return f"no {text}" if isinstance(error, KeyError) else text
+
+
 def read_json(path: Path) -> object:
     """The value of a JSON file. Raises UsageError that names what is wrong, OSError where there is no file."""
     return parse_json(read_text(path, JSON_BYTES), str(path))

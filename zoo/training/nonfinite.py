@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import shlex
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -128,8 +129,8 @@ class NonFiniteGuard(Callback):
     def _advice(self, trainer: Trainer) -> str:
         newest = checkpoint_manifest.newest_intact(self.folder / "checkpoints").path
         root = self.folder.parents[2] if len(self.folder.parents) > 2 else Path("runs")
-        runs = "" if str(root) == "runs" else f" --runs {root}"
-        hint = f"reproduce it: zoo fit {self.folder / CONFIG}{runs} --resume"
+        runs = "" if str(root) == "runs" else f" --runs {shlex.quote(str(root))}"
+        hint = f"reproduce it: zoo fit {shlex.quote(str(self.folder / CONFIG))}{runs} --resume"
         checkpoint_line = f"last good checkpoint: {newest}\n" if newest else "no checkpoint\n"
         return f"{checkpoint_line}{hint}\nor leave such steps out: --on-nonfinite skip"
 

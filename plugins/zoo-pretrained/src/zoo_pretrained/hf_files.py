@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,9 @@ def config(folder: Path) -> dict[str, Any]:
         raise UsageError(f"{folder} {what}: a checkpoint is a folder with {CONFIG} and {WEIGHTS}.{hint}")
     content = _json(path)
     if isinstance(content.get("model"), Mapping) and "class_path" in content["model"]:
-        raise UsageError(f"{folder} is an export of zoo already: use it as RUN, such as zoo generate {folder}.")
+        raise UsageError(
+            f"{folder} is an export of zoo already: use it as RUN, such as zoo generate {shlex.quote(str(folder))}."
+        )
     return content
 
 

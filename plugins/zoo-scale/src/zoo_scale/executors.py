@@ -12,6 +12,7 @@ import pickle
 import re
 import signal
 import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -64,7 +65,9 @@ class Dask(Executor):
             raise UsageError(f"--resources {unfit[0]}=…: it is for jobs of SLURM: --executor dask:slurm")
         if not address:
             Processes().check(request)
-        elif address != "slurm" and not re.fullmatch(r"(tcp|tls|ws|wss)://\S+:\d+", address):
+        elif address != "slurm" and not (
+            (match := re.fullmatch(r"(?:tcp|tls|ws|wss)://\S+:(\d{1,5})", address)) and 0 < int(match[1]) < 2**16
+        ):
             raise UsageError(
                 f"--executor dask:{address:.80}: write dask, dask:slurm, or the address of a scheduler, such as "
                 "dask:tcp://10.0.0.1:8786"
@@ -98,17 +101,22 @@ class Dask(Executor):
             raise UsageError(
                 f"--executor dask:{request.address}: no scheduler answers there within {CONNECT:.0f} seconds ({error})."
             ) from None
-        if self.wants:
+        if request.address not in ("", "slurm"):
             self._check_workers()
         self.engine = self.client.get_executor(pure=False, retries=0, resources=self.wants)
         self.key = self.client.id
 
     def _check_workers(self) -> None:
-        """Raise UsageError where no worker of a scheduler offers what a run needs: it would wait for ever."""
+        """Say that a scheduler has no worker. Raises UsageError where none offers what a run needs."""
         workers = self.client.scheduler_info(n_workers=-1)["workers"].values()
+        if not workers:
+            print(
+                f"waiting: {self.request.address} has no worker yet. Start some: dask worker {self.request.address} "
+                "--nthreads 1", file=sys.stderr, flush=True,
+            )  # fmt: skip
         offers = [worker.get("resources") or {} for worker in workers]
         if offers and not any(all(offer.get(name, 0) >= need for name, need in self.wants.items()) for offer in offers):
-            needs = " ".join(f"{name}={need:g}" for name, need in self.wants.items())
+            needs = " ".join(f"{name}={need:.15g}" for name, need in self.wants.items())
             raise UsageError(
                 f"no worker of {self.request.address} offers what a run needs. Start them with: dask worker "
                 f'{self.request.address} --nthreads 1 --resources "{needs}"'
@@ -278,6 +286,10 @@ class Submitit(Executor):
         logging.getLogger("submitit").setLevel(logging.CRITICAL)
         self.request = request
         self.threads = int(request.resources.get("cpus", 0)) or threads_per_run(request.jobs)
+        answer = subprocess.run(["squeue", "--noheader"], capture_output=True, text=True, check=False)
+        if answer.returncode:
+            reason = (answer.stderr.strip().splitlines() or [f"squeue ends with {answer.returncode}"])[0]
+            raise UsageError(f"--executor submitit: SLURM does not answer: {reason[:200]}")
         self.pool = ThreadPoolExecutor(request.jobs)
         self.stopping, self.queue = threading.Event(), SlurmQueue()
 
