@@ -42,6 +42,7 @@ from zoo.tasks.task import ORIGINAL
 from zoo.training import distributed, out_of_memory, setup
 from zoo.training.callbacks import Provenance
 from zoo.training.checkpoint import CheckpointSaver
+from zoo.training.checkpoint_io import AtomicCheckpointIO
 from zoo.training.compilation import compile_loss
 from zoo.training.signals import StopRequested
 
@@ -178,6 +179,8 @@ class ZooCLI(LightningCLI):
         if self.command == "fit":
             setup.refuse_unsupported(trainer)
             setup.refuse_other_checkpoints(trainer, self.run_folder / "checkpoints")
+        else:  # a training's saver has its own
+            trainer.strategy.checkpoint_io = AtomicCheckpointIO({})
         distributed.watch_process(trainer)
         return trainer
 
