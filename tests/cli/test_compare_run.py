@@ -250,9 +250,11 @@ def test_what_was_changed_after_a_look_is_said_and_reported_elsewhere(compare):
     assert journal.report_folder(FOLDER, events, first) == FOLDER
 
 
-def test_an_unknown_goal_is_refused_before_anything_runs(compare, capsys):
+def test_an_unknown_goal_and_a_test_that_would_not_count_are_refused_before_anything_runs(compare, capsys):
     assert main(["compare", *WORDS, "--to", "los=3"]) == 2
     assert "--to 'los' is no figure of the task. Did you mean 'loss'?" in capsys.readouterr().err
+    assert main(["compare", *WORDS, "--until", "decided", "--test", "permutation"]) == 2
+    assert "--test permutation does not go with --until decided" in capsys.readouterr().err
     code, _, started = compare(*WORDS, "--goal", "los")
     assert (code, started) == (2, [])
 

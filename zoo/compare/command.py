@@ -89,6 +89,11 @@ def run(options: ParsedOptions) -> int:
     if options.get("tries") and not options.get("series"):
         raise UsageError("--tries is the number of variants of a series: add --series FILE")
     comparison = read_comparison(options)
+    if comparison is not None and comparison.until == "decided" and "test" in options.values:
+        raise UsageError(
+            f"--test {options.get('test')} does not go with --until decided, which looks after any number of seeds by "
+            "a test of its own. Leave one out, or plan the looks: --looks 5,10"
+        )
     executor.read_request(options)
     if comparison is None:
         return _answer_folders(options)
