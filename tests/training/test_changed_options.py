@@ -17,7 +17,7 @@ from zoo.tasks.lion import Lion
 from zoo.tasks.lm import CausalLM
 from zoo.tasks.muon import Muon
 from zoo.tasks.schedule import WSD, Cosine, Linear
-from zoo.training.changed_options import keep_options
+from zoo.training.changed_options import keep_options, with_options_of
 from zoo.training.signals import StopRequested
 
 partial = functools.partial
@@ -126,3 +126,30 @@ def test_a_resume_with_other_options_trains_with_them(optimizer, tmp_path, monke
     assert rate == OTHER["lr"] * WSD(total=14)(step - 1) or rate == OTHER["lr"] * WSD(total=14)(step)
     if optimizer is not Muon:
         assert (decay, betas) == (0.5, (0.8, 0.9))
+
+
+class Counting(torch.optim.SGD):
+    """Keeps numbers that steps change among the options of a group, as schedule-free optimizers do."""
+
+    def __init__(self, params, lr):
+        super().__init__(params, lr)
+        for group in self.param_groups:
+            group |= {"count": 0, "largest": -1.0, "trains": False}
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group |= {"count": group["count"] + 1, "largest": max(group["largest"], group["lr"]), "trains": True}
+        return super().step(closure)
+
+
+def test_what_steps_change_in_a_group_is_no_option(tmp_path):
+    weight = torch.nn.Parameter(torch.ones(2))
+    before, now = Counting([weight], 0.5), Counting([weight], 0.1)
+    for _ in range(3):
+        weight.grad = torch.ones(2)
+        before.step()
+    state, begins_anew = with_options_of(now, before.state_dict())
+    now.load_state_dict(state)
+    group = now.param_groups[0]
+    assert not begins_anew
+    assert [group[name] for name in ("lr", "count", "largest", "trains")] == [0.1, 3, 0.5, True]

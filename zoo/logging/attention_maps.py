@@ -99,7 +99,8 @@ def language_pictures(task: CausalLM, data: Any) -> dict[str, Image.Image]:
     if not grid:
         return {}
     columns = tokens.size(1) * max(weights.size(0) for weights in grid.values())
-    words = labels(data.tokenizer, tokens[0]) if columns <= LABELLED else None
+    tokenizer = getattr(data, "tokenizer", None)  # numbers of an exercise have none
+    words = labels(tokenizer, tokens[0]) if tokenizer is not None and columns <= LABELLED else None
     title = f"Heads on the first {tokens.size(1)} tokens of the validation text"
     return {"heads": head_grid(list(grid.values()), words, title, list(grid))}
 

@@ -27,6 +27,7 @@ class AdamW8bit(Optimizer):
 
     tried_options: ClassVar[tuple[dict[str, Any], ...]] = ({"smallest": 1},)
     width_exponents: ClassVar[dict[str, float]] = {}  # the size of steps is that of Adam
+    whole_tensors = "keeps its state in blocks of whole tensors"  # why no strategy may divide them
 
     def __init__(
         self,

@@ -47,23 +47,29 @@ def keep_options(optimizers: Sequence[Optimizer], schedulers: Sequence[Any], che
 def with_options_of(optimizer: Optimizer, saved: dict[str, Any]) -> tuple[dict[str, Any], bool]:
     """A saved state with the options that ``optimizer`` has now, and whether its moments had to be left out."""
     now = optimizer.state_dict()
-    if not state_fits(optimizer, saved):
+    counters = counters_of(optimizer, saved)
+    if counters is None:
         return {**now, "state": {}}, True
-    return {**saved, "param_groups": copy.deepcopy(now["param_groups"])}, False
+    groups = [
+        {**copy.deepcopy(group), **{name: old[name] for name in counters & old.keys()}}
+        for group, old in zip(now["param_groups"], saved["param_groups"], strict=True)
+    ]
+    return {**saved, "param_groups": groups}, False
 
 
-def state_fits(optimizer: Optimizer, saved: dict[str, Any]) -> bool:
-    """Whether the optimiser can go on from a saved state, as its smallest parameter of each group shows.
+def counters_of(optimizer: Optimizer, saved: dict[str, Any]) -> set[str] | None:
+    """What a step changes in the groups of an optimiser, so that it is no option, such as the ``k`` of schedule-free
+    AdamW; None where the optimiser cannot go on from a saved state, as its smallest parameter of each group shows.
 
     A copy of the optimiser makes a step with these parameters alone; what it then keeps of each is compared with what
     was saved: names, types and shapes.
     """
     groups, old_groups = optimizer.param_groups, saved["param_groups"]
     if [len(group["params"]) for group in groups] != [len(group["params"]) for group in old_groups]:
-        return False
+        return None
     if any(a.get("param_names", b.get("param_names")) != b.get("param_names", a.get("param_names"))
            for a, b in zip(groups, old_groups, strict=True)):  # fmt: skip
-        return False
+        return None
     selected: dict[int, Any] = {}  # by a parameter's id: the number under which its state was saved
     for group, old in zip(groups, old_groups, strict=True):
         pairs = [(p, number) for p, number in zip(group["params"], old["params"], strict=True)
@@ -79,8 +85,14 @@ def state_fits(optimizer: Optimizer, saved: dict[str, Any]) -> bool:
     for key in selected:
         copies[key].grad = torch.zeros_like(copies[key])
     twin.step()
-    return all(describe(twin.state[copies[key]]) == describe(saved["state"][number])
-               for key, (_, number) in selected.items())  # fmt: skip
+    if any(describe(twin.state[copies[key]]) != describe(saved["state"][number])
+           for key, (_, number) in selected.items()):  # fmt: skip
+        return None
+    return {
+        name
+        for group, stepped in zip(groups, twin.param_groups, strict=True) for name, value in group.items()
+        if isinstance(value, (int, float)) and stepped[name] != value
+    }  # fmt: skip
 
 
 def describe(state: dict[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ class SOAP(JoinedOptimizer):
     """
 
     width_exponents: ClassVar[dict[str, float]] = {}  # steps as large as Adam's
+    whole_tensors = "keeps factors of whole matrices"  # why no strategy may divide them
     known_failures: ClassVar = {"weight_decay_by_group": "the first step only measures: nothing decays in it"}
 
     def __init__(

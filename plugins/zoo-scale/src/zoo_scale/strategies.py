@@ -21,15 +21,13 @@ from torch.optim import Optimizer
 from zoo.errors import UsageError
 from zoo.models.stack import Stack
 from zoo.parts.block import Block
-from zoo.tasks.adamw8bit import AdamW8bit
 from zoo.training.distributed import PATIENCE
 from zoo_scale.shards import ShardWriter, empty_share
 from zoo_scale.tensor_parallel import Division, divide, gather_whole, refusal
 
 STEPS = ("training_step",)
-# optimizers that need whole tensors, and what for
+# optimizers of torch that need whole tensors, and what for: those of zoo and of packages say it as ``whole_tensors``
 WHOLE: dict[type[Optimizer], str] = {
-    AdamW8bit: "keeps its state in blocks of whole tensors",
     torch.optim.Adafactor: "keeps sums over rows and columns of whole matrices",
 }
 FIRST_FORWARD = "first_forward"  # a method that does nothing
@@ -376,9 +374,9 @@ def check_optimizer(optimizer: Optimizer) -> None:
     if isinstance(optimizer, torch.optim.Muon):
         raise UsageError("optimizer torch.optim.Muon multiplies shares of matrices in bfloat16. Take zoo's: Muon.")
     for member in (optimizer, *getattr(optimizer, "members", ())):
-        for kind, reason in WHOLE.items():
-            if isinstance(member, kind):
-                raise UsageError(
-                    f"optimizer {kind.__name__} {reason}, which trainer.strategy fsdp2 divides. "
-                    "Take torch.optim.AdamW: its state is divided by the number of processes."
-                )
+        reasons = (reason for kind, reason in WHOLE.items() if isinstance(member, kind))
+        if reason := getattr(member, "whole_tensors", "") or next(reasons, ""):
+            raise UsageError(
+                f"optimizer {type(member).__name__} {reason}, which trainer.strategy fsdp2 divides. "
+                "Take torch.optim.AdamW: its state is divided by the number of processes."
+            )
