@@ -27,7 +27,7 @@ def never(arms, seeds):
 
 
 def prepare(comparison, fits, meter, execute):
-    return complete_runs(comparison, draft_runs(comparison, fits, meter), fits, meter, execute)
+    return complete_runs(draft_runs(comparison, fits, meter), fits, meter, execute)
 
 
 def names(design):

@@ -52,7 +52,7 @@ def tune(fits, loss, sweep="model.lr=0.1,0.2,0.3", seeds=(0, 1001), **more):
                 finish(arm.point.folder(seed), loss(arm.name, seed))
 
     comparison = request(tune=sweep, **more)
-    return complete_runs(comparison, draft_runs(comparison, fits, Costs()), fits, Costs(), run)
+    return complete_runs(draft_runs(comparison, fits, Costs()), fits, Costs(), run)
 
 
 def names(design):

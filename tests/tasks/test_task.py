@@ -44,7 +44,7 @@ def gradient_before_step(module, batches):
     """What the optimiser is given, with Lightning's division by the accumulated batches done by hand."""
 
     class FakeTrainer:
-        accumulate_grad_batches, world_size, strategy = len(batches), 1, None
+        accumulate_grad_batches, world_size, global_rank, strategy = len(batches), 1, 0, None
 
     module._trainer = FakeTrainer()
     for number, batch in enumerate(batches):

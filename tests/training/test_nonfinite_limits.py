@@ -18,7 +18,9 @@ NAN = float("nan")
 @pytest.fixture
 def step(tmp_path, monkeypatch):
     """Call with the policy and then with a number: one step of a guard whose gradients are that number."""
-    trainer = SimpleNamespace(precision_plugin=SimpleNamespace(scaler=None), world_size=1, is_global_zero=True)
+    trainer = SimpleNamespace(
+        precision_plugin=SimpleNamespace(scaler=None), world_size=1, is_global_zero=True, strategy=None
+    )
     module = torch.nn.Linear(2, 2)
     monkeypatch.setattr(NonFiniteGuard, "_report", lambda *_: "step 3: the loss is not finite")
     monkeypatch.setattr(NonFiniteGuard, "_rewind", lambda *_: None)

@@ -86,7 +86,7 @@ OPTIONS = (
     Option("resume", "continue from the newest intact checkpoint of the same run", bool, heading=RUN),
     Option("requeue", "--resume where the run has begun, else start it: for jobs that restart", bool, heading=RUN),
     Option("accept-changes", "--resume although the recipe or the data have changed", bool, heading=RUN),
-    Option("save-every", "checkpoints besides those after validations and every ten minutes; --save WAY: how", int,
+    Option("save-every", "checkpoints besides those of validations and each ten minutes; --save", int,
            metavar="STEPS", default=0, above=0, most=999_999_999, heading=RUN),
     Option("save", "whole, or with fsdp2 sharded or async", metavar="WAY", default="whole",
            choices=("whole", "sharded", "async"), heading=""),

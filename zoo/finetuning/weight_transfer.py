@@ -129,11 +129,12 @@ def transfer_weights(
             result.extended[name] = tuple(loaded.shape), tuple(tensor.shape)
         else:
             result.reshaped[name] = tuple(loaded.shape), tuple(tensor.shape)
-    used = {*own, *(source for *_, sources in conversions.values() for source in sources)}
+    origins = {source for *_, names in conversions.values() for source in names}
+    used = {*own, *origins}
     result.unused = {name: tuple(tensor.shape) for name, tensor in tensors.items() if name not in used}
     trees = [tree for tree in (net, start) if tree is not None]
     parts = tuple(f"{name}." for tree in trees for name, part in tree.named_modules() if name and hasattr(part, "kind"))
-    changes = (*result.converted, *result.fresh, *result.unused)
+    changes = (*result.converted, *origins, *result.fresh, *result.unused)
     result.swaps = any(name.startswith(parts) for name in changes)
     matrices = [name for name in (*result.copied, *result.extended, *result.converted) if own[name].dim() > 1]
     if not matrices:

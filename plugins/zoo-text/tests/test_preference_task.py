@@ -109,7 +109,7 @@ def test_a_step_of_several_batches_has_the_gradient_of_the_whole(double):
     """Pairs dealt to batches of one and of three, as training sums and divides them."""
 
     class OneProcess:
-        accumulate_grad_batches, world_size = 2, 1
+        accumulate_grad_batches, world_size, global_rank, strategy = 2, 1, 0, None
 
     task, batch = moved(task_of()).train(), batch_of(LENGTHS)
 
