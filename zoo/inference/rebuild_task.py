@@ -123,8 +123,10 @@ def complete_options(model: Mapping[str, Any]) -> dict[str, Any]:
     """A task's class path and all of its options, including defaults."""
     apply_policy()
     options = {name: _with_defaults(value) for name, value in model["init_args"].items()}
-    # merging defaults takes most of the time, and only optimizers and records in a list, such as overrides, need it
-    merges = "optimizer" in options or any(isinstance(value, list) for value in options.values())
+    # merging defaults takes most of the time. Only optimizers, records in a list, such as overrides, and parts that
+    # pass options on to their base need it
+    values = options.values()
+    merges = "optimizer" in options or any(isinstance(value, list) or _passes_options_on(value) for value in values)
     parsed = _as_dicts(task_parser().parse_object({"model": {**model, "init_args": options}}, defaults=merges).model)
     complete = copy.deepcopy(_default_options(parsed["class_path"]))
     for name, value in parsed["init_args"].items():
@@ -147,6 +149,16 @@ def _as_dicts(value: Any) -> Any:
         items = (vars(value) if isinstance(value, Namespace) else value).items()
         return {key: _as_dicts(registry.current_path(item) if key == "class_path" else item) for key, item in items}
     return [_as_dicts(item) for item in value] if isinstance(value, list) else value
+
+
+def _passes_options_on(value: Any) -> bool:
+    """Whether a part in a configuration takes options for its base, as ``**options``."""
+    if not isinstance(value, Mapping) or not isinstance(value.get("class_path"), str):
+        return False
+    module, _, name = value["class_path"].rpartition(".")
+    own = inspect.signature(import_object(module, name)).parameters.values()
+    passes = any(parameter.kind is parameter.VAR_KEYWORD for parameter in own)
+    return passes or any(map(_passes_options_on, (value.get("init_args") or {}).values()))
 
 
 def _with_defaults(value: Any) -> Any:
