@@ -168,3 +168,11 @@ def test_a_kind_of_layer_that_a_model_lacks_does_not_keep_it_from_going_out(fami
     for value in values:
         options = complete({"model_type": family.types[0], **family.example, key: value})
         assert complete(family.write_config(options)) == options, value
+
+
+def test_options_that_a_part_passes_on_to_its_base_are_complete():
+    """Those of MoE, which SharedMoE takes as ``**options``: an export compares them with the model's own."""
+    family = DeepSeekV2()
+    config = family.complete({"model_type": "deepseek_v2", **family.example, "first_k_dense_replace": 0}, "x")
+    model = {"class_path": family.task, "init_args": family.options(config)}
+    assert complete_options(model)["init_args"]["ffn"]["init_args"]["router_bias"] is False
