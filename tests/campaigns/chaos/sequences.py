@@ -98,7 +98,7 @@ FLAVOURS_DRAWN = tuple(name for name in FLAVOURS for _ in range(1 if name == "wo
 # of callbacks: measured by a clock, said at the end, or a path
 UNEQUAL = ("seconds", "validation_seconds", "rates", "window", "peak", "finished", "dirpath", "best_model_path",
            "last_model_path", "kth_best_model_path", "best_k_models")  # fmt: skip
-COUNTED = ("parameters", "flops_per_token", "state_bytes")  # what each life of a run has alike of its cost
+COSTS = ("parameters", "flops_per_token", "state_bytes")  # what each life of a run has alike of its cost
 CLOCKS = ("cost/tokens_per_s", "cost/peak_memory_mb")  # scalars that a clock, or the machine, measures
 
 
@@ -496,7 +496,7 @@ class Site:
         """Let later lives of a task take the parameters, operations and bytes that one has counted."""
         from zoo.training import model_cost
 
-        count, learnt = model_cost.cost, model_cost.Cost(*(outcome_[name] for name in COUNTED))
+        count, learnt = model_cost.cost, model_cost.Cost(*(outcome_[name] for name in COSTS))
         kind = {"lm": "CausalLM", "translation": "Translation", "vit": "Classification"}[task]
         model_cost.cost = lambda module: learnt if type(module).__name__ == kind else count(module)
 
@@ -613,7 +613,7 @@ def outcome(run: Path) -> dict[str, Any]:
         result[name] = content
     ledger = json.loads((run / "ledger.json").read_text())
     cost = ledger["cost"]
-    ledger["cost"] = {name: value if name in COUNTED else value is None for name, value in cost.items()}
+    ledger["cost"] = {name: value if name in COSTS else value is None for name, value in cost.items()}
     ledger = {name: value for name, value in ledger.items() if name not in ("validation_seconds", "digest")}
     result["ledger"] = ledger
     result["finished"] = json.loads((run / "finished.json").read_text())
