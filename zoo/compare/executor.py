@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 KIND = "executor"
 COUNT, SIZE, NAME = r"[1-9]\d{0,4}", r"[1-9]\d{0,5}[MGT]", r"[\w][\w./:@-]*"  # patterns of resources
-PACKAGED = ("dask", "submitit")  # what zoo-scale has
 UNITS = {"M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -114,8 +113,7 @@ def find_executor(name: str) -> Executor:
     try:
         part = diagnosis.choose_part(KIND, name)
     except PartError as error:
-        hint = f"\nIt is of another package: pip install 'zoo-scale[{name}]'" if name in PACKAGED else ""
-        raise UsageError(f"--executor: {error}{hint}") from error
+        raise UsageError(f"--executor: {error}") from error
     return diagnosis.build_part(part, Executor)
 
 

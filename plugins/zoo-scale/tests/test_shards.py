@@ -1,6 +1,7 @@
 """Checkpoints in shards: read by any number of processes as they were saved, and refused where they are damaged."""
 
 import random
+import re
 import shutil
 
 import pytest
@@ -11,6 +12,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from worlds import in_processes
 from zoo_scale.shards import ShardWriter, empty_share, take_tensors
 
+from zoo.cli import main
 from zoo.errors import CheckpointError
 from zoo.inference import checkpoint_manifest
 from zoo.inference.weight_files import read_checkpoint, read_tensors
@@ -186,3 +188,19 @@ def write_where_a_file_is(rank, world, port, folder):
 def test_a_folder_that_cannot_be_made_is_an_error_in_every_process(tmp_path):
     (tmp_path / "shards").write_text("a file")
     in_processes(write_where_a_file_is, 2, tmp_path)
+
+
+@pytest.mark.campaign
+def test_a_sharded_run_is_measured_by_its_strategy_and_without(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "cache"))
+    words = ["--model.dim", "16", "--model.depth", "1", "--model.heads", "2", "--trainer.max_steps", "2"]
+    words += ["--trainer.limit_val_batches", "2", "--trainer.accelerator", "cpu", "--trainer.devices", "1"]
+    words += ["--trainer.precision", "32-true", "--trainer.strategy", "fsdp2", "--save", "sharded", "--name", "run"]
+    assert main(["fit", "lm-tiny", *words]) == 0
+    capsys.readouterr()
+    losses = []
+    for strategy in ("fsdp2", "auto"):
+        assert main(["validate", "runs/lm-tiny/run/s1", "--trainer.strategy", strategy]) == 0
+        losses.append(re.search(r"val/loss (\S+)", capsys.readouterr().out)[1])
+    assert losses[0] == losses[1]
