@@ -8,6 +8,9 @@ import importlib
 import math
 import multiprocessing
 import os
+import resource
+import subprocess
+import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -106,6 +109,21 @@ def _serve(pipe: Any, function: str, options: dict[str, Any]) -> None:
         pipe.send((True, getattr(importlib.import_module(module), name)(**options)))
     except BaseException as error:
         pipe.send((False, "".join(traceback.format_exception_only(error)).strip().splitlines()[0][:300]))
+
+
+def command_seconds(
+    command: Sequence[str], folder: str, clock: str, limit: float = 300.0, check: bool = False
+) -> float:
+    """Seconds that a command takes in a folder, with the processes that it starts and waits for, by ``clock``.
+
+    Raises subprocess.TimeoutExpired after ``limit`` seconds; with ``check``, CalledProcessError if it fails.
+    """
+    start, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, cwd=folder, capture_output=True, check=check, timeout=limit)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if clock == "cpu":
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return time.perf_counter() - start
 
 
 # memory of this process

@@ -14,6 +14,7 @@ NAMES = (
     "bounds",
     "overhead",
     "startup",
+    "verdict_time",
     "loading",
     "mixers",
     "exercises",

@@ -9,7 +9,6 @@ which an earlier process has read, beside the imports that it cannot do without.
 from __future__ import annotations
 
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -17,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench.study import Options, Table
+from bench.study import Options, Table, command_seconds
 
 FREE = (
     ["--help"], ["--version"], ["list"], ["show", "position", "rope"], ["recipes"], ["cp", "lm-tiny", "copy.yaml"],
@@ -38,13 +37,13 @@ def study(options: Options) -> list[Table]:
             seconds_of_turns = []
             for _ in range(options.turns):
                 (Path(folder) / "copy.yaml").unlink(missing_ok=True)
-                seconds_of_turns.append(_whole([sys.executable, "-m", "zoo", *words], folder, options.clock))
+                seconds_of_turns.append(command_seconds([sys.executable, "-m", "zoo", *words], folder, options.clock))
             seconds = statistics.median(seconds_of_turns)
             light.rows.append([f"zoo {' '.join(words)}", seconds, _judged(seconds, LIMIT)])
         lines: dict[str, list[float]] = {"import torch, lightning": [], **{name: [] for name in LINES}}
         for _ in range(options.turns):
             lines["import torch, lightning"].append(
-                _whole([sys.executable, "-c", "import torch, lightning"], folder, options.clock)
+                command_seconds([sys.executable, "-c", "import torch, lightning"], folder, options.clock)
             )
             for name, seconds in _lines(folder, options.clock).items():
                 lines[name].append(seconds)
@@ -75,7 +74,7 @@ def first_token(folder: str, options: Options) -> Table:
     times: dict[str, list[float]] = {name: [] for name in commands}
     for _ in range(options.turns):
         for name, command in commands.items():
-            times[name].append(_whole(command, folder, options.clock))
+            times[name].append(command_seconds(command, folder, options.clock))
     for name, seconds_of_turns in times.items():
         seconds = statistics.median(seconds_of_turns)
         table.rows.append([name, seconds, _judged(seconds, TOKEN) if name == "zoo generate" else ""])
@@ -84,15 +83,6 @@ def first_token(folder: str, options: Options) -> Table:
 
 def _judged(value: float, limit: float, unit: str = "s") -> str:
     return f"{'reached' if value <= limit else 'missed'} ({limit} {unit})"
-
-
-def _whole(command: list[str], folder: str, clock: str) -> float:
-    start, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(command, cwd=folder, capture_output=True, check=False, timeout=300)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    if clock == "cpu":
-        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return time.perf_counter() - start
 
 
 def _lines(folder: str, clock: str) -> dict[str, float]:

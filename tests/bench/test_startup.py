@@ -16,7 +16,7 @@ def run_without_processes(monkeypatch, seconds, code=0):
         lambda command, **_: commands.append(command) or SimpleNamespace(returncode=code, stderr="no room"),
     )  # fmt: skip
     monkeypatch.setattr(
-        startup, "_whole", lambda command, *_: next(time for word, time in seconds.items() if word in command)
+        startup, "command_seconds", lambda command, *_: next(time for word, time in seconds.items() if word in command)
     )
     monkeypatch.setattr(startup, "_lines", lambda *_: dict.fromkeys(startup.LINES, seconds["fit"]))
     return commands
