@@ -359,6 +359,9 @@ def _check_words(command: Command, words: Sequence[str]) -> None:
     if len(words) < len(required):
         lacking = required[len(words)]
         raise UsageError(f"zoo {command.name} needs {lacking.name}: {lacking.help}.")
+    for argument, word in zip(command.arguments, words, strict=False):
+        if not word.strip():  # to pathlib the current folder
+            raise UsageError(f"{argument.name} is empty: is a variable of the shell unset?")
     for word in words if not any("OPTION=VALUE" in argument.help for argument in command.arguments) else ():
         key = word.partition("=")[0]
         if "=" in word and "." in key and command.accepts(key):

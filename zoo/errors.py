@@ -1,11 +1,19 @@
 """Errors that a user can act on. The command line prints their message without a traceback and exits with ``code``."""
 
+from typing import Self
+
 
 class ZooError(Exception):
     """The base class. Messages say what is wrong, where, and what would be right, in at most four lines."""
 
     code = 1  # the run failed
     everywhere = False  # whether every process of the job raises it: then only the first one prints it
+
+    def reworded(self, message: str) -> Self:
+        """The same error with another message, and with what it knows."""
+        error = type(self)(message)
+        error.__dict__.update(self.__dict__)
+        return error
 
 
 class UsageError(ZooError, ValueError):

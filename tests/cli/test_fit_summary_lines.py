@@ -126,8 +126,13 @@ def test_the_length_of_a_run_in_words(trainer, text):
     assert fit_summary.length(trainer) == text
 
 
-def test_the_summary_names_the_next_commands():
+def test_the_summary_names_the_next_commands(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     run = Run(Path("my runs"), "lm", "default", 1)
+    summary = fit_summary.summary(run, SimpleNamespace(global_step=20), SimpleNamespace(best={}), 1.0)
+    assert summary.endswith("no checkpoint was saved, as the trainer was told: this run cannot be used further")
+    (run.folder / "checkpoints").mkdir(parents=True)
+    (run.folder / "checkpoints/last.ckpt").touch()
     task = SimpleNamespace(best={"loss": 1.23456})
     text = fit_summary.summary(run, SimpleNamespace(global_step=20), task, 75.0).splitlines()
     assert text == [

@@ -157,6 +157,9 @@ def test_words(command):
     if required:
         with pytest.raises(UsageError, match=f"zoo {command.name} needs {command.arguments[len(required) - 1].name}: "):
             parse_command(command, required[:-1])
+    for place, argument in enumerate(command.arguments[: len(required)]):
+        with pytest.raises(UsageError, match=f"{argument.name} is empty"):
+            parse_command(command, [*required[:place], " " * place, *required[place + 1 :]])
     if not any(argument.repeats for argument in command.arguments):
         surplus = ["odd"] * (len(command.arguments) - len(required) + 1)
         assert "'odd' is one word too many" in refusal(command, *surplus)

@@ -17,6 +17,7 @@ from zoo.cli.environment_errors import check_meeting, check_ranks, explain_meeti
 from zoo.cli.error_report import options_error
 from zoo.compare.tensorboard_command import _free_port
 from zoo.errors import UsageError
+from zoo.training.distributed import announce_nodes
 
 VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TORCHELASTIC_USE_AGENT_STORE")
 
@@ -103,6 +104,15 @@ def test_right_variables_pass(monkeypatch):
     monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "much")
     with pytest.raises(UsageError, match="TORCH_DISTRIBUTED_DEBUG='much'"):
         check_ranks()
+
+
+def test_machines_that_wait_for_each_other_know_where(monkeypatch, capsys):
+    for name, value in (("MASTER_ADDR", "10.0.0.1"), ("MASTER_PORT", "29400")):
+        with pytest.raises(UsageError, match=r"num_nodes=2: .* MASTER_ADDR and MASTER_PORT .* NODE_RANK"):
+            announce_nodes(2)
+        monkeypatch.setenv(name, value)
+    announce_nodes(2)
+    assert capsys.readouterr().out == "waiting for 2 machines at 10.0.0.1:29400, at most 10 minutes\n"
 
 
 def test_other_failures_to_meet_say_what_the_environment_has(monkeypatch):

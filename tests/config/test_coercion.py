@@ -1,5 +1,9 @@
+from pathlib import Path
+
 import pytest
 
+from zoo.config.coercion import coerce
+from zoo.config.layers import Node
 from zoo.errors import UsageError
 
 BASE = "model: Toy\ndata: {class_path: Text, init_args: {path: a}}\n"
@@ -51,3 +55,16 @@ def test_wrong_values_in_files_are_named_with_their_line(resolve, name, text):
     body = f"model:\n  class_path: Toy\n  init_args:\n    {name}: {text}\n{BASE.splitlines()[1]}\n"
     with pytest.raises(UsageError, match=rf"'model.{name}' must be .*← r0.yaml:4$"):
         resolve(body)
+
+
+@pytest.mark.parametrize("annotation", [str, str | list[str], str | None, str | int, float | str, Path | str])
+@pytest.mark.parametrize("text", ["notes #1.txt", "a: b #c", "#1", "1 #2", "[v2] #3"])
+def test_a_text_is_not_cut_where_yaml_would_begin_a_comment(annotation, text):
+    assert str(coerce("data.path", annotation, Node(text, "--data.path", typed=False))) == text
+
+
+@pytest.mark.parametrize("annotation", [str | None, str | list[str], int, float | None, Path, Path | None, bool])
+def test_an_empty_word_is_no_value(annotation):
+    with pytest.raises(UsageError, match=r"'tune\.start' is empty: .*unset\? ← --tune\.start"):
+        coerce("tune.start", annotation, Node("", "--tune.start", typed=False))
+    assert coerce("data.mark", str, Node("", "--data.mark", typed=False)) == ""

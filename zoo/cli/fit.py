@@ -159,7 +159,8 @@ class ZooCLI(LightningCLI):
         with blame_options():
             if self.transfer is not None and self.transfer.swaps:
                 extras["num_sanity_val_steps"] = -1  # a whole validation before training, to see what the swap costs
-            extras = {key: extras[key] for key in extras if key not in trainer_config}
+            default = [key for key in ("logger",) if trainer_config.get(key) in (None, True)]  # Lightning's own default
+            extras = {key: extras[key] for key in extras if key not in trainer_config or key in default}
             if trainer_config.get("max_epochs") is None:
                 extras["max_epochs"] = -1  # Lightning's 1,000 epochs would be an end that nobody stated
             if trainer_config.get("min_steps") and not trainer_config.get("min_epochs"):
@@ -350,7 +351,7 @@ def make_logger_and_callbacks(task: Any, data: Any, home: Path, plan: Plan, fact
         plan.command.save_every, plan.command.on_nonfinite, facts, resume.logged_positions(plan),
         plan.command.on_imprecise, plan.command.save,
     )  # fmt: skip
-    own_logger = "logger" in plan.config["trainer"] or plan.config["trainer"].get("fast_dev_run")
+    own_logger = plan.config["trainer"].get("logger") not in (None, True) or plan.config["trainer"].get("fast_dev_run")
     trackers = () if own_logger else choose_trackers(plan.command.trackers, home)
     return setup.make_logger_and_callbacks(
         task, model_cost, home, plan.config["model"], plan.config["data"], checkpoint_options, identity(plan), trackers
@@ -458,7 +459,7 @@ def run_plan(plan: Plan, schema: Schema) -> int:
         return error.code if isinstance(error.code, int) else 1
     except UsageError as error:
         _release(plan)
-        raise type(error)(f"{error}{error_origin.option_origin(str(error), plan, schema)}") from error
+        raise error.reworded(f"{error}{error_origin.option_origin(str(error), plan, schema)}") from error
     except (CheckpointError, StorageError, OSError):
         _release(plan)
         raise

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from zoo.console import format_bytes
 from zoo.errors import ZooError
+from zoo.inference.checkpoint_manifest import has_checkpoint
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
@@ -189,6 +190,8 @@ def summary(run: Run, trainer: Trainer, task: Task, seconds: float) -> str:
         [
             f"finished {trainer.global_step} steps in {duration}{f' · best {best}' if best else ''}",
             f"  look     zoo tensorboard {shlex.quote(str(run.root / run.recipe))}",
-            f"  measure  zoo test {shlex.quote(str(run.folder))}",
+            f"  measure  zoo test {shlex.quote(str(run.folder))}"
+            if has_checkpoint(run.folder)
+            else "  no checkpoint was saved, as the trainer was told: this run cannot be used further",
         ]
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -55,6 +57,7 @@ def fit(
     """Train a recipe as `zoo fit` does, and return the run. Call it in the main thread, which handles signals.
 
     ``options`` are by the dotted names of the command line: ``{"model.position": "alibi", "trainer.max_steps": 200}``;
+    values are plain, paths, or numbers of numpy and torch. Random numbers of the caller go on as if nothing had run.
     ``existing`` says what happens where the run has begun before, one that is finished is then returned as it is, or
     trained anew. Raises UsageError for wrong options, KeyboardInterrupt where Ctrl-C has ended the run, and what else
     ends it.
@@ -64,7 +67,7 @@ def fit(
         raise UsageError(f"existing is {existing!r}: it must be one of {', '.join(flags)}")
     words = [recipe, f"--seed={seed}", f"--runs={runs}", *flags[existing], *option_words(options or {})]
     words += [f"--name={name}"] * (name is not None) + [f"--trackers={','.join(trackers)}"] * bool(trackers)
-    with stop_signals.handle_signals(False, restore=True):
+    with stop_signals.handle_signals(False, restore=True), keep_globals():
         code, planned = execute(fit_options.parse("fit", words))
     if code == stop_signals.exit_code(signal.SIGINT):
         raise KeyboardInterrupt
@@ -76,11 +79,58 @@ def fit(
     return Run(folder, {key: float(value) for key, value in figures.items() if key != "step"})
 
 
+@contextlib.contextmanager
+def keep_globals() -> Iterator[None]:
+    """Put back what a run sets for itself: random numbers, the type of new tensors, Lightning's variables."""
+    import torch
+
+    from zoo.training import rng_state
+
+    device = torch.device("cuda" if torch.cuda.is_available() and torch.cuda.is_initialized() else "cpu")
+    states, dtype = rng_state.capture(device), torch.get_default_dtype()
+    variables = {name: os.environ.get(name) for name in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS")}
+    torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(dtype)
+        rng_state.restore(states, device)
+        for name, value in variables.items():
+            os.environ.pop(name, None)
+            os.environ.update({name: value} if value is not None else {})
+
+
 def option_words(options: Mapping[str, Any]) -> list[str]:
-    """Options by their dotted names as words of a command line; values as YAML writes them."""
-    if wrong := [key for key in options if not isinstance(key, str)]:
-        raise UsageError(f"an option is called {wrong[0]!r}: names are texts, such as 'model.lr'")
-    return [f"--{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in options.items()]
+    """Options by their dotted names as words of a command line; values as YAML writes them.
+
+    Raises UsageError for a value that is no text, number, list or mapping of these.
+    """
+    words = []
+    for key, value in options.items():
+        if not isinstance(key, str):
+            raise UsageError(f"an option is called {key!r}: names are texts, such as 'model.lr'")
+        try:
+            words.append(f"--{key}={value_text(value)}")
+        except TypeError as error:
+            raise UsageError(
+                f"{key!r} is {value!r:.60}: a text, a number, a list or a mapping is expected, such as a part's name"
+            ) from error
+    return words
+
+
+def value_text(value: Any) -> str:
+    """A value as the command line has it. Raises TypeError for what is no plain value, path or number."""
+
+    def plain(item: Any) -> Any:
+        """Numbers and arrays of numpy and torch as Python's, paths as texts."""
+        if isinstance(item, os.PathLike):
+            return os.fspath(item)
+        if hasattr(item, "tolist"):
+            return item.tolist()
+        raise TypeError(type(item).__name__)
+
+    value = plain(value) if isinstance(value, os.PathLike) else value
+    return value if isinstance(value, str) else json.dumps(value, default=plain)
 
 
 def run(options: ParsedOptions) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,11 +56,16 @@ def compare(
     not repeated, and those that fail are counted. Raises UsageError for wrong options, and where no run has ended.
     """
     from zoo.cli.find_command import find_command, parse
-    from zoo.cli.train import option_words
+    from zoo.cli.train import option_words, value_text
     from zoo.compare import error_budget, run_comparison
     from zoo.system.stop_signals import handle_signals
 
-    varied = [f"{name}={','.join(map(str, values))}" for name, values in vary.items()]
+    for name, values in vary.items():
+        if isinstance(values, (str, Mapping)) or not isinstance(values, Iterable):
+            raise UsageError(
+                f"vary[{name!r}] is {values!r:.60}: it must be a list of values, such as ['rope', 'alibi']"
+            )
+    varied = [f"{name}={','.join(map(value_text, values))}" for name, values in vary.items()]
     words = [recipe, *(word for text in varied for word in ("--vary", text)), f"--seeds={seeds}", f"--runs={runs}"]
     parsed = parse(find_command("compare"), [*words, *option_words(options or {}), *arguments])
     parsed = replace(parsed, values=expand_target(parsed.values))

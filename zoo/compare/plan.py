@@ -166,7 +166,7 @@ def build_arms(
             check(arm.point.config)
         except UsageError as error:
             if not by_name:
-                raise type(error)(f"the baseline, {variant_text(variant)}: {error}") from error
+                raise error.reworded(f"the baseline, {variant_text(variant)}: {error}") from error
             invalid[arm.name] = str(error).splitlines()[0]
             continue
         by_name[arm.name] = arm

@@ -129,7 +129,7 @@ def run_comparisons(options: ParsedOptions, comparisons: Sequence[Comparison]) -
         except UsageError as error:
             if len(comparisons) == 1:
                 raise
-            raise type(error)(f"{comparison.recipe}: {error}") from error
+            raise error.reworded(f"{comparison.recipe}: {error}") from error
         namesake = planned.setdefault(result.recipe, result).comparison.recipe
         if namesake != comparison.recipe:
             raise UsageError(

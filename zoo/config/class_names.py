@@ -52,7 +52,7 @@ class ClassFinder:
         try:
             return self._by_path(slot, name) if "." in name else self._by_name(slot, name)
         except (PartError, PluginError, UsageError) as error:
-            raise type(error)(f"{error}{where(node.origin)}") from error.__cause__
+            raise error.reworded(f"{error}{where(node.origin)}") from error.__cause__
 
     def _by_name(self, slot: Slot, name: str) -> type:
         if slot.kind:

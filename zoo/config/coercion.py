@@ -37,6 +37,8 @@ def coerce(key: str, annotation: Any, node: Node, optional: bool = False) -> obj
     if str(value).lower() in ("nan", ".nan"):
         raise _type_error(key, annotation, value, node.origin)
     _check_texts(key, value, node.origin)
+    if value == "" and not node.typed and annotation is not str:
+        raise UsageError(f"{key!r} is empty: leave it out, or is a variable of the shell unset?{where(node.origin)}")
     if isinstance(value, float) and math.isinf(value) and not key.startswith("trainer."):
         raise _type_error(key, annotation, value, node.origin)
     if isinstance(value, str) and set(members_of(annotation)) <= {int, float, bool, type(None)}:
@@ -50,8 +52,9 @@ def coerce(key: str, annotation: Any, node: Node, optional: bool = False) -> obj
         raise UsageError(f"{key!r} is {value:.3g}: no more than {LARGEST_INT} can be counted.{where(node.origin)}")
     if value is None and not optional and type(None) not in members_of(annotation):
         raise _type_error(key, annotation, value, node.origin)
-    if _has_type(value, annotation):
-        return value
+    comment = isinstance(value, str) and (value.startswith("#") or " #" in value)
+    if _has_type(value, annotation) or (comment and str in members_of(annotation)):
+        return value  # a parser of YAML would cut a text where a comment begins
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--value", type=annotation)
     reason: Exception | None = None
@@ -102,12 +105,14 @@ def _check_texts(key: str, value: object, origin: str) -> None:
 def _candidates(annotation: Any, node: Node, value: object, optional: bool) -> list[object]:
     """The values that a command-line text may mean: for a union of text and other types, first the parsed value.
 
-    The text "null" is null only where null is possible.
+    The text "null" is null only where null is possible. What YAML reads as a text is the text as it stands.
     """
     members = set(members_of(annotation))
     if node.typed or str not in members or len(members - {type(None)}) < 2:
         return [value]
     parsed = _parse_untyped(value)
+    if isinstance(parsed, str):
+        return [value]
     return [value] if parsed is None and not optional and type(None) not in members else [parsed, value]
 
 

@@ -194,12 +194,22 @@ def read_bytes(path: Path, recipes: str) -> bytes:
 def raw_lines(path: Path, recipes: str) -> list[bytes]:
     r"""The lines of a file before they are decoded, without the byte-order mark and the ends ``\n`` and ``\r\n``."""
     content = strip_mark(path, read_bytes(path, recipes))
+    _refuse_bare_returns(path, content)
     lines = content.removesuffix(b"\n").split(b"\n") if content else []
     return [line.removesuffix(b"\r") for line in lines]
 
 
+def _refuse_bare_returns(path: Path, content: bytes) -> None:
+    r"""Raise UsageError for lines that end with ``\r`` alone, as on old Macs: all would be one line."""
+    if b"\n" not in content and content.count(b"\r") > 1:
+        raise UsageError(
+            f"{path}: its lines end with CR alone, as on old Macs.\nConvert it: tr '\\r' '\\n' < {path.name} > new-file"
+        )
+
+
 def strip_mark(path: Path, content: bytes) -> bytes:
-    """The content without UTF-8's byte-order mark. Raises UsageError for that of UTF-16."""
+    """The content without UTF-8's byte-order mark. Raises UsageError for that of UTF-16, and for no text at all."""
+    limits.refuse_other_kind(path, content)
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise UsageError(
             f"{path}:1: the file is UTF-16 and not UTF-8.\nConvert it: iconv -f UTF-16 -t UTF-8 {path.name} > new-file"
@@ -231,14 +241,18 @@ def read_text(path: Path, recipes: str) -> str:
 def read_lines(path: Path, recipes: str) -> list[str]:
     r"""The lines of a file. Only ``\n`` ends a line: other separators of Unicode may stand inside a sentence."""
     text = read_text(path, recipes)
+    _refuse_bare_returns(path, text.encode())
     return text.removesuffix("\n").split("\n") if text else []
 
 
 def find_place(path: str | Path) -> Path:
     """The path of a file or folder, spelled as on disk where that has another Unicode form: é as a letter, or e and ´.
 
-    A path that is not there in any form stays as it is.
+    A path that is not there in any form stays as it is. Raises UsageError for an empty one, the current folder to
+    pathlib.
     """
+    if path == "":
+        raise UsageError("the path of the data is empty: name a file or folder. Is a variable of the shell unset?")
     place = Path(path).expanduser()
     if os.path.lexists(place) or place.name.isascii() or not place.parent.is_dir():
         return place

@@ -58,7 +58,7 @@ class Row(NamedTuple):
 class ValueKindError(UsageError):
     """A value of a row cannot be used: ``kind`` says in a word why."""
 
-    def __init__(self, message: str, kind: str) -> None:
+    def __init__(self, message: str, kind: str = "") -> None:
         super().__init__(message)
         self.kind = kind
 

@@ -67,13 +67,15 @@ def find_model(run: str | Path, runs: str | Path = "runs") -> ModelLocation:
 
     Raises UsageError if there is none, listing the trained recipes, and CheckpointError for an incomplete export.
     """
+    if not str(run).strip():
+        raise UsageError("RUN is empty: name a recipe, or a run's folder. Is a variable of the shell unset?")
     if is_remote(run):
         run = local_folder(run)
     path, root = Path(run).expanduser(), Path(runs).expanduser()
     if path.is_file():
         refuse_published(path.parent)
         return _from_export(path.parent) if path.name in (WEIGHTS, EXPORT) else _from_checkpoint(path)
-    if not str(run) or not path.is_dir():  # an empty path is the current folder to pathlib
+    if not path.is_dir():
         path = newest_run(str(run), root)
     refuse_published(path)
     if (path / WEIGHTS).is_file():

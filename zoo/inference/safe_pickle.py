@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from zoo.errors import CheckpointError
+from zoo.errors import CheckpointError, UsageError
+from zoo.io import limits
 from zoo.system import torch_internals
 
 PICKLE_BYTES, MOST_VALUES, DEPTH = 256 * 2**20, 20_000_000, 200
@@ -75,7 +76,8 @@ def screen_pickle(path: Path) -> Mapping[str, Any]:
     """
     try:
         with path.open("rb") as file:
-            if file.read(len(MAGIC)) != MAGIC:  # else torch reads the file as a pickle of its oldest format
+            if not (head := file.read(512)).startswith(MAGIC):  # else torch reads it as a pickle of its oldest format
+                limits.refuse_other_kind(path, head)
                 raise _RefusedError("it does not begin as an archive of torch.save")
         archive = torch_internals.archive_reader(str(path))
         records = read_sizes(archive, path.stat().st_size)
@@ -86,6 +88,8 @@ def screen_pickle(path: Path) -> Mapping[str, Any]:
         _check_structure(content)
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
+    except UsageError as error:
+        raise CheckpointError(str(error)) from error
     except _RefusedError as error:
         raise CheckpointError(f"{path} is {DAMAGED_MESSAGE}: {error}.\n{ADVICE}") from error
     except Exception as error:  # a broken pickle can raise anything

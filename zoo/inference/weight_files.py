@@ -250,10 +250,14 @@ def _header(path: Path) -> None:
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
-            start = file.read(8)
+            start = file.read(512)
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
-    header_size = struct.unpack("<Q", start)[0] if len(start) == 8 else size
+    try:
+        limits.refuse_other_kind(path, start)
+    except UsageError as error:
+        raise CheckpointError(str(error)) from error
+    header_size = struct.unpack("<Q", start[:8])[0] if size >= 8 else size
     if header_size > min(size - 8, HEADER_BYTES):
         raise CheckpointError(
             f"{path} is not a whole safetensors file: its header is said to have {header_size} bytes, and the file has "

@@ -17,10 +17,29 @@ from zoo.errors import UsageError
 JSON_BYTES = 64 * 2**20
 # deflate shrinks at most 1,032 times; text seldom more than 20 times
 FREE_BYTES, MOST_RATIO = 64 * 2**20, 200
+# kinds of files that stand where another kind was expected: first byte and bytes that tell them, noun, remedy
+OTHER_KINDS = (
+    (0, b"version https://git-lfs", "a pointer of Git LFS in the place of the file", "Fetch the file: git lfs pull"),
+    (0, b"PK\x03\x04", "a ZIP archive", "Unpack it: unzip"),
+    (257, b"ustar", "a tar archive", "Unpack it: tar -xf"),
+    (0, b"7z\xbc\xaf\x27\x1c", "a 7-Zip archive", "Unpack it: 7z x"),
+    (0, b"\x1f\x8b\x08", "compressed by gzip", "Unpack it: gunzip, with a name that ends in .gz"),
+    (0, b"\xfd7zXZ\0", "compressed by xz", "Unpack it: xz -d"),
+    (0, b"\x28\xb5\x2f\xfd", "compressed by Zstandard", "Unpack it: zstd -d"),
+    (4, b"1AY&SY", "compressed by bzip2", "Unpack it: bunzip2"),
+    (0, b"%PDF-", "a PDF document", "Make a text of it, such as by pdftotext"),
+)
 
 
 class TooMuchError(UsageError):
     """A file is larger, nested deeper or more repetitive than a genuine one of its kind."""
+
+
+def refuse_other_kind(name: str | Path, head: bytes) -> None:
+    """Raise UsageError for a file whose first bytes are those of an archive, or of a pointer to the file itself."""
+    for start, magic, noun, remedy in OTHER_KINDS:
+        if head.startswith(magic, start):
+            raise UsageError(f"{name} is {noun}. {remedy}")
 
 
 def read_bytes(path: Path, most: int) -> bytes:
@@ -38,6 +57,7 @@ def read_bytes(path: Path, most: int) -> bytes:
 def read_text(path: Path, most: int) -> str:
     """The UTF-8 text of a file, without a byte-order mark. Raises UsageError that names the line of a wrong byte."""
     data = read_bytes(path, most)
+    refuse_other_kind(path, data)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

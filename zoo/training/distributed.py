@@ -21,7 +21,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from lightning_utilities.core import rank_zero
 
 from zoo import registry
-from zoo.errors import ZooError
+from zoo.errors import UsageError, ZooError
 from zoo.plugins.safe_import import import_object
 from zoo.system import stop_signals
 from zoo.system.stop_signals import PARENT
@@ -48,6 +48,8 @@ class Launcher(ScriptLauncher):
         """As Lightning's, whose observer would kill the first process too, even while it writes a file."""
         self.cluster_environment.validate_settings(num_devices=self.num_processes, num_nodes=self.num_nodes)
         if not self.cluster_environment.creates_processes_externally:
+            if self.num_nodes > 1:
+                announce_nodes(self.num_nodes)
             os.environ[PARENT] = str(os.getpid())
             if sys.flags.safe_path:  # Lightning passes on no flag of Python
                 os.environ["PYTHONSAFEPATH"] = "1"
@@ -70,6 +72,18 @@ class Launcher(ScriptLauncher):
         print(f"error: {error_text(rank, code, len(self.procs) + 1)}; ended the others.", file=sys.stderr, flush=True)
         end_process(self.procs)
         os._exit(stop_signals.job_code(code))
+
+
+def announce_nodes(nodes: int) -> None:
+    """Say where a process waits for those of other machines. Raises UsageError where these could not know the place."""
+    place = [os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT")]
+    if not all(place):
+        raise UsageError(
+            f"trainer.num_nodes={nodes}: the processes of {nodes} machines must find each other. Start the command on "
+            "each with MASTER_ADDR and MASTER_PORT of the first and its own NODE_RANK, or by torchrun or SLURM."
+        )
+    minutes = PATIENCE.total_seconds() / 60
+    print(f"waiting for {nodes} machines at {':'.join(place)}, at most {minutes:.0f} minutes", flush=True)
 
 
 def end_process(processes: list[subprocess.Popen]) -> None:

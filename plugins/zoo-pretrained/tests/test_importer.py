@@ -293,3 +293,14 @@ def test_a_name_of_the_hub_is_answered_with_how_to_get_it(tmp_path, monkeypatch,
     monkeypatch.chdir(tmp_path)
     assert main(["import", "gpt2", "out"]) == 2
     assert "hf download gpt2 --local-dir gpt2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "model.safetensors", "tokenizer.json", "model-00001-of-00002.safetensors"]
+)
+def test_a_link_whose_file_was_not_copied_is_named(name, tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    (tmp_path / name).unlink(missing_ok=True)
+    (tmp_path / name).symlink_to("../../blobs/0a1b")
+    with pytest.raises(UsageError, match=rf"{name} is a link to \.\./\.\./blobs/0a1b, which is not there"):
+        hf_files.config(tmp_path)

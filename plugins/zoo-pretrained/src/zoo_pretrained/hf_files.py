@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,8 +24,14 @@ SAFE = (
 
 
 def config(folder: Path) -> dict[str, Any]:
-    """The configuration of a checkpoint. Raises UsageError if it is missing."""
+    """The configuration of a checkpoint. Raises UsageError if it is missing, or files of the folder are elsewhere."""
     path = folder / CONFIG
+    for link in sorted(folder.glob("*")):
+        if not link.exists():
+            raise UsageError(
+                f"{link} is a link to {os.readlink(link)}, which is not there. Copy a folder of links with what they "
+                "lead to: cp -rL"
+            )
     if not path.is_file():
         what = "is no folder" if not folder.is_dir() else f"has no {CONFIG}"
         hint = (

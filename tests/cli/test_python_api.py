@@ -1,0 +1,69 @@
+"""`zoo.fit` and `zoo.compare` in a program: its values, its random numbers and its settings."""
+
+import os
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import zoo
+from zoo.cli.train import option_words
+from zoo.errors import UsageError
+
+TINY = {
+    "model.dim": 8, "model.depth": 1, "model.heads": 2, "trainer.max_steps": 2, "trainer.limit_val_batches": 1,
+    "trainer.num_sanity_val_steps": 0, "data": "TextFiles",
+}  # fmt: skip
+
+
+def draw():
+    """A number of each generator."""
+    return random.random(), float(np.random.rand()), float(torch.rand(()))
+
+
+def test_a_run_leaves_the_random_numbers_and_settings_of_its_caller(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PL_GLOBAL_SEED", "77")
+    (tmp_path / "book.txt").write_text("all the king's horses and all the king's men\n" * 60)
+    figures, drawn = [], []
+    for dtype in (torch.float32, torch.float64):
+        random.seed(5), np.random.seed(5), torch.manual_seed(5)
+        torch.set_default_dtype(dtype)
+        try:
+            options = {**TINY, "data.path": Path("book.txt"), "model.lr": np.float32(0.01)}
+            figures.append(zoo.fit("lm-tiny", options, name=str(dtype)[6:]).figures)
+            assert torch.get_default_dtype() is dtype
+        finally:
+            torch.set_default_dtype(torch.float32)
+        drawn.append(draw())
+    random.seed(5), np.random.seed(5), torch.manual_seed(5)
+    assert drawn == [draw()] * 2
+    assert figures[0] == figures[1]
+    assert os.environ["PL_GLOBAL_SEED"] == "77"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (Path("a b/c.txt"), "a b/c.txt"), (np.int64(4), "4"), (np.float32(0.5), "0.5"), (torch.tensor(3), "3"),
+        ([np.float64(0.1), Path("x")], '[0.1, "x"]'), ({"eps": np.float32(0.25)}, '{"eps": 0.25}'), (None, "null"),
+        (True, "true"), ("rope", "rope"), (np.array([1, 2]), "[1, 2]"),
+    ],
+)  # fmt: skip
+def test_values_of_python_are_options(value, text):
+    assert option_words({"model.x": value}) == [f"--model.x={text}"]
+
+
+@pytest.mark.parametrize("value", [torch.nn.Linear, object(), {1, 2}, [object()], lambda: 1])
+def test_a_value_that_no_option_holds_is_refused_with_its_name(value):
+    with pytest.raises(UsageError, match=r"'model\.x' is .*expected"):
+        option_words({"model.x": value})
+
+
+@pytest.mark.parametrize("values", ["rope", {"rope": 1}, 0.01, None])
+def test_what_varies_must_be_a_list(values):
+    with pytest.raises(UsageError, match=r"vary\['model\.position'\] is .* a list"):
+        zoo.compare("lm-tiny", {"model.position": values})
