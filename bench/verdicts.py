@@ -16,12 +16,12 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from zoo.compare.scale_result import LawBootstrap
 
 from zoo.compare import statistics
 from zoo.compare.error_budget import Series
 from zoo.compare.looks import DECISIONS, FIRST, UNTIL, Looks, Question, planned_levels
 from zoo.compare.paired_tests import T_TEST, PairedTestPlan, PairResult, TestName, compare_samples, judge_all
-from zoo.compare.scale_result import LawBootstrap
 from zoo.compare.statistics import ALPHA, least_p
 
 Floats = NDArray[np.float64]

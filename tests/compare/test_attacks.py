@@ -356,6 +356,7 @@ def test_the_best_of_more_validations_is_refused(bench):
         answer(runs, at="last:3")
 
 
+@pytest.mark.usefixtures("designs")
 def test_the_mean_of_more_validations_than_there_will_be_is_refused_before_training(bench):
     words = ["compare", "./toy.yaml", "--vary", "model.norm=LayerNorm,RMSNorm", "--seeds=2", "--runs=few"]
     text = " ".join(bench(*words, "--at=last:2", code=2).split())
@@ -556,6 +557,7 @@ def test_what_is_chosen_after_a_look_spends_and_is_said(in_process):
     in_process("compare", str(home), code=1)  # of seeds 2 and 3, as before
 
 
+@pytest.mark.usefixtures("designs")
 def test_attribution_has_a_journal(in_process):
     words = ["compare", "./toy.yaml", "./other.yaml", "--attribute", "--runs=parts", "--seeds=1"]
     assert "Chosen after looking" not in in_process(*words)

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from zoo import console
-from zoo.compare import prose, scale_table
+from zoo.compare import prose
 from zoo.compare.document import Report, Section
 from zoo.compare.fairness import shares_gpu
 from zoo.compare.number_format import (
@@ -43,7 +43,7 @@ def describe(answer: Answer) -> Report:
     ]  # fmt: skip
     if answer.effects:
         sections.append(Section("Main effects and interactions", *grid(answer), notes=[prose.GRID_LEGEND]))
-    sections += scale_table.sections(answer)
+    sections += answer.design.sections(answer)
     if targets := describe_targets(answer):
         sections.append(Section("Until the target", *targets))
     sections.append(Section("Cost", *costs(answer)))
@@ -102,7 +102,8 @@ def as_json(answer: Answer) -> str:
             for effect in answer.effects
         ],
         "tuning": answer.tuning,
-        "scale": answer.scaling and answer.scaling.as_data(),
+        "scale": None,  # as it has always been without it
+        **({answer.design.name: answer.design.as_data(answer)} if answer.finding else {}),
     }
     content["variants"] = [
         record(answer, row)

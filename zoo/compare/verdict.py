@@ -6,8 +6,9 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from zoo.compare.design import PLAIN, Design
 from zoo.compare.fairness import (
     Flag,
     Pool,
@@ -56,9 +57,6 @@ from zoo.compare.statistics import Paired, Verdict, mean_and_deviation
 from zoo.errors import UsageError
 from zoo.logging.cost_measures import MEASURES
 from zoo.registry import suggest
-
-if TYPE_CHECKING:
-    from zoo.compare.scale_result import ScaleResult
 
 Seeds = Mapping[int, RunRecord]
 Outcome = Literal["better", "worse", "as good as", "undecided", "not comparable"]
@@ -156,7 +154,8 @@ class Answer:
     tuning: Mapping[str, Any] = field(default_factory=dict)  # see `equal_conditions.tune_variants`
     # effects in a grid in which every combination was run, corrected with the variants
     effects: tuple[Effect, ...] = ()
-    scaling: ScaleResult | None = None  # result of --scale; the rows are then those of the largest size
+    design: Design = PLAIN
+    finding: Any = None  # what the design found besides
 
     @property
     def base(self) -> VariantRow:

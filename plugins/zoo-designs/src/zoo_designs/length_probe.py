@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zoo.compare.number_format import format_interval, format_span
 from zoo.compare.paired_tests import NOT_TESTED, T_TEST, Sample, compare_samples, failure_text
-from zoo.compare.run_records import comparison_path, read_object
+from zoo.compare.run_records import comparison_path, read_ledgers, read_object
 from zoo.compare.statistics import Interval, Paired
 from zoo.errors import UsageError
 from zoo.logging import run_state
@@ -21,6 +21,7 @@ from zoo.registry import suggest
 if TYPE_CHECKING:
     from zoo.compare.charts import ReportChart
     from zoo.compare.plan import Arm, Comparison
+    from zoo.compare.run_comparison import ComparisonRun
     from zoo.compare.verdict import Answer
 
 FILE = "lengths.json"
@@ -89,14 +90,25 @@ def probe(
     return result
 
 
+def probe_run(run: ComparisonRun) -> ReportChart:
+    """Measure the finished runs of a comparison, print the tables, and draw the chart."""
+    from zoo.compare import error_budget
+    from zoo.compare.run_comparison import allowed_imports
+
+    options = run.runner.options
+    answer = error_budget.answer_records(read_ledgers(run.folders), options, run.record)
+    return probe_variants(answer, run.comparison, run.arms, allowed_imports(options), run.runner.print_progress)
+
+
 def probe_variants(
     answer: Answer, comparison: Comparison, arms: Sequence[Arm], allow: tuple[str, ...], report: Callable[[str], object]
 ) -> ReportChart:
     """Measure every finished run on longer texts, report the tables, and draw the chart in the answer's colours."""
-    from zoo.compare.charts import draw_lines, variant_styles
+    from zoo.compare.charts import variant_styles
     from zoo.compare.document import plain_columns
+    from zoo_designs.charts import draw_lines
 
-    factors, home = parse_factors(comparison.probe or ""), comparison_path(
+    factors, home = parse_factors(comparison.asked["probe"]), comparison_path(
         arms[0].point.root, arms[0].point.recipe, comparison.title
     )  # fmt: skip
     labels = {row.variant: row.label for row in answer.rows}

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo.compare import plan
+from zoo.compare.design import PLAIN
 from zoo.compare.equal_conditions import TuningCost, total_cost
 from zoo.compare.plan import Arm, Comparison, Point, ZooFit
-from zoo.compare.prepare_runs import Stage, check_comparison, draft_runs
+from zoo.compare.prepare_runs import Stage
 from zoo.compare.run_records import BACKWARD, Record, read_ledgers
-from zoo.compare.scale_result import LEAST_RATIO, LEAST_SIZES, ScaleResult, SizeAnswer, scale_result
 from zoo.compare.verdict import answer
 from zoo.errors import UsageError
 from zoo.io import limits
+from zoo_designs.scale_result import LEAST_RATIO, LEAST_SIZES, ScaleResult, SizeAnswer, scale_result
 
 if TYPE_CHECKING:
+    from zoo.compare.run_comparison import Runner
     from zoo.training.config_meter import ConfigMeter
 
+NAME = "scale"  # in runs.json
 EQUAL_FLOPS = "flops"  # --budget without an amount: what the baseline of a size takes
 
 
@@ -56,15 +60,18 @@ def parse_scale(texts: Sequence[str], varied: Sequence[plan.Factor]) -> list[pla
     return list(zip(*(factor.choices() for factor in factors), strict=True))
 
 
+def scale_texts(comparison: Comparison) -> list[str]:
+    """The texts of --scale, one for each option: a file has them in one."""
+    asked = comparison.asked["scale"]
+    return list(asked) if isinstance(asked, list) else re.split(r",(?=[\w.]+=)", asked)
+
+
 def check_scale(comparison: Comparison) -> list[plan.Variant]:
     """The sizes of a comparison. Raises UsageError for options that do not go with --scale."""
-    sizes = parse_scale(comparison.scale, comparison.vary)
-    for name, value in (
-        ("until" if comparison.until == "decided" else "looks", comparison.until),
-        ("probe", comparison.probe),
-    ):
-        if value:
-            raise UsageError(f"--{name} does not go with --scale: compare at one size with it.")
+    sizes = parse_scale(scale_texts(comparison), comparison.vary)
+    if comparison.until:
+        name = "until" if comparison.until == "decided" else "looks"
+        raise UsageError(f"--{name} does not go with --scale: compare at one size with it.")
     what = (comparison.budget or "").partition("=")[0]
     if what == "time" or (what == EQUAL_FLOPS and comparison.budget != EQUAL_FLOPS):
         raise UsageError(
@@ -74,24 +81,25 @@ def check_scale(comparison: Comparison) -> list[plan.Variant]:
     return sizes
 
 
-def check_request(comparison: Comparison) -> list[tuple[str, ...]]:
-    """The arguments of every variant for `zoo fit`, at every size where there are several.
+def check_request(
+    comparison: Comparison, check: Callable[[Comparison], list[tuple[str, ...]]]
+) -> list[tuple[str, ...]]:
+    """The arguments of every variant for `zoo fit`, at every size, as ``check`` returns them for one.
 
     Sizes are without a budget of FLOPs and without muP's heads, which need a model. Raises UsageError for errors that
     can be found without torch.
     """
-    if not comparison.scale:
-        return check_comparison(comparison)
     budget = None if comparison.budget == EQUAL_FLOPS else comparison.budget
     return [
         line for size in check_scale(comparison)
-        for line in check_comparison(replace(with_size(comparison, size), budget=budget))
+        for line in check(replace(with_size(comparison, size), budget=budget))
     ]  # fmt: skip
 
 
 def with_size(comparison: Comparison, size: plan.Variant) -> Comparison:
     """The comparison with the options of one size."""
-    return replace(comparison, options=(*comparison.options, *(choice.word for choice in size)), scale=())
+    options = (*comparison.options, *(choice.word for choice in size))
+    return replace(comparison, options=options, design=PLAIN, asked={})
 
 
 def comparison_at(comparison: Comparison, size: plan.Variant, fits: ZooFit, costs: ConfigMeter) -> Comparison:
@@ -154,15 +162,12 @@ def rate_notes(comparison: Comparison, arms: Sequence[Arm]) -> list[str]:
     ]
 
 
-def draft_stages(comparison: Comparison, fits: ZooFit, costs: ConfigMeter) -> list[Stage]:
+def draft_stages(comparison: Comparison, runner: Runner) -> list[Stage]:
     """The variants at every size, the largest size last, as far as no run is needed. Raises UsageError."""
-    if not comparison.scale:
-        return [draft_runs(comparison, fits, costs)]
-    requests = {plan.variant_text(size): comparison_at(comparison, size, fits, costs)
+    costs = runner.meter
+    requests = {plan.variant_text(size): comparison_at(comparison, size, runner.fits, costs)
                 for size in check_scale(comparison)}  # fmt: skip
-    stages = align_variants(
-        [replace(draft_runs(request, fits, costs), label=label) for label, request in requests.items()]
-    )
+    stages = align_variants([replace(runner.draft(request), label=label) for label, request in requests.items()])
     computes = {stage.label: training_compute(stage.arms[0], costs) for stage in stages}
     order = sorted(computes, key=computes.__getitem__)
     check_compute(order, [computes[label] for label in order])
@@ -243,10 +248,10 @@ def size_records(home: Path, record: Record) -> list[tuple[str, tuple[str, ...],
                     record, folders=tuple(Path(os.path.normpath(home / run)) for run in size["runs"]),
                     baseline=str(size["variants"][0]), budget=size["budget"],
                     tuned={str(name): str(text) for name, text in size["tuned"].items()},
-                    tuning=dict(size["tuning"]), scale={},
+                    tuning=dict(size["tuning"]), design={},
                 ),
             )
-            for size in record.scale["sizes"]
+            for size in record.design[NAME]["sizes"]
         ]  # fmt: skip
     except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise UsageError(
@@ -254,22 +259,22 @@ def size_records(home: Path, record: Record) -> list[tuple[str, tuple[str, ...],
         ) from error
 
 
-def answer_scale(home: Path, record: Record, goal: str, at: str) -> ScaleResult | None:
-    """What the finished runs of all sizes say; None for a comparison at one size. Raises UsageError for no runs."""
-    if not record.scale:
-        return None
+def answer_scale(home: Path, record: Record, goal: str, at: str) -> ScaleResult:
+    """What the finished runs of all sizes say. Raises UsageError for no runs."""
     sizes = []
     for label, names, at_size in size_records(home, record):
         ledgers = read_ledgers(at_size.folders, at_size.budget)
         sizes.append(
             SizeAnswer(label, answer(ledgers, at_size.baseline, goal, at, at_size.tuned, (), at_size.varied), names)
         )
-    return scale_result(sizes, [*map(str, record.scale.get("notes", ())), *_tuning_notes(record)])
+    return scale_result(sizes, [*map(str, record.design[NAME].get("notes", ())), *_tuning_notes(record)])
 
 
 def _tuning_notes(record: Record) -> list[str]:
     """What tuning took at all sizes together."""
-    costs = [cost for size in record.scale["sizes"] if (cost := total_cost(size.get("tuning") or {})) is not None]
+    costs = [
+        cost for size in record.design[NAME]["sizes"] if (cost := total_cost(size.get("tuning") or {})) is not None
+    ]
     if not costs:
         return []
     total = TuningCost(sum(c.runs for c in costs), sum(c.steps for c in costs), sum(c.seconds for c in costs))

@@ -343,14 +343,15 @@ def write_report(board: Scoreboard, reports: Mapping[str, Path], folder: Path) -
 
     charts, report = draw_charts(board), describe(board)
     links = {recipe: os.path.relpath(place / "comparison.html", folder) for recipe, place in reports.items()}
-    page = render(TEMPLATE, board=board, report=report, charts=charts, links=links)
+    page = render(TEMPLATE, "zoo_designs", board=board, report=report, charts=charts, links=links)
     texts = {"md": report.as_markdown(), "csv": as_csv(board), "json": as_json(board), "html": page}
     return write_files("scoreboard", texts, charts, folder)
 
 
 def draw_charts(board: Scoreboard) -> list[ReportChart]:
     """P(improvement) of every variant, and the normalised score of every run."""
-    from zoo.compare.charts import IntervalRow, clip_name, draw_intervals
+    from zoo.compare.charts import clip_name
+    from zoo_designs.charts import IntervalRow, draw_intervals
 
     rows = [row for row in board.rows if row.name != board.baseline and _is_defined(row.improvement)]
     charts = []
