@@ -335,7 +335,7 @@ def not_installed(kind: str, name: str) -> str:
             names = [*points, *(value.replace(":", ".") for value in points.values())]
             if kind == RECIPES:
                 places = [folder / "src" / value.replace(".", "/") for value in points.values()]
-                names = [recipe.stem for place in places for recipe in place.glob("*.yaml")]
+                names = [recipe.stem for place in places for recipe in place.rglob("*.yaml")]
         except (OSError, KeyError, TypeError, AttributeError):
             continue
         if name.lower() in (candidate.lower() for candidate in names):

@@ -21,9 +21,9 @@ from bench.verdicts import FIXED, PATIENCE, follow_advice
 from zoo.cli import main
 from zoo.compare import execute, journal, plan, prose, report, run_comparison
 from zoo.compare.looks import FIRST, load_looks
-from zoo.compare.paired_tests import PairedTestPlan, compare_samples, judge_all
 from zoo.compare.plan import verify_runs
 from zoo.compare.run_records import parse_record, read_records
+from zoo.compare.simultaneous_tests import PairedTestPlan, compare_samples, judge_all
 from zoo.compare.statistics import ALPHA
 from zoo.compare.verdict import answer
 from zoo.config.run_folder import slug

@@ -15,7 +15,6 @@ from zoo.compare import table
 from zoo.compare.command import expand_target, read_comparison, run
 from zoo.compare.error_budget import look_and_record
 from zoo.compare.journal import PLAN, Event, RunsQuestion, append_event
-from zoo.compare.paired_tests import compare_outcomes, compare_samples, judge_all, judge_outcomes
 from zoo.compare.plan import Arm, Comparison, Point, list_jobs, parse_factors, unfinished_jobs
 from zoo.compare.prepare_runs import Stage
 from zoo.compare.prose import question
@@ -30,6 +29,7 @@ from zoo.compare.run_records import (
     save_record,
     target_of,
 )
+from zoo.compare.simultaneous_tests import compare_outcomes, compare_samples, judge_all, judge_outcomes
 from zoo.compare.statistics import paired_t_test
 from zoo.compare.targets import censored_interval, describe_targets, draw_survival, survival, target_ratio
 from zoo.compare.tensorboard_summary import write_summary

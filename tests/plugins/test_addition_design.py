@@ -16,7 +16,7 @@ POINTS = "[zoo.design]\nTwice = zoo_p:Twice\n"
 SOURCE = '''
 from dataclasses import replace
 from zoo.command_line import Option
-from zoo.compare.design import Design
+from zoo.compare.design import Design, Procedure
 from zoo.errors import UsageError
 
 class Twice(Design):
@@ -24,7 +24,9 @@ class Twice(Design):
 
     options = (Option("twice", "says so, so often", int, metavar="N", above=0, heading="Answer"),)
     no_target = "it counts no steps"
+    procedure = "zoo_p:Counting"
 
+class Counting(Procedure):
     def title(self, comparison, usual):
         return f"{usual}-twice"
 
@@ -121,7 +123,7 @@ def test_without_the_package_its_folder_and_its_option_are_answered(twice, site,
 @pytest.mark.parametrize("flaw", ["options = None", "options = (3,)", "def __init__(self): raise SystemExit(0)",
                                   "options = (Option('seeds', ''),)", "options = (Option('thrice', ''),)"])  # fmt: skip
 def test_a_package_that_is_at_fault_leaves_comparisons_as_they_are(twice, zoo, flaw):
-    twice(SOURCE + f"    {flaw}\n")
+    twice(SOURCE.replace('    procedure = "zoo_p:Counting"\n', f'    procedure = "zoo_p:Counting"\n    {flaw}\n'))
     assert "--twice" not in zoo("compare", "--help")[1]
     code, _, err = zoo(*WORDS, "--dry-run")
     assert code == 0, err
@@ -129,10 +131,10 @@ def test_a_package_that_is_at_fault_leaves_comparisons_as_they_are(twice, zoo, f
 
 @pytest.mark.parametrize(("flaw", "name"), [
     ("options = ()", "an_option_has_its_name"), ("options = (Option('seeds', ''),)", "an_option_has_its_name"),
-    ("def title(self, comparison, usual): return ''", "it_is_chosen"),
+    ("procedure = 'zoo_p:Counted'", "it_is_chosen"), ("procedure = 'zoo_p:Twice'", "it_is_chosen"),
 ])  # fmt: skip
 def test_a_fault_is_found(twice, flaw, name):
-    twice(SOURCE + f"    {flaw}\n")
+    twice(SOURCE.replace('    procedure = "zoo_p:Counting"\n', f'    procedure = "zoo_p:Counting"\n    {flaw}\n'))
     import zoo_p
 
     outcomes = [check.outcome() for check in checks(zoo_p.Twice)]
@@ -144,7 +146,7 @@ MISSING = [
     (*WORDS, "--scale", "dim=1,2,3"), (*WORDS, "--probe", "length=1,2"),
     ("compare", "lm-tiny", "vit-tiny", "--attribute"),
     ("compare", "lm-tiny", "vit-tiny", "--vary", "model.norm=layernorm,rmsnorm"), ("compare", "board"),
-    ("compare", "file.yaml"), ("tensorboard", "board"),
+    ("compare", "file.yaml"), ("tensorboard", "board"), ("compare", "positions"),
 ]  # fmt: skip
 
 

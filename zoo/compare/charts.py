@@ -15,10 +15,10 @@ import numpy as np
 from zoo.compare import prose
 from zoo.compare.fairness import shares_gpu
 from zoo.compare.number_format import format_fixed
-from zoo.compare.paired_tests import failure_text
 from zoo.compare.run_records import number, target_of
+from zoo.compare.simultaneous_tests import failure_text
 from zoo.compare.statistics import mean_and_deviation
-from zoo.compare.verdict import Answer, VariantRow
+from zoo.compare.verdict import Answer, Row
 from zoo.logging.cost_measures import MEASURES
 from zoo.palette import LIGHT, SERIES
 
@@ -207,7 +207,7 @@ def draw_pareto(answer: Answer, cost: str = "flops") -> ReportChart | None:
     return ReportChart(cost, f"Quality against {measure.word}", caption, figure)
 
 
-def _name_with_failures(row: VariantRow) -> str:
+def _name_with_failures(row: Row) -> str:
     """The label, and how many runs failed."""
     name = clip_name(row.label)
     return f"{name} ({failure_text(row.failures, len(row.figures))})" if row.failures else name
@@ -442,7 +442,7 @@ def _name_points(axes: Axes, names: Sequence[str], points: Sequence[Point], sds:
         )  # fmt: skip
 
 
-def _lines(answer: Answer, row: VariantRow) -> Lines:
+def _lines(answer: Answer, row: Row) -> Lines:
     """The (tokens, headline) points of every run that counts."""
     runs = [run for seed, run in answer.runs[row.variant].items() if seed in row.figures]
     return [

@@ -18,7 +18,7 @@ from zoo.config import yaml_source
 from zoo.config.fit_options import SECTIONS
 from zoo.config.output_paths import check_output_path
 from zoo.errors import UsageError
-from zoo.registry import not_installed, suggest
+from zoo.registry import RECIPES, not_installed, suggest
 
 if TYPE_CHECKING:
     from zoo.compare.verdict import Answer
@@ -96,7 +96,7 @@ def run(options: ParsedOptions) -> int:
     from zoo.compare.run_comparison import compare
 
     design = comparison.design if len(options.words) <= comparison.design.recipes else find_design(SEVERAL)
-    return design.run(options, comparison, compare)
+    return design.load().run(options, comparison, compare)
 
 
 def _answer_folders(options: ParsedOptions) -> int:
@@ -110,7 +110,9 @@ def _answer_folders(options: ParsedOptions) -> int:
         raise UsageError(f"{names[0]!r} is for new runs, not for finished ones: add --vary OPTION=VALUE,VALUE")
     folders = [find_folder(word, options.get("runs")) for word in options.words]
     design = design_of_folder(folders[0]) if len(folders) == 1 else None
-    return design.answer_folder(folders[0], options) if design else run_comparison.answer_folders(folders, options)
+    return (
+        design.load().answer_folder(folders[0], options) if design else run_comparison.answer_folders(folders, options)
+    )
 
 
 def find_folder(word: str, runs: str) -> Path:
@@ -131,12 +133,14 @@ def find_folder(word: str, runs: str) -> Path:
         *(packaged.name for packaged in recipe_files.recipes()),
         *(packaged.name for packaged in recipe_files.comparisons()),
     ]
+    if package := not_installed(RECIPES, word):
+        raise UsageError(f"no folder, recipe or comparison {word!r}.{package}")
     raise UsageError(f"no folder, recipe or comparison {word!r}.{suggest(word, names)} See: zoo compare --help")
 
 
 def read_comparison(options: ParsedOptions) -> Comparison | None:
     """The comparison that a design, a file or `--vary` describes; None where folders are to be read."""
-    comparison = chosen_design(options.values).read(options)
+    comparison = chosen_design(options.values).load().read(options)
     if comparison:
         return comparison
     comparison = _from_file(options)

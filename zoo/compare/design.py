@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo import registry
-from zoo.command_line import DEBUG, HELP, Option, ParsedOptions
+from zoo.command_line import DEBUG, HELP, Option, ParsedOptions, call_by_name
 from zoo.compare.options import COMPARE_OPTIONS, HIDDEN_SETTINGS, REFUSED
 from zoo.compare.run_records import target_of
-from zoo.errors import UsageError, ZooError
+from zoo.errors import PluginError, UsageError, ZooError
 from zoo.plugins import diagnosis
 
 if TYPE_CHECKING:
@@ -31,28 +31,33 @@ FILES = {"recipes.json": SEVERAL}  # by which a folder is that of a design, whet
 
 
 class Design:
-    """What a comparison runs and reports; the base class is the plain one, every variant with every seed.
+    """Which comparison is made, as data; the base class is the plain one, every variant with every seed.
 
     A package registers a design by an entry point in the group ``zoo.design``; the one of its options of `zoo compare`
-    that has its name, the class's in lower case, asks for it. A comparison has one design. Modules that are heavy, such
-    as torch, are imported by methods.
+    that has its name, the class's in lower case, asks for it. A comparison has one design. What it does is in the class
+    that ``procedure`` names, which may import what is heavy, such as torch.
     """
 
     kind = "design"
     name = ""  # set for each class
+    label = ""  # what asks for it, in messages; by default the option of its name
     options: tuple[Option, ...] = ()  # of `zoo compare`; a file may have those that take a value
     recipes = 1  # words of the command line
     varies = False  # whether it varies something by itself, so that --vary may be left out
     no_target = ""  # why --to does not go with it; empty where it does
+    procedure = ""  # package.module:Class, a Procedure; empty: the plain one
 
     def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
         cls.name = cls.__name__.lower()
+        cls.label = vars(cls).get("label", f"--{cls.name}")
 
-    @property
-    def label(self) -> str:
-        """What asks for it, in messages."""
-        return f"--{self.name}"
+    def load(self) -> Procedure:
+        """What it does. Raises PluginError where there is no such class."""
+        procedure = call_by_name(self.procedure, self) if self.procedure else Procedure(self)
+        if not isinstance(procedure, Procedure):
+            raise PluginError(f"{self.procedure!r} of the design {self.name} names no Procedure")
+        return procedure
 
     def problem(self) -> str:
         """What is wrong with the description, as part of a sentence; empty where nothing is."""
@@ -60,6 +65,13 @@ class Design:
             return "its attribute options must be a tuple of Option"
         named = not self.options or self.name in [option.name for option in self.options]
         return "" if named else f"none of its options has its name, {self.name!r}"
+
+
+class Procedure:
+    """What a comparison runs and reports; this base class does the plain one, and designs override what differs."""
+
+    def __init__(self, design: Design) -> None:
+        self.design = design
 
     def read(self, options: ParsedOptions) -> Comparison | None:
         """The comparison of a command line; None for what a file or --vary describes. Raises UsageError."""

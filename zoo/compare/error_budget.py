@@ -30,8 +30,8 @@ from zoo.compare.design import check_target, find_design
 from zoo.compare.fairness import Flag
 from zoo.compare.looks import DECISIONS, Looks, Question, load_looks, parse_planned, save_looks
 from zoo.compare.looks import FILE as LOOKS
-from zoo.compare.paired_tests import T_TEST, PairedTestPlan, PairResult
 from zoo.compare.run_records import DECISIVE, RunRecord, target_of
+from zoo.compare.simultaneous_tests import T_TEST, PairedTestPlan, PairResult
 from zoo.compare.statistics import ALPHA
 from zoo.compare.verdict import Answer
 from zoo.errors import StorageError, UsageError
@@ -66,7 +66,7 @@ def look_and_record(record: run_records.Record, options: ParsedOptions, home: Pa
     answer = replace(answer, late_choices=None if late is None else late + changes, flags=flags, tuning=record.tuning)
     for name in record.design:
         design = find_design(name)
-        answer = replace(answer, design=design, finding=design.complete(answer, home, record))
+        answer = replace(answer, design=design, finding=design.load().complete(answer, home, record))
     ended_runs = sum(len(row.figures) for row in answer.rows)
     details = {"verdicts": {row.variant: row.verdict.word for row in answer.rows}, "runs": figures}
     save_or_warn(home, lambda: journal.append_event(home, journal.Event(journal.LOOK, question, ended_runs, details)))

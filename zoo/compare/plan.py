@@ -16,7 +16,7 @@ from typing import Any
 from zoo import registry
 from zoo.command_line import ParsedOptions
 from zoo.compare import run_records
-from zoo.compare.design import PLAIN, Design, check_target
+from zoo.compare.design import PLAIN, Design, Procedure, check_target
 from zoo.compare.execute import FitJob
 from zoo.compare.fairness import describe_code_change
 from zoo.compare.options import DECIDED_BY_COMPARISON
@@ -67,7 +67,13 @@ class Comparison:
     @property
     def title(self) -> str:
         """The name of the comparison's folder."""
-        return self.design.title(self, self.name or "+".join(factor.key.rpartition(".")[2] for factor in self.vary))
+        usual = self.name or "+".join(factor.key.rpartition(".")[2] for factor in self.vary)
+        return self.procedure.title(self, usual)
+
+    @property
+    def procedure(self) -> Procedure:
+        """What its design does."""
+        return self.design.load()
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from zoo.compare.charts import ReportChart, draw_charts
 from zoo.compare.number_format import format_duration, format_fixed, format_short, join_words
 from zoo.compare.run_records import RunRecord, describe_values, number
 from zoo.compare.targets import draw_survival
-from zoo.compare.verdict import Answer, VariantRow
+from zoo.compare.verdict import Answer, Row
 from zoo.console import printable
 from zoo.errors import UsageError
 from zoo.io import atomic_files, limits
@@ -39,7 +39,7 @@ def write_report(answer: Answer, folder: str | Path, more: Sequence[ReportChart]
 
     ``more`` are additional charts, such as those of probes. Raises UsageError if the folder cannot be written to.
     """
-    all_charts = [*answer.design.charts(answer), *draw_charts(answer), *draw_survival(answer), *more]
+    all_charts = [*answer.design.load().charts(answer), *draw_charts(answer), *draw_survival(answer), *more]
     texts = {"md": table.describe(answer).as_markdown(), "csv": table.as_csv(answer), "json": table.as_json(answer)}
     return write_files("comparison", texts | {"html": page(answer, all_charts)}, all_charts, Path(folder))
 
@@ -161,7 +161,7 @@ COMMIT = 12  # digits of a commit
 UNKNOWN = "not recorded"
 
 
-def all_runs(answer: Answer) -> list[tuple[VariantRow, RunRecord]]:
+def all_runs(answer: Answer) -> list[tuple[Row, RunRecord]]:
     """Every run with the row of its variant, in the order of the table and of the seeds."""
     return [(row, run) for row in answer.rows for run in answer.runs[row.variant].values()]
 

@@ -108,7 +108,7 @@ def compare(options: ParsedOptions, comparison: Comparison) -> int:
     """`zoo compare RECIPE --vary …`: run what is missing, print and write the result; the exit code."""
     finished, code = run_comparisons(options, [comparison])
     for result in finished:  # none where other shards have runs left, and in a dry run
-        answer_code = comparison.design.show(result, options)
+        answer_code = comparison.procedure.show(result, options)
         code = code or answer_code
     return code
 
@@ -121,12 +121,12 @@ def run_comparisons(options: ParsedOptions, comparisons: Sequence[Comparison]) -
     comparison is not finished. Raises UsageError.
     """
     words = [line for comparison in comparisons
-             for line in comparison.design.command_lines(comparison, prepare_runs.check_comparison)]  # fmt: skip
+             for line in comparison.procedure.command_lines(comparison, prepare_runs.check_comparison)]  # fmt: skip
     runner = Runner(options, *open_comparison(options, words))
     planned: dict[str, ComparisonRun] = {}
     for comparison in comparisons:
         try:
-            result = ComparisonRun(comparison, comparison.design.draft(comparison, runner), runner)
+            result = ComparisonRun(comparison, comparison.procedure.draft(comparison, runner), runner)
             result.check()
         except UsageError as error:
             if len(comparisons) == 1:
@@ -228,7 +228,7 @@ class ComparisonRun:
             self.runner.executor.check(self.runner.request_of(arms))
             if not stage.needs_runs:
                 self.check_target(plan.unfinished_jobs(self.runner.jobs(arms, comparison.seeds)))
-        comparison.design.check_goal(self.goals, self.goal)
+        comparison.procedure.check_goal(self.goals, self.goal)
         names = [arm.name for arm in self.arms]
         error_budget.check_looks(looks.load_looks(self.place, names), self.place, names)
         error_budget.reserve_tries(options, self.place, names[1:], save=False)
@@ -299,7 +299,7 @@ class ComparisonRun:
         comparison, stage = self.comparison, self.stages[-1]
         choices = (choice.key for arm in stage.arms for choice in arm.variant)
         keys = [factor.key for factor in comparison.vary] or dict.fromkeys(choices)
-        recorded = comparison.design.record(self)
+        recorded = comparison.procedure.record(self)
         return run_records.Record(
             self.folders, self.arms[0].name, stage.goal, stage.request.budget, stage.tuned,
             command_line(self.runner.options), tuple(keys), comparison.at, comparison.margin, comparison.until,
@@ -315,12 +315,12 @@ class ComparisonRun:
         )  # fmt: skip
         ended = sum(run_state.read_state(folder) in run_state.END_STATES for folder in record.folders)
         details = {"varied": list(record.varied or ()), "command": record.command, "until": comparison.until}
-        details |= comparison.design.details(comparison)
+        details |= comparison.procedure.details(comparison)
         journal.append_event(self.place, journal.Event(journal.PLAN, question, ended, details))
 
     def describe(self) -> list[str]:
         """What is run: its differences, sizes, numbers of runs, how many are finished, their time, and notes."""
-        options, seeds, lines = self.runner.options, self.comparison.seeds, self.comparison.design.describe(self)
+        options, seeds, lines = self.runner.options, self.comparison.seeds, self.comparison.procedure.describe(self)
         jobs, shard = options.get("jobs"), options.get("shard")
         for stage in self.stages:
             runs = plan.list_jobs(stage.arms, seeds)
@@ -337,7 +337,7 @@ class ComparisonRun:
                     else f"about {format_duration(estimate / jobs)}"  # fmt: skip
                 threads = int(self.runner.request.resources.get("cpus", 0)) or threads_per_run(jobs)
                 lines.append(f"  {jobs} at once, {threads} threads each · time {time}")
-        return lines + [f"  {note}" for note in (self.power, *self.comparison.design.notes(self)) if note]
+        return lines + [f"  {note}" for note in (self.power, *self.comparison.procedure.notes(self)) if note]
 
     @property
     def power(self) -> str:

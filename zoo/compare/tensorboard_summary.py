@@ -143,7 +143,9 @@ def tensorboard_folder(folder: Path) -> Iterator[tuple[Path, tuple[str, ...]]]:
     damaged record of a comparison.
     """
     design = design_of_folder(folder)
-    records, tag, tags = design.views(folder) if design else ({"": run_records.load_record(folder)}, "comparison", ())
+    records, tag, tags = (
+        design.load().views(folder) if design else ({"": run_records.load_record(folder)}, "comparison", ())
+    )
     if not design and not records[""]:
         yield folder, headline_tags(folder)
         return

@@ -7,11 +7,11 @@ from zoo.cli.find_command import find_command, parse
 from zoo.compare.command import read_comparison
 from zoo.compare.design import SEVERAL, Design
 from zoo.compare.options import COMPARE_OPTIONS, HIDDEN_SETTINGS, REFUSED
-from zoo.conformance.check import Inapplicable, require
+from zoo.conformance.check import Broken, Inapplicable, require
 from zoo.conformance.command import description_is_light, sample_value
 from zoo.conformance.common import documentation
 from zoo.conformance.subject import Independent
-from zoo.errors import UsageError
+from zoo.errors import PluginError, UsageError
 
 
 def an_option_has_its_name(subject: Independent) -> None:
@@ -54,6 +54,8 @@ def it_is_chosen(subject: Independent) -> None:
         comparison = read_comparison(parse(find_command("compare"), words))
     except UsageError:
         return
+    except PluginError as error:
+        raise Broken(str(error)) from error
     chosen = comparison and comparison.design
     require(type(chosen) is subject.part, f"zoo compare {' '.join(words)} is a comparison of {chosen}.")
     require(bool(comparison and comparison.title), "the folder of its comparison has no name: see title.")

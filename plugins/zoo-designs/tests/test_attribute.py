@@ -21,9 +21,9 @@ from zoo_designs.attribute import (
 
 from tests.compare.fake_zoo import Costs, Fits
 from zoo.compare import plan
-from zoo.compare.paired_tests import PairedTestPlan
 from zoo.compare.plan import Arm, Choice, option_text
 from zoo.compare.run_records import RunRecord
+from zoo.compare.simultaneous_tests import PairedTestPlan
 from zoo.errors import UsageError
 from zoo.training.config_meter import ConfigMeter
 from zoo.training.setup import display_value

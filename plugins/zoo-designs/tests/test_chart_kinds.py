@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from test_charts import check_files, check_texts, costly, words
+from test_charts import check_axes, check_files, check_texts, costly, words
 from zoo_designs.charts import IntervalRow, draw_bars, draw_intervals, draw_lines
 
 from zoo.compare.charts import variant_styles
@@ -22,6 +22,7 @@ CHARTS = {
 def test_a_chart_is_whole(name):
     check_files(CHARTS[name])
     check_texts(CHARTS[name].figure)
+    check_axes(CHARTS[name].figure)
 
 
 def test_lines_have_the_styles_that_they_are_given():

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from test_report import check_sections
-from zoo_designs import scale_runs
 from zoo_designs.designs import Scale
 from zoo_designs.scale_result import SizeAnswer, scale_result
 
@@ -124,7 +123,7 @@ def write_comparison(home):
 def test_a_report_has_prediction_and_sizes(tmp_path):
     record = write_comparison(tmp_path / "compare")
     result = answer(run_records.read_ledgers(record.folders), record.baseline, varied=record.varied)
-    scaling = scale_runs.answer_scale(tmp_path / "compare", record, result.goal, result.at)
+    scaling = Scale().load().complete(result, tmp_path / "compare", record)
     result = replace(result, design=Scale(), finding=scaling)
     text = " ".join(table.describe(result).as_text().split())
     assert "Sizes dim=64, dim=96 and dim=128 were fitted; dim=192 was predicted from them and measured." in text
@@ -142,12 +141,12 @@ def test_a_report_has_prediction_and_sizes(tmp_path):
     assert "is not in the laws that predict it" in page
     damaged = replace(record, design={"scale": {"sizes": [{"label": "dim=64"}]}})
     with pytest.raises(Exception, match="its list of sizes is damaged"):
-        scale_runs.answer_scale(tmp_path, damaged, "loss", "last")
+        Scale().load().complete(result, tmp_path, damaged)
 
 
 def test_without_sizes_nothing_is_added():
     result = answer(list(runs_of_size(64, 1.0)), "dim=64")
-    assert result.design.sections(result) == []
+    assert result.design.load().sections(result) == []
     assert json.loads(table.as_json(result))["scale"] is None
 
 

@@ -53,7 +53,9 @@ def test_a_budget_of_flops_is_that_of_the_baseline_of_each_size(tmp_path):
     budgets = [scale_runs.comparison_at(comparison, size, Fits(tmp_path), Costs()).budget for size in sizes]
     each = 3 * 40 * Costs().cost(Fits(tmp_path).point(("toy",)).config).flops
     assert [float(text.removeprefix("flops=")) for text in budgets] == pytest.approx([10 * each, 20 * each, 30 * each])
-    requests = scale_runs.check_request(comparison, lambda each: [each])  # without a model there is no budget yet
+    requests = comparison.procedure.command_lines(
+        comparison, lambda each: [each]
+    )  # without a model there is no budget yet
     assert [(each.budget, each.options) for each in requests] == [
         (None, tuple(choice.word for choice in size)) for size in sizes
     ]

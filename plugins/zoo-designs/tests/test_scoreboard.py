@@ -12,7 +12,7 @@ from zoo_designs import scoreboard
 from zoo_designs.scoreboard import RecipeTask, make_scoreboard
 
 from zoo.compare.looks import Question
-from zoo.compare.paired_tests import PairedTestPlan
+from zoo.compare.simultaneous_tests import PairedTestPlan
 from zoo.compare.verdict import answer
 from zoo.errors import UsageError
 

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from zoo.compare import run_records
-from zoo.compare.run_records import FOLDER, Record
+from zoo.compare.run_records import FOLDER
 from zoo.compare.tensorboard_summary import MOST, start_summary, write_row
 from zoo.config.run_folder import slug
 from zoo.errors import UsageError
@@ -89,9 +88,3 @@ def pinned_scores(board: Scoreboard) -> tuple[str, ...]:
     """The charts that the link pins: the score over all tasks, P(improvement), then the figure of every task."""
     goals = dict.fromkeys(f"val/{task.answer.goal}" for task in board.tasks)
     return (*SCOREBOARD_TAGS, *goals)[:MOST]
-
-
-def views(folder: Path) -> tuple[dict[str, Record | None], str, tuple[str, ...]]:
-    """For TensorBoard: the comparison of each recipe, and the tag and the first charts of the scoreboard."""
-    records = {home.parents[1].name: run_records.load_record(home) for home in load_members(folder)[0]}
-    return records, TAG, SCOREBOARD_TAGS

@@ -9,8 +9,9 @@ from pathlib import Path
 from zoo import recipe_files, registry
 from zoo.command_line import ParsedOptions
 from zoo.compare import error_budget, looks, plan, run_comparison, run_records
-from zoo.compare.design import check_target
+from zoo.compare.design import Procedure, check_target
 from zoo.compare.plan import Arm, Choice, Comparison
+from zoo.compare.run_records import Record
 from zoo.errors import UsageError
 from zoo.registry import suggest
 from zoo_designs import designs, scoreboard, scoreboard_folder
@@ -49,28 +50,6 @@ def check_recipes(options: ParsedOptions) -> None:
     check_target(options.get("at") or "", SEVERAL)
 
 
-def run(options: ParsedOptions, comparison: Comparison) -> int:
-    """Run what is missing of every recipe, then print and write the scoreboard.
-
-    ``comparison`` is what is compared in each recipe. Without --baseline it is with the first value of every --vary,
-    because what the recipes themselves have may differ.
-    """
-    check_recipes(options)
-    if comparison.base is None:
-        comparison = replace(comparison, base=",".join(str(factor.choices()[0]) for factor in comparison.vary))
-    comparisons = [replace(comparison, recipe=word) for word in options.words]
-    finished, code = run_comparison.run_comparisons(options, comparisons)
-    if len(finished) < len(comparisons):  # a dry run, or runs of other shards are missing
-        return code
-    members = {result.place: {arm.name: variant_name(arm, comparison) for arm in result.arms} for result in finished}
-    recipes = [folder.parents[1].name for folder in members]
-    home = scoreboard_folder.scoreboard_path(Path(options.get("runs")), recipes, comparison.title)
-    command = run_comparison.command_line(options)
-    scoreboard_folder.save_members(home, members, command)
-    answer_code = show(members, command, options, home, home)
-    return code or answer_code
-
-
 def variant_name(arm: Arm, comparison: Comparison) -> str:
     """What a variant is called in all recipes: the value if one option varies, else ``norm=RMSNorm,ffn=MLP``."""
     choices = []
@@ -83,16 +62,6 @@ def variant_name(arm: Arm, comparison: Comparison) -> str:
     if len(comparison.vary) == 1 and len(choices) == 1:
         return choices[0].value
     return plan.variant_text(tuple(choices))
-
-
-def answer_folder(folder: Path, options: ParsedOptions) -> int:
-    """`zoo compare FOLDER` of a scoreboard, without torch."""
-    members, command = scoreboard_folder.load_members(folder)
-    for name in ("baseline", "goal", *REFUSED):
-        if options.values.get(name):
-            why = REFUSED.get(name, "name it in the command that compares, or read one recipe's folder")
-            raise UsageError(f"--{name} does not go with a scoreboard: {why}.")
-    return show(members, command, options, folder, Path(options.get("out")) if options.get("out") else None)
 
 
 def show(
@@ -149,3 +118,45 @@ def look_at_scoreboard(tasks: Sequence[RecipeTask], home: Path, command: str) ->
 
 def _seeds(tasks: Sequence[RecipeTask], name: str) -> tuple[int, ...]:
     return tuple(sorted({seed for task in tasks for seed in scoreboard.common_seeds(task, name)}))
+
+
+class ScoreboardProcedure(Procedure):
+    """Runs a plain comparison in each recipe, and puts their answers on one scoreboard."""
+
+    def run(self, options: ParsedOptions, comparison: Comparison, usual: object) -> int:
+        """Run what is missing of every recipe, then print and write the scoreboard.
+
+        ``comparison`` is what is compared in each recipe. Without --baseline it is with the first value of every
+        --vary, because what the recipes themselves have may differ.
+        """
+        check_recipes(options)
+        if comparison.base is None:
+            comparison = replace(comparison, base=",".join(str(factor.choices()[0]) for factor in comparison.vary))
+        comparisons = [replace(comparison, recipe=word) for word in options.words]
+        finished, code = run_comparison.run_comparisons(options, comparisons)
+        if len(finished) < len(comparisons):  # a dry run, or runs of other shards are missing
+            return code
+        members = {
+            result.place: {arm.name: variant_name(arm, comparison) for arm in result.arms} for result in finished
+        }
+        recipes = [folder.parents[1].name for folder in members]
+        home = scoreboard_folder.scoreboard_path(Path(options.get("runs")), recipes, comparison.title)
+        command = run_comparison.command_line(options)
+        scoreboard_folder.save_members(home, members, command)
+        answer_code = show(members, command, options, home, home)
+        return code or answer_code
+
+    def answer_folder(self, folder: Path, options: ParsedOptions) -> int:
+        """`zoo compare FOLDER` of a scoreboard, without torch."""
+        members, command = scoreboard_folder.load_members(folder)
+        for name in ("baseline", "goal", *REFUSED):
+            if options.values.get(name):
+                why = REFUSED.get(name, "name it in the command that compares, or read one recipe's folder")
+                raise UsageError(f"--{name} does not go with a scoreboard: {why}.")
+        return show(members, command, options, folder, Path(options.get("out")) if options.get("out") else None)
+
+    def views(self, folder: Path) -> tuple[dict[str, Record | None], str, tuple[str, ...]]:
+        """For TensorBoard: the comparison of each recipe, and the tag and the first charts of the scoreboard."""
+        members, _ = scoreboard_folder.load_members(folder)
+        records = {home.parents[1].name: run_records.load_record(home) for home in members}
+        return records, scoreboard_folder.TAG, scoreboard_folder.SCOREBOARD_TAGS
