@@ -27,6 +27,9 @@ FILE_KEYS = (
     "recipe", "vary", "seeds", "until", "looks", "baseline", "design", "budget", "match", "tune", "tune_seeds", "goal",
     "at", "to", "margin", "options",
 )  # fmt: skip
+TAKEN_AS_THEY_ARE = (
+    "baseline", "design", "budget", "match", "tune", "tune_seeds", "goal", "at", "margin", "until",
+)  # fmt: skip
 OWN_KEYS = ("recipe", "vary", "options")  # which are no options of zoo compare
 MOST_UNTIL_DECIDED = 30  # seeds of --until decided
 # options for new runs
@@ -156,22 +159,7 @@ def with_options(comparison: Comparison, values: Mapping[str, Any]) -> Compariso
     if "at" not in values and values.get("goal") != comparison.goal:
         check_target(comparison.at, goal=values.get("goal"))
     asked = {**comparison.asked, **values}
-    fields: dict[str, Any] = {
-        names.get(name, name): values[name]
-        for name in (
-            "baseline",
-            "design",
-            "budget",
-            "match",
-            "tune",
-            "tune_seeds",
-            "goal",
-            "at",
-            "margin",
-            "until",
-        )
-        if name in values
-    }
+    fields: dict[str, Any] = {names.get(name, name): values[name] for name in TAKEN_AS_THEY_ARE if name in values}
     fields["asked"] = {name: asked[name] for option in design_options() if (name := option.destination) in asked}
     fields["design"] = chosen_design(fields["asked"])
     if "looks" in values:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from zoo import console
 from zoo.cli.tables import is_terminal
@@ -464,28 +464,20 @@ def print_answer(answer: Answer, options: ParsedOptions, place: Path | None, mor
     """Print the answer, and write the report if ``place`` is set. Returns the exit code."""
     from zoo.compare import table
 
-    code = print_report(answer, table.describe(answer), lambda: table.as_json(answer), options)
+    errors, report = answer.comparability_errors, table.describe(answer)
+    code = print_report(answer.outcome, errors, report, lambda: table.as_json(answer), options)
     if place is not None:
         write_report(answer, options, Path(options.get("out") or place), more)
     return code
 
 
-class Result(Protocol):
-    """What comes out of a comparison, or of several."""
-
-    @property
-    def outcome(self) -> Outcome:
-        """What is shown of the variants, in one word."""
-
-    @property
-    def comparability_errors(self) -> Sequence[str]:
-        """Why figures are not comparable."""
-
-
-def print_report(result: Result, report: Report, as_json: Callable[[], str], options: ParsedOptions) -> int:
+def print_report(
+    outcome: Outcome, errors: Sequence[str], report: Report, as_json: Callable[[], str], options: ParsedOptions
+) -> int:
     """Print a report, with --json as JSON.
 
-    Returns 1 where the figures are not comparable, else 0; with --exit-code that of the outcome.
+    Returns 1 where the figures are not comparable, of which ``errors`` say why, else 0; with --exit-code that of the
+    outcome.
     """
     from zoo.compare.document import terminal_width
     from zoo.compare.verdict import EXIT_CODES
@@ -494,7 +486,7 @@ def print_report(result: Result, report: Report, as_json: Callable[[], str], opt
         print(as_json())
     else:
         console.draw(report.as_text(terminal_width(), is_terminal()))
-    return EXIT_CODES[result.outcome] if options.get("exit_code") else int(bool(result.comparability_errors))
+    return EXIT_CODES[outcome] if options.get("exit_code") else int(bool(errors))
 
 
 def write_report(answer: Answer, options: ParsedOptions, place: Path, more: Sequence[ReportChart]) -> None:

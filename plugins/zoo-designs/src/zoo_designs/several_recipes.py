@@ -89,7 +89,9 @@ def show(
     board = look_at_scoreboard(tasks, home, command)
     report = scoreboard.describe(board)
     in_text = replace(report, sections=report.sections[::-1])
-    code = run_comparison.print_report(board, in_text, lambda: scoreboard.as_json(board), options)
+    code = run_comparison.print_report(
+        board.outcome, board.comparability_errors, in_text, lambda: scoreboard.as_json(board), options
+    )
     if place is not None:
         files = scoreboard.write_report(board, reports, Path(options.get("out") or place))
         scoreboard_folder.write_summary(home, board)
