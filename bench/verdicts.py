@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from zoo.compare import statistics
 from zoo.compare.error_budget import Series
 from zoo.compare.looks import DECISIONS, FIRST, UNTIL, Looks, Question, planned_levels
-from zoo.compare.paired_tests import T_TEST, PairedTestPlan, PairResult, TestName, compare_samples, judge_all
-from zoo.compare.scale_result import LawBootstrap
+from zoo.compare.simultaneous_tests import T_TEST, PairedTestPlan, PairResult, TestName, compare_samples, judge_all
 from zoo.compare.statistics import ALPHA, least_p
 
 Floats = NDArray[np.float64]
@@ -385,6 +384,8 @@ def scales(count: int, rng: np.random.Generator, samples: int = 400) -> list[lis
 
     At most 1,000 comparisons for every row, with 400 bootstrap samples each.
     """
+    from zoo_designs.scale_result import LawBootstrap  # of the package zoo-designs
+
     rows = [["laws", "crossing inside its interval", "bounded on both sides", "its width, median",
              "largest size inside its prediction", "half-width of it / true difference"]]  # fmt: skip
     largest, compute = (float(COMPUTE[-1]), float(COMPUTE[-1])), np.stack([COMPUTE, COMPUTE])

@@ -171,3 +171,12 @@ def work(tmp_path, monkeypatch, cache):
     monkeypatch.setattr(recipe_files, "builtin_folders", lambda: [tmp_path])
     monkeypatch.setattr(run, "make_logger_and_callbacks", lambda *_: {"logger": False})
     return tmp_path
+
+
+@pytest.fixture
+def designs(tmp_path_factory):
+    """The package zoo-designs is there, whether it is installed or not."""
+    from tests.plugin_paths import registered
+
+    with registered("zoo-designs", tmp_path_factory.mktemp("site")):
+        yield

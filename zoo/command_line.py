@@ -123,6 +123,7 @@ class Command:
     arguments: tuple[Argument, ...] = ()
     options: tuple[Option, ...] = ()
     open_options: tuple[str, ...] = ()  # patterns of undeclared options: model.*
+    option_kind = ""  # the kind of parts that bring an option of their own name
     examples: tuple[str, ...] = ()
     usages: tuple[str, ...] = ()  # where one line of arguments is not enough
     description = ""
@@ -261,7 +262,8 @@ def parse(command: Command, argv: Sequence[str], elsewhere: Callable[[str], str]
             f"{_misused(spelling, spellings[spelling], str(error))} See: zoo {command.name} --help"
         ) from error
     except UsageError as error:
-        raise UsageError(f"{error} See: zoo {command.name} --help") from None
+        sentence, newline, more = str(error).partition("\n")
+        raise UsageError(f"{sentence} See: zoo {command.name} --help{newline}{more}") from None
     return result
 
 
@@ -341,12 +343,16 @@ def _unknown_option(command: Command, spelling: str, elsewhere: Callable[[str], 
     """The sentence about an option that a command does not have, with the one that was probably meant."""
     import difflib
 
+    from zoo import registry  # not needed to start a command
+
     names = [option.strings[0] for option in command.all_options if option.heading or option.key]
     ends = {name.lstrip("-").rpartition(".")[2]: name for name in names}  # people write --lr for --model.lr
     last = spelling.lstrip("-").rpartition(".")[2].lower()
     begins = [name for name in names if name.startswith(spelling.lower()) and len(spelling) > len("--")]
     near = difflib.get_close_matches(last, ends, 1, cutoff=0.5)
     likely = [ends[last]] if last in ends else begins[:3] or [ends[end] for end in near]
+    if command.option_kind and (package := registry.not_installed(command.option_kind, spelling.lstrip("-"))):
+        return f"zoo {command.name} has no option {spelling!r}.{package}"
     if last not in ends and (commands := elsewhere(spelling.lstrip("-"))):
         return f"zoo {command.name} has no option {spelling!r}: it belongs to {commands}."
     hint = f" Did you mean {_alternatives([repr(name) for name in likely])}?" if likely else ""

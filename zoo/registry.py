@@ -26,7 +26,7 @@ from zoo.plugins.discovery import GROUP, ZOO, Entry, Flaw, Package, discover, no
 from zoo.plugins.safe_import import describe_import_error, import_object
 
 STACK_KINDS = ("position", "backend", "attention", "norm", "ffn", "block")  # what a stack is built from
-APPLICATION_KINDS = ("command", "family", "executor")  # which no configuration of a model names
+APPLICATION_KINDS = ("command", "family", "executor", "design")  # which no configuration of a model names
 KINDS = (*STACK_KINDS, "task", "data", "optimizer", "schedule", "init", "callback", *APPLICATION_KINDS)
 # bases of other libraries, which cannot say their kind themselves
 FOREIGN_BASES = {
@@ -298,7 +298,7 @@ def find(kind: str, name: str, further: Iterable[str] = ()) -> Part:
     unread = [flaw for flaw in metadata_flaws() if re.search(rf"\b{re.escape(name)}\b", flaw.reason, re.IGNORECASE)]
     hint = f"\n{unread[0].package.origin} is damaged: {unread[0].reason}" if unread else not_installed(kind, name)
     near = suggest(name, names) or suggest(name, further)
-    raise PartError(f"unknown {kind} {name!r}.{near} Available: {', '.join(names)}{hint}")
+    raise PartError(f"unknown {kind} {name!r}.{near} Available: {', '.join(names) or 'none'}{hint}")
 
 
 def full_name(kind: str, name: str) -> str:
@@ -335,7 +335,7 @@ def not_installed(kind: str, name: str) -> str:
             names = [*points, *(value.replace(":", ".") for value in points.values())]
             if kind == RECIPES:
                 places = [folder / "src" / value.replace(".", "/") for value in points.values()]
-                names = [recipe.stem for place in places for recipe in place.glob("*.yaml")]
+                names = [recipe.stem for place in places for recipe in place.rglob("*.yaml")]
         except (OSError, KeyError, TypeError, AttributeError):
             continue
         if name.lower() in (candidate.lower() for candidate in names):

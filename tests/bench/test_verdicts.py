@@ -7,7 +7,7 @@ from scipy import stats
 from bench import verdicts
 from zoo.compare import statistics
 from zoo.compare.looks import UNTIL
-from zoo.compare.paired_tests import PairedTestPlan, compare_samples, judge_all
+from zoo.compare.simultaneous_tests import PairedTestPlan, compare_samples, judge_all
 from zoo.compare.statistics import ALPHA
 
 SYMMETRIC = [null for null in verdicts.NULLS if null.symmetric]

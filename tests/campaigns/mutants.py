@@ -156,10 +156,10 @@ MUTANTS = [
             "compare/test_table.py compare/test_statistics.py",
         ),
         (
-            "compare/length_probe.py",
+            "plugins/zoo-designs/src/zoo_designs/length_probe.py",
             "length - math.ceil(length / 4)",
             "length - math.ceil(length / 2)",
-            "compare/test_length_probe.py",
+            "plugins/zoo-designs/tests/test_length_probe.py",
         ),
         (
             "compare/charts.py",
@@ -675,7 +675,7 @@ MUTANTS = [
             "tasks/lm.py",
             "total / math.log(2) / length",
             "total / length",
-            "tasks/test_schedule.py compare/test_length_probe.py",
+            "tasks/test_schedule.py plugins/zoo-designs/tests/test_length_probe.py",
         ),
         ("tasks/schedule.py", "return (step + 1) / self.warmup", "return step / self.warmup", "tasks/test_schedule.py"),
         ("tasks/schedule.py", "1.0 - (1.0 - self.floor) * done", "1.0 - done", "tasks/test_schedule.py"),

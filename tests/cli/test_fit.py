@@ -348,6 +348,7 @@ def test_a_refused_run_leaves_no_folder(zoo, work):
 
 
 @pytest.mark.parametrize("trainer", ["trainer: {}", "", "trainer: {max_epochs: null, val_check_interval: 2}"])
+@pytest.mark.usefixtures("designs")
 def test_a_recipe_without_an_end_is_refused_by_every_command_that_trains(zoo, work, trainer):
     (work / "endless.yaml").write_text(f"{RECIPE.partition('trainer:')[0]}{trainer}\n")
     (work / "longer.yaml").write_text(

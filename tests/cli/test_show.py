@@ -93,7 +93,7 @@ def test_list(zoo):
     assert "│" not in out
     assert [row["name"] for row in json.loads(zoo("list", "positions", "r*", "--json")[1])] == ["RoPE"]
     result = json.loads(zoo("list", "--json")[1])
-    assert {row["kind"] for row in result} == {*registry.KINDS} - {"family"}, "families are in packages"
+    assert {row["kind"] for row in result} == {*registry.KINDS} - {"family", "design"}, "these are in packages"
     code, _, err = zoo("list", "positoin")
     assert (code, "Did you mean 'position'?" in err) == (2, True)
     assert zoo("list", "norm", "x*")[0] == 2

@@ -21,9 +21,9 @@ from bench.verdicts import FIXED, PATIENCE, follow_advice
 from zoo.cli import main
 from zoo.compare import execute, journal, plan, prose, report, run_comparison
 from zoo.compare.looks import FIRST, load_looks
-from zoo.compare.paired_tests import PairedTestPlan, compare_samples, judge_all
 from zoo.compare.plan import verify_runs
 from zoo.compare.run_records import parse_record, read_records
+from zoo.compare.simultaneous_tests import PairedTestPlan, compare_samples, judge_all
 from zoo.compare.statistics import ALPHA
 from zoo.compare.verdict import answer
 from zoo.config.run_folder import slug
@@ -356,6 +356,7 @@ def test_the_best_of_more_validations_is_refused(bench):
         answer(runs, at="last:3")
 
 
+@pytest.mark.usefixtures("designs")
 def test_the_mean_of_more_validations_than_there_will_be_is_refused_before_training(bench):
     words = ["compare", "./toy.yaml", "--vary", "model.norm=LayerNorm,RMSNorm", "--seeds=2", "--runs=few"]
     text = " ".join(bench(*words, "--at=last:2", code=2).split())
@@ -556,6 +557,7 @@ def test_what_is_chosen_after_a_look_spends_and_is_said(in_process):
     in_process("compare", str(home), code=1)  # of seeds 2 and 3, as before
 
 
+@pytest.mark.usefixtures("designs")
 def test_attribution_has_a_journal(in_process):
     words = ["compare", "./toy.yaml", "./other.yaml", "--attribute", "--runs=parts", "--seeds=1"]
     assert "Chosen after looking" not in in_process(*words)

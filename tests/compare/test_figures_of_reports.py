@@ -14,7 +14,7 @@ from statsmodels.stats.power import TTestPower
 from statsmodels.stats.weightstats import DescrStatsW, ttost_paired
 
 from zoo.compare import table
-from zoo.compare.paired_tests import PairedTestPlan
+from zoo.compare.simultaneous_tests import PairedTestPlan
 from zoo.compare.verdict import answer
 
 # validation top1 after 200 steps, seeds 1 to 5: zoo compare vit-tiny --vary model.position=none,learned,rope

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from zoo.compare import paired_tests
+from zoo.compare import simultaneous_tests
 from zoo.compare.looks import (
     FIRST,
     UNTIL,
@@ -16,7 +16,7 @@ from zoo.compare.looks import (
     planned_levels,
     save_looks,
 )
-from zoo.compare.paired_tests import PairResult, compare_samples, judge_all
+from zoo.compare.simultaneous_tests import PairResult, compare_samples, judge_all
 from zoo.compare.statistics import ALPHA, least_p, paired_t_test
 from zoo.errors import UsageError
 
@@ -346,8 +346,8 @@ class Searcher:
 @pytest.mark.parametrize("count", [300, pytest.param(1000, marks=pytest.mark.campaign)])
 def test_who_looks_and_chooses_goal_baseline_variants_and_seeds_makes_no_more_false_claims(count, monkeypatch):
     # slow, and decides nothing
-    monkeypatch.setattr(paired_tests, "confidence_sequence", lambda *_: (math.nan, math.nan))
-    monkeypatch.setattr(paired_tests, "seeds_needed_sequentially", lambda *_: None)
+    monkeypatch.setattr(simultaneous_tests, "confidence_sequence", lambda *_: (math.nan, math.nan))
+    monkeypatch.setattr(simultaneous_tests, "seeds_needed_sequentially", lambda *_: None)
     rng = np.random.default_rng(7)
     rate = np.mean([Searcher(rng).search() for _ in range(count)])
     assert 0.02 < rate <= ALPHA

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import binomtest, fisher_exact
 
 from zoo.compare import statistics
-from zoo.compare.paired_tests import compare_outcomes, failure_text, judge_outcomes, other_failures
+from zoo.compare.simultaneous_tests import compare_outcomes, failure_text, judge_outcomes, other_failures
 
 NAN = math.nan
 

@@ -5,20 +5,17 @@ import json
 import math
 import os
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
 import test_factorial
-import test_scale_result
 from fabricate import ledger, run, study
 from PIL import Image
 
 from zoo.compare import table
-from zoo.compare.charts import draw_charts, draw_lines
+from zoo.compare.charts import ReportChart, draw_charts, draw_curves
 from zoo.compare.document import escape_markdown
 from zoo.compare.report import page, write_report
-from zoo.compare.scale_result import scale_result
 from zoo.compare.verdict import answer
 from zoo.errors import UsageError
 
@@ -56,9 +53,9 @@ def result():
     return answer(runs, commands=["zoo compare lm-tiny --vary model.position=rope,alibi,learned"])
 
 
-def probe():
-    series = {"A": {1: 1.0, 2: None}}
-    return draw_lines("Beyond the training length", series, ("length", "loss"), caption="A cross: undefined.")
+def further_chart():
+    figure = draw_curves(answer([run("default", 1)])).figure
+    return ReportChart("lengths", "Beyond the training length", "A cross: undefined.", figure)
 
 
 def failing(base=(), variant=()):
@@ -72,7 +69,6 @@ ANSWERS = {
     "plain": lambda: answer(study({"default": 1.7, "position=ALiBi": 1.6})),
     "grid": lambda: test_factorial.grid(lambda n, p: -0.05 * n)[1],
     "target": lambda: answer(study({"default": 1.7, "position=ALiBi": 1.6}), at="to:2.5"),
-    "sizes": lambda: replace(test_scale_result.sizes()[-1].answer, scaling=scale_result(test_scale_result.sizes())),
     **{f"failed {base} {variant}": functools.partial(failing, base, variant)
        for base in ((), (2,), (1, 2, 3)) for variant in ((), (1,), (1, 2, 3))},
 }  # fmt: skip
@@ -80,7 +76,11 @@ ANSWERS = {
 
 @pytest.mark.parametrize("name", ANSWERS)
 def test_every_section_stands_in_the_page_and_in_markdown(name):
-    result = ANSWERS[name]()
+    check_sections(ANSWERS[name]())
+
+
+def check_sections(result):
+    """Everything that the sections of a report say stands in its page, in Markdown and in a terminal."""
     report, text = table.describe(result), "".join(Balanced(page(result)).text)
     markdown, terminal = report.as_markdown(), "".join(report.as_text().split())
     for section in report.sections:
@@ -93,7 +93,7 @@ def test_every_section_stands_in_the_page_and_in_markdown(name):
 
 
 def test_the_page_says_everything(result):
-    text = " ".join(Balanced(page(result, [*draw_charts(result), probe()])).text)
+    text = " ".join(Balanced(page(result, [*draw_charts(result), further_chart()])).text)
     expected = (
         "lower the validation loss of lm-tiny?|is better by 0.|Not distinguishable from|Verdicts|Training|"
         "Difference from|Beyond the training length|What differs|Cost|What is not equal|Nothing. Tokens, data|"
@@ -124,7 +124,7 @@ def test_nothing_that_a_run_says_is_markup():
     fields = {"recipe": EVIL, "setting.kernel": EVIL, "setting.machine": EVIL}
     runs = [run(EVIL, seed, choices={"position": EVIL}, **fields) for seed in (1, 2)]
     result = answer([*runs, *(run("default", seed, recipe=EVIL) for seed in (1, 2))], commands=[EVIL])
-    text = page(result, [*draw_charts(result), draw_lines(EVIL, {EVIL: {1: 1.0}}, (EVIL, EVIL), caption=EVIL)])
+    text = page(result, [*draw_charts(result), ReportChart("x", EVIL, EVIL, draw_curves(result).figure)])
     assert "<script" not in text
     assert "&lt;script&gt;" in text
     Balanced(text)
@@ -155,7 +155,7 @@ def test_one_variant_and_one_seed_have_a_page_too():
 
 
 def test_the_folder_is_complete(result, tmp_path):
-    files = write_report(result, tmp_path / "new" / "folder", [probe()])
+    files = write_report(result, tmp_path / "new" / "folder", [further_chart()])
     assert [path.name for path in files] == [
         "comparison.md", "comparison.csv", "comparison.json", "comparison.html",
         "curves.png", "differences.png", "speed.png", "lengths.png",
@@ -167,7 +167,7 @@ def test_the_folder_is_complete(result, tmp_path):
     assert json.loads(files[2].read_text())["recipe"] == "lm-tiny"
     assert Image.open(files[4]).size == (1440, 800)
     first = files[3].read_bytes()
-    write_report(result, tmp_path / "new" / "folder", [probe()])
+    write_report(result, tmp_path / "new" / "folder", [further_chart()])
     assert files[3].read_bytes() == first  # nothing in it depends on when or where it was made
 
 

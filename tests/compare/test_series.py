@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from zoo.compare.error_budget import Series, check_series_file, load_series, save_series
-from zoo.compare.paired_tests import PairedTestPlan, compare_samples, judge_all
+from zoo.compare.simultaneous_tests import PairedTestPlan, compare_samples, judge_all
 from zoo.compare.statistics import ALPHA
 from zoo.errors import StorageError, UsageError
 

@@ -11,7 +11,7 @@ import pytest
 from fabricate import run, study
 
 from zoo.compare import number_format, prose, table
-from zoo.compare.paired_tests import PairedTestPlan
+from zoo.compare.simultaneous_tests import PairedTestPlan
 from zoo.compare.verdict import answer
 from zoo.console import format_bytes
 

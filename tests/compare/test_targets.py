@@ -15,7 +15,6 @@ from zoo.compare import table
 from zoo.compare.command import expand_target, read_comparison, run
 from zoo.compare.error_budget import look_and_record
 from zoo.compare.journal import PLAN, Event, RunsQuestion, append_event
-from zoo.compare.paired_tests import compare_outcomes, compare_samples, judge_all, judge_outcomes
 from zoo.compare.plan import Arm, Comparison, Point, list_jobs, parse_factors, unfinished_jobs
 from zoo.compare.prepare_runs import Stage
 from zoo.compare.prose import question
@@ -30,6 +29,7 @@ from zoo.compare.run_records import (
     save_record,
     target_of,
 )
+from zoo.compare.simultaneous_tests import compare_outcomes, compare_samples, judge_all, judge_outcomes
 from zoo.compare.statistics import paired_t_test
 from zoo.compare.targets import censored_interval, describe_targets, draw_survival, survival, target_ratio
 from zoo.compare.tensorboard_summary import write_summary
@@ -196,7 +196,7 @@ def test_a_target_that_is_no_figure_and_number_is_refused(text):
         expand_target({"to": text})
 
 
-BESIDE = [("margin", "0.01"), ("scale", "dim=64,96,128"), ("probe", "2,4")]
+BESIDE = [("margin", "0.01")]
 TARGETS = [("to", "loss=4.2"), ("at", "to:4.2")]
 CONTRADICTIONS = [
     *(case for target in TARGETS for option in BESIDE
@@ -227,10 +227,10 @@ def test_a_target_is_a_moment_of_a_figure():
     assert target_of("last:3") is None
 
 
-@pytest.mark.parametrize(("name", "value"), [("margin", 0.01), ("scale", {"sizes": []}), ("goal", "accuracy")])
+@pytest.mark.parametrize(("name", "value"), [("margin", 0.01), ("goal", "accuracy")])
 def test_a_recorded_comparison_refuses_what_a_target_does_not_go_with(name, value, tmp_path):
-    home = look_home(tmp_path, margin=0.01 if name == "margin" else None, scale=value if name == "scale" else {},
-                     at="last" if name != "goal" else "to:2.5", goal="loss")  # fmt: skip
+    home = look_home(tmp_path, margin=value if name == "margin" else None, at="last" if name != "goal" else "to:2.5",
+                     goal="loss")  # fmt: skip
     words = [str(home), "--goal=accuracy"] if name == "goal" else [str(home), "--to=loss=2.5"]
     with pytest.raises(UsageError, match=f"does not go with --{name}"):
         run(parse(find_command("compare"), words))

@@ -5,7 +5,7 @@ import pytest
 from zoo import recipe_files
 from zoo.cli import find_command, help
 from zoo.compare import command, plan, run_records
-from zoo.compare.commands import COMPARE_OPTIONS
+from zoo.compare.options import COMPARE_OPTIONS
 from zoo.compare.plan import (
     Choice,
     Factor,
@@ -245,21 +245,15 @@ def test_a_packaged_comparison_is_short_explained_and_well_formed(one):
         (["vit-tiny", "--vary", "model.norm=a,b", "--resume"], "--resume is for one run"),
         (["vit-tiny", "--vary", "model.norm=a,b", "--name", "x"], "--name is for one run"),
         (["vit-tiny", "--vary", "model.norm=a,b", "--lr", "3"], "Did you mean '--model.lr'?"),
-        (["vit-tiny", "b", "--vary", "model.norm=a,"], "Values of --vary are separated by commas"),
-        (["vit-tiny", "lm-tiny", "--vary", "model.norm=a,b"], "unknown norm 'a'. Available: "),
         (
             ["vit-tiny", "--vary", "model.norm=a,b", "--jobs", "0"],
             "'--jobs' must be a whole number above 0",
         ),
-        (["vit-tiny", "--vary", "model.norm=a,b", "--probe", "lenth=2"], "no probe 'lenth'. Did you mean 'length'?"),
         (["vit-tiny", "--json=1", "--vary", "model.norm=a,b"], "'--json' takes true, false or no value, got '1'"),
         (["nowhere"], "no folder, recipe or comparison 'nowhere'"),
         (["vit-tiny"], "vit-tiny has no run in runs"),
         (["vit-tiny", "--seeds", "3"], "'--seeds' is for new runs"),
         (["vit-tiny", "--model.dim", "3"], "'--model.dim' is for new runs"),
-        (["vit-tiny", "--attribute"], "--attribute needs two recipes"),
-        (["a", "b", "--attribute", "--tune", "x"], "--tune does not go with --attribute"),
-        (["a", "b", "--attribute", "--vary", "x"], "--vary does not go with --attribute"),
     ],
 )
 def test_usage_errors_name_the_option(words, message, tmp_path, monkeypatch, capsys):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from fabricate import run, study
 
-from zoo.compare import paired_tests, prose
+from zoo.compare import prose, simultaneous_tests
 from zoo.compare.statistics import holm_adjust, paired_t_test
 from zoo.compare.verdict import answer
 from zoo.errors import UsageError
@@ -151,7 +151,7 @@ def test_how_often_a_run_validated_changes_nothing_about_a_diverged_one(validati
     history = [{"step": step, "tokens": step, "loss": loss} for step, loss in enumerate([*validations, 1.7], 1)]
     runs = [*runs_of("default", BASE, validations=history), *runs_of("a=1", [*BASE[:4], math.nan], validations=history)]
     result = answer(runs)
-    assert row(result, "a=1").outcome == paired_tests.OutcomeTest(5, 1, 0, 0, 1, 1.0, 1.0)
+    assert row(result, "a=1").outcome == simultaneous_tests.OutcomeTest(5, 1, 0, 0, 1, 1.0, 1.0)
     assert row(result, "a=1").verdict.word == "not distinguishable"
 
 

@@ -20,6 +20,7 @@ from zoo.system.garbage_collection import pause_collection
 USES = {
     "command": "zoo {command} --help", "family": "zoo import CHECKPOINT OUT",
     "executor": "zoo compare RECIPE --vary OPTION=VALUE,VALUE --executor {command}",
+    "design": "zoo compare --help",
 }  # fmt: skip
 # the type of an option that takes a part
 PART = re.compile(r"Callable\[.*\b(Position|Backend|Attention|Norm|FFN|Block|Init)\]|\b(Optimizer|Schedule)Factory")

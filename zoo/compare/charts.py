@@ -6,7 +6,7 @@ matplotlib is imported inside the functions, so that a comparison that only prin
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,11 +14,11 @@ import numpy as np
 
 from zoo.compare import prose
 from zoo.compare.fairness import shares_gpu
-from zoo.compare.number_format import decimal_places, format_fixed
-from zoo.compare.paired_tests import failure_text
+from zoo.compare.number_format import format_fixed
 from zoo.compare.run_records import number, target_of
+from zoo.compare.simultaneous_tests import failure_text
 from zoo.compare.statistics import mean_and_deviation
-from zoo.compare.verdict import Answer, VariantRow
+from zoo.compare.verdict import Answer, Row
 from zoo.logging.cost_measures import MEASURES
 from zoo.palette import LIGHT, SERIES
 
@@ -69,17 +69,6 @@ class SeriesStyle(NamedTuple):
     dashes: tuple[float, ...]
 
 
-@dataclass(frozen=True)
-class IntervalRow:
-    """A row of `draw_bars` or `draw_intervals`: label, value, the bounds of its interval (NaN for none), and points."""
-
-    label: str
-    value: float
-    low: float = math.nan
-    high: float = math.nan
-    points: tuple[float, ...] = ()
-
-
 def draw_charts(answer: Answer) -> list[ReportChart]:
     """All charts for which the answer has enough runs."""
     result = [draw_curves(answer)]
@@ -115,18 +104,18 @@ def draw_curves(answer: Answer) -> ReportChart:
             mean, sd = _average(lines[row.variant])
             if len(lines[row.variant]) > 1 or row.failures:
                 for points in lines[row.variant]:
-                    axes.plot(*_xy(points), color=colour, linewidth=1.2 if row.failures else 0.8, alpha=0.35)
+                    axes.plot(*xy(points), color=colour, linewidth=1.2 if row.failures else 0.8, alpha=0.35)
             if not row.failures:
                 if any(sd):
-                    (xs, means), spread = _xy(mean), np.array(sd)
+                    (xs, means), spread = xy(mean), np.array(sd)
                     opacity = 0.16 if len(lines) < 5 else 0.1
                     axes.fill_between(xs, means - spread, means + spread, color=colour, alpha=opacity, linewidth=0)
-                axes.plot(*_xy(mean), color=colour, linewidth=2.2, dashes=dashes, zorder=3 + order / 100)
+                axes.plot(*xy(mean), color=colour, linewidth=2.2, dashes=dashes, zorder=3 + order / 100)
             for seed, points in zip(row.figures, lines[row.variant], strict=True):
-                if seed in row.failures and (last := _last(points)):
+                if seed in row.failures and (last := last_finite(points)):
                     y = min(last[1], axes.get_ylim()[1])
                     axes.plot(last[0], y, "x", color=colour, markersize=9, markeredgewidth=2.2, clip_on=False, zorder=5)
-            ends.append((names[row.variant], styles[row.variant], _last(mean) or (end, math.nan)))
+            ends.append((names[row.variant], styles[row.variant], last_finite(mean) or (end, math.nan)))
         write_end_labels(axes, ends)
     caption = (
         "Thick: mean over seeds; the band is one standard deviation; each thin line is a seed. "
@@ -145,33 +134,33 @@ def draw_differences(answer: Answer) -> ReportChart:
     ]
     scaled = [row for row in rows if not row.failures] or rows
     with style():
-        figure, axes = _row_axes([row.label for row in rows], 40, 30, verdicts)
+        figure, axes = row_axes([row.label for row in rows], 40, 30, verdicts)
         ends = [end for row in scaled for end in (row.pair.mean, row.pair.low, row.pair.high)]
         limits = pad_range(
             [0.0, *ends, *(difference for row in scaled for difference in row.differences.values())], 0.08
         )
         axes.set_xlim(limits)
-        _signed_ticks(axes)
+        sign_ticks(axes)
         axes.set_xlabel(
             f"{prose.goal(answer)}: difference from {clip_name(answer.base.label)}{unit_in_brackets(answer)}"
         )
         axes.axvline(0.0, color=LIGHT["ink"], linewidth=1.2)
         sides = ("better", "worse") if answer.lower_is_better else ("worse", "better")
         for words, shift, side in ((f"← {sides[0]}", -8, "right"), (f"{sides[1]} →", 8, "left")):
-            _note(axes, words, (0.0, 1.0), (shift, 12), SMALL, LIGHT["grey"], side, axes.get_xaxis_transform())
+            write_note(axes, words, (0.0, 1.0), (shift, 12), SMALL, LIGHT["grey"], side, axes.get_xaxis_transform())
         for y, (row, verdict) in enumerate(zip(rows, verdicts, strict=True)):
             colour, marker, _ = styles[row.variant]
             shade = LIGHT[{"better": "good", "worse": "bad"}.get(row.verdict.word, "grey")]
-            _note(axes, verdict, (1.0, y), (14, 0), 12, shade, "left", axes.get_yaxis_transform())
+            write_note(axes, verdict, (1.0, y), (14, 0), 12, shade, "left", axes.get_yaxis_transform())
             if not math.isfinite(row.pair.mean):
                 continue
-            _points(
+            draw_points(
                 axes, [difference for difference in row.differences.values() if math.isfinite(difference)], y, colour
             )
             if math.isfinite(row.pair.low):
-                _whisker(axes, (row.pair.low, row.pair.high), y, colour)
+                draw_interval(axes, (row.pair.low, row.pair.high), y, colour)
             if limits[0] <= row.pair.mean <= limits[1]:
-                _mark(axes, (row.pair.mean, y), colour, marker, 12)
+                draw_mark(axes, (row.pair.mean, y), colour, marker, 12)
     caption = "Small: the difference of a seed. Large: their mean with its 95 % interval; an arrow: it goes on outside."
     return ReportChart("differences", f"Difference from {answer.base.label}", caption, figure)
 
@@ -203,11 +192,11 @@ def draw_pareto(answer: Answer, cost: str = "flops") -> ReportChart | None:
         axes.set(xlim=pad_range(widths, 0.14), ylim=pad_range(heights, 0.12), ylabel=axis_label(answer))
         _prefix_ticks(axes, measure.axis.replace("token", answer.unit))
         best = frontier(points, measure.low_is_good, answer.lower_is_better)
-        axes.plot(*_xy(best), color=LIGHT["grey"], linewidth=1.4, dashes=(3.6, 2.9))
+        axes.plot(*xy(best), color=LIGHT["grey"], linewidth=1.4, dashes=(3.6, 2.9))
         for row, point, sd, cost_sd in zip(rows, points, sds, cost_sds, strict=True):
             colour, marker, _ = styles[row.variant]
             axes.errorbar(*point, yerr=sd, xerr=cost_sd or None, color=colour, elinewidth=1.4)
-            _mark(axes, point, colour, marker, 13)
+            draw_mark(axes, point, colour, marker, 13)
         _name_points(axes, [clip_name(row.label) for row in rows], points, sds)
     caption = (
         "Mean and standard deviation over seeds, of the cost too. A dashed line joins what no other variant's mean "
@@ -218,109 +207,10 @@ def draw_pareto(answer: Answer, cost: str = "flops") -> ReportChart | None:
     return ReportChart(cost, f"Quality against {measure.word}", caption, figure)
 
 
-def _name_with_failures(row: VariantRow) -> str:
+def _name_with_failures(row: Row) -> str:
     """The label, and how many runs failed."""
     name = clip_name(row.label)
     return f"{name} ({failure_text(row.failures, len(row.figures))})" if row.failures else name
-
-
-def draw_lines(
-    title: str,
-    series: Mapping[str, Mapping[float, float | None]],
-    labels: tuple[str, str],
-    ticks: Sequence[str] | None = None,
-    caption: str = "",
-    styles: Mapping[str, SeriesStyle] | None = None,
-) -> ReportChart:
-    """A line per name over a few x on a logarithmic axis, such as lengths 1, 2, 4 and 8.
-
-    ``series`` maps name → x → y, where a y of None is undefined and marked below the axes. ``labels`` name the x and y
-    axes, ``ticks`` are the labels of the x, ``styles`` the styles of the names.
-    """
-    from zoo.plotting import style
-
-    names = {name: clip_name(name) for name in series}
-    xs = sorted({x for points in series.values() for x in points})
-    undefined = [name for name in series if any(y is None for y in series[name].values())]
-    strip = 18 * len(undefined)
-    ends = []
-    with style():
-        figure, axes = line_axes(names.values(), 386 + strip, 330)
-        axes.set_xscale("log")
-        axes.set_xlim((xs[0], xs[-1]) if len(xs) > 1 else (xs[0] / 2, xs[0] * 2))
-        axes.set_ylim(pad_range([y for points in series.values() for y in points.values() if y is not None]))
-        axes.set(xlabel=labels[0], ylabel=labels[1])
-        axes.set_xticks(xs, ticks or [f"{x:g}" for x in xs])
-        axes.minorticks_off()
-        if strip:
-            axes.tick_params(axis="x", pad=4 + strip)
-            axes.annotate(
-                "undefined", (0, 0), (-6, -strip / 2), "axes fraction", textcoords="offset points", fontsize=SMALL,
-                color=LIGHT["grey"], ha="right", va="center",
-            )  # fmt: skip
-        for index, name in enumerate(series):
-            colour, marker, dashes = mark_style = (styles or {}).get(name) or series_style(index)
-            points = [(x, math.nan if y is None else y) for x, y in sorted(series[name].items())]
-            axes.plot(*_xy(points), color=colour, linewidth=2.2, dashes=dashes)
-            for point in points:
-                if math.isfinite(point[1]):
-                    _mark(axes, point, colour, marker, 10)
-                else:
-                    moved = _moved(axes, axes.get_xaxis_transform(), 0, -18 * (undefined.index(name) + 0.5))
-                    axes.plot(point[0], 0, "x", color=colour, markersize=8, markeredgewidth=2.2, clip_on=False,
-                              transform=moved)  # fmt: skip
-            ends.append((names[name], mark_style, _last(points) or (xs[-1], math.nan)))
-        write_end_labels(axes, ends)
-    return ReportChart("lengths", title, caption, figure)
-
-
-def draw_bars(title: str, rows: Sequence[IntervalRow], label: str, good: str = "low", caption: str = "") -> ReportChart:
-    """Horizontal bars from zero, such as the share of each part: blue for an improvement, which ``good`` defines as
-    "low" (negative) or "high" (positive) values.
-    """
-    from zoo.plotting import style
-
-    places = decimal_places([abs(row.value) / 10 for row in rows])
-    with style():
-        figure, axes = _row_axes([row.label for row in rows], 30, 14, room=84)
-        axes.set_xlim(pad_range([0.0, *(end for row in rows for end in (row.value, row.low, row.high))], 0.08))
-        _signed_ticks(axes)
-        axes.set_xlabel(label)
-        axes.axvline(0.0, color=LIGHT["ink"], linewidth=1.2, zorder=3)
-        for y, row in enumerate(rows):
-            if not math.isfinite(row.value):
-                _note(axes, "undefined", (0.0, y), (8, 0), 12, LIGHT["grey"], "left", axes.transData)
-                continue
-            helps = (row.value < 0) == (good == "low")
-            axes.barh(y, row.value, 20 / ROW, color=LIGHT["c1" if helps else "c2"], alpha=0.85)
-            if math.isfinite(row.low):
-                axes.plot((row.low, row.high), (y, y), color=LIGHT["ink"], linewidth=1.6)
-            value = format_fixed(row.value, places, sign=True)
-            _note(axes, value, (1.0, y), (12, 0), 12, LIGHT["ink"], "left", axes.get_yaxis_transform())
-    return ReportChart("shares", title, caption, figure)
-
-
-def draw_intervals(
-    name: str, title: str, rows: Sequence[IntervalRow], label: str, centre: float, limits: Range | None = None,
-    caption: str = "",
-) -> ReportChart:  # fmt: skip
-    """A forest plot: a value per row with its interval and points, and a line at ``centre``, where nothing differs."""
-    from zoo.plotting import style
-
-    values = [value for row in rows for value in (row.value, row.low, row.high, *row.points) if math.isfinite(value)]
-    with style():
-        figure, axes = _row_axes([row.label for row in rows], 40, 14)
-        axes.set_xlim(limits or pad_range([centre, *values], 0.08))
-        axes.set_xlabel(label)
-        axes.axvline(centre, color=LIGHT["ink"], linewidth=1.2)
-        for y, row in enumerate(rows):
-            colour = series_style(y + 1).colour if not row.points else LIGHT["c1"]
-            _points(axes, row.points, y, colour)
-            if math.isfinite(row.low):
-                _whisker(axes, (row.low, row.high), y, colour)
-            if math.isfinite(row.value):
-                _mark(axes, (row.value, y), colour, "o", 11)
-    return ReportChart(name, title, caption, figure)
 
 
 def variant_styles(answer: Answer) -> dict[str, SeriesStyle]:
@@ -413,7 +303,7 @@ def line_axes(names: Iterable[str], height: float, bottom: float) -> tuple[Figur
     return figure, axes
 
 
-def _row_axes(
+def row_axes(
     labels: Sequence[str], margin: float, top: float, notes: Sequence[str] = (), room: float = 24
 ) -> tuple[Figure, Axes]:
     """A figure with a row per label, the first on top, vertical hairlines, and room for notes to the right."""
@@ -431,7 +321,7 @@ def _row_axes(
     return figure, axes
 
 
-def _signed_ticks(axes: Axes) -> None:
+def sign_ticks(axes: Axes) -> None:
     """Label the horizontal axis with signed numbers, with as many decimals as the step between ticks."""
     ticks = axes.get_xticks()
     places = max(0, -math.floor(math.log10(ticks[1] - ticks[0]) + 1e-9)) if len(ticks) > 1 else 3
@@ -446,7 +336,7 @@ def _prefix_ticks(axes: Axes, label: str) -> None:
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 
-def _moved(axes: Axes, system: Any, right: float, up: float) -> Any:
+def move_system(axes: Axes, system: Any, right: float, up: float) -> Any:
     """A coordinate system of the axes moved by units."""
     from matplotlib.transforms import ScaledTranslation
 
@@ -458,7 +348,7 @@ def _marker_size(marker: str, size: float) -> float:
     return {"s": 0.82, "D": 0.82, "*": 1.3}.get(marker, 0.95) * size
 
 
-def _mark(axes: Axes, point: Point, colour: str, marker: str, size: float) -> None:
+def draw_mark(axes: Axes, point: Point, colour: str, marker: str, size: float) -> None:
     """Draw a marker with an edge in the background colour, so that overlapping markers stay distinct."""
     axes.plot(
         *point, marker, color=colour, markersize=_marker_size(marker, size), markeredgecolor=LIGHT["paper"],
@@ -466,7 +356,7 @@ def _mark(axes: Axes, point: Point, colour: str, marker: str, size: float) -> No
     )  # fmt: skip
 
 
-def _points(axes: Axes, values: Sequence[float], y: float, colour: str) -> None:
+def draw_points(axes: Axes, values: Sequence[float], y: float, colour: str) -> None:
     """Draw a small circle per value a little below a row's interval; those outside of the axes are left out."""
     low, high = axes.get_xlim()
     inside = [value for value in values if low <= value <= high]
@@ -474,7 +364,9 @@ def _points(axes: Axes, values: Sequence[float], y: float, colour: str) -> None:
     axes.plot(inside, heights, "o", color=colour, markersize=4.5, alpha=0.55, markeredgewidth=0, clip_on=False)
 
 
-def _note(axes: Axes, words: str, place: Point, shift: Point, size: float, colour: str, side: Any, system: Any) -> None:
+def write_note(
+    axes: Axes, words: str, place: Point, shift: Point, size: float, colour: str, side: Any, system: Any
+) -> None:
     """Draw text ``shift`` units beside a place in a coordinate system of the axes."""
     axes.annotate(
         words, place, shift, system, textcoords="offset points", fontsize=size, color=colour, ha=side,
@@ -482,7 +374,7 @@ def _note(axes: Axes, words: str, place: Point, shift: Point, size: float, colou
     )  # fmt: skip
 
 
-def _whisker(axes: Axes, ends: Range, y: float, colour: str) -> None:
+def draw_interval(axes: Axes, ends: Range, y: float, colour: str) -> None:
     """Draw an interval, with an arrow where it continues outside of the axes."""
     low, high = axes.get_xlim()
     inside = [min(max(end, low), high) for end in ends]
@@ -509,7 +401,7 @@ def write_end_labels(axes: Axes, ends: Sequence[tuple[str, SeriesStyle, Point]])
             )  # fmt: skip
         axes.plot(
             1.0, 0.0, mark_style.marker, color=mark_style.colour, markersize=_marker_size(mark_style.marker, 9),
-            markeredgewidth=0, clip_on=False, transform=_moved(axes, axes.transAxes, 13, place),
+            markeredgewidth=0, clip_on=False, transform=move_system(axes, axes.transAxes, 13, place),
         )  # fmt: skip
         axes.annotate(
             name, (1.0, 0.0), (22, place), "axes fraction", textcoords="offset points", fontsize=TEXT,
@@ -550,7 +442,7 @@ def _name_points(axes: Axes, names: Sequence[str], points: Sequence[Point], sds:
         )  # fmt: skip
 
 
-def _lines(answer: Answer, row: VariantRow) -> Lines:
+def _lines(answer: Answer, row: Row) -> Lines:
     """The (tokens, headline) points of every run that counts."""
     runs = [run for seed, run in answer.runs[row.variant].items() if seed in row.figures]
     return [
@@ -584,12 +476,12 @@ def _range_after_warmup(every: Lines, end: float) -> Range:
     return pad_range(late or [y for points in every for _, y in points])
 
 
-def _last(points: Sequence[Point]) -> Point | None:
+def last_finite(points: Sequence[Point]) -> Point | None:
     """The last point with a finite value."""
     return next((point for point in reversed(points) if math.isfinite(point[1])), None)
 
 
-def _xy(points: Sequence[Point]) -> tuple[np.ndarray, np.ndarray]:
+def xy(points: Sequence[Point]) -> tuple[np.ndarray, np.ndarray]:
     array = np.array(points, dtype=np.float64).reshape(-1, 2)
     return array[:, 0], array[:, 1]
 

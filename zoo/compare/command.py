@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,32 +10,32 @@ from typing import TYPE_CHECKING, Any
 from zoo import recipe_files
 from zoo.command_line import ParsedOptions
 from zoo.compare import executor, plan
-from zoo.compare.commands import COMPARE_OPTIONS
+from zoo.compare.commands import Compare
+from zoo.compare.design import KIND, SEVERAL, check_target, chosen_design, design_of_folder, design_options, find_design
 from zoo.compare.plan import Comparison, fit_words, take_shard
-from zoo.compare.run_records import check_target, parse_moment
+from zoo.compare.run_records import parse_moment
 from zoo.config import yaml_source
 from zoo.config.fit_options import SECTIONS
 from zoo.config.output_paths import check_output_path
 from zoo.errors import UsageError
-from zoo.registry import suggest
+from zoo.registry import RECIPES, not_installed, suggest
 
 if TYPE_CHECKING:
     from zoo.compare.verdict import Answer
 
 FILE_KEYS = (
-    "recipe", "vary", "seeds", "until", "looks", "baseline", "design", "budget", "match", "tune", "tune_seeds", "scale",
-    "probe", "goal", "at", "to", "margin", "options",
+    "recipe", "vary", "seeds", "until", "looks", "baseline", "design", "budget", "match", "tune", "tune_seeds", "goal",
+    "at", "to", "margin", "options",
 )  # fmt: skip
+TAKEN_AS_THEY_ARE = (
+    "baseline", "design", "budget", "match", "tune", "tune_seeds", "goal", "at", "margin", "until",
+)  # fmt: skip
+OWN_KEYS = ("recipe", "vary", "options")  # which are no options of zoo compare
 MOST_UNTIL_DECIDED = 30  # seeds of --until decided
-# what --attribute leaves no choice of
-NOT_OF_TWO_RECIPES = (
-    "vary", "baseline", "design", "budget", "match", "tune", "probe", "until", "looks", "margin", "test", "series",
-    "scale", "tune_seeds",
-)  # fmt: skip
 # options for new runs
 RUN_OPTIONS = (
-    "seeds", "until", "looks", "design", "budget", "match", "tune", "tune_seeds", "scale", "jobs", "shard", "executor",
-    "resources", "probe",
+    "seeds", "until", "looks", "design", "budget", "match", "tune", "tune_seeds", "jobs", "shard", "executor",
+    "resources",
 )  # fmt: skip
 
 
@@ -70,7 +69,7 @@ def compare(
     parsed = parse(find_command("compare"), [*words, *option_words(options or {}), *arguments])
     parsed = replace(parsed, values=expand_target(parsed.values))
     comparison = read_comparison(parsed)
-    if comparison is None or comparison.attribute or len(parsed.words) > 1:
+    if comparison is None or comparison.design.recipes != 1 or len(parsed.words) > 1:
         raise UsageError("zoo.compare compares variants of one recipe: vary must name an option and its values.")
     with handle_signals(False, restore=True):
         finished, code = run_comparison.run_comparisons(parsed, [comparison])
@@ -102,30 +101,26 @@ def run(options: ParsedOptions) -> int:
     executor.read_request(options)
     if comparison is None:
         return _answer_folders(options)
-    if len(options.words) > 1 and not comparison.attribute:
-        from zoo.compare import several_recipes
+    from zoo.compare.run_comparison import compare
 
-        return several_recipes.run(options, comparison)
-    from zoo.compare import run_comparison
-
-    return run_comparison.compare(options, comparison)
+    design = comparison.design if len(options.words) <= comparison.design.recipes else find_design(SEVERAL)
+    return design.load().run(options, comparison, compare)
 
 
 def _answer_folders(options: ParsedOptions) -> int:
     """Read finished runs; without torch."""
     from zoo.compare import run_comparison
 
-    run_options = [f"--{name}" for name in RUN_OPTIONS if name in options.values]
+    of_designs = [option.destination for option in design_options()]
+    run_options = [f"--{name}" for name in (*RUN_OPTIONS, *of_designs) if name in options.values]
     names = [f"--{key}" for key, _, _ in options.settings] or run_options
     if names:
         raise UsageError(f"{names[0]!r} is for new runs, not for finished ones: add --vary OPTION=VALUE,VALUE")
-    if len(options.words) == 1:
-        from zoo.compare import several_recipes
-
-        code = several_recipes.answer_folder(find_folder(options.words[0], options.get("runs")), options)
-        if code is not None:
-            return code
-    return run_comparison.answer_folders([find_folder(word, options.get("runs")) for word in options.words], options)
+    folders = [find_folder(word, options.get("runs")) for word in options.words]
+    design = design_of_folder(folders[0]) if len(folders) == 1 else None
+    return (
+        design.load().answer_folder(folders[0], options) if design else run_comparison.answer_folders(folders, options)
+    )
 
 
 def find_folder(word: str, runs: str) -> Path:
@@ -146,59 +141,32 @@ def find_folder(word: str, runs: str) -> Path:
         *(packaged.name for packaged in recipe_files.recipes()),
         *(packaged.name for packaged in recipe_files.comparisons()),
     ]
+    if package := not_installed(RECIPES, word):
+        raise UsageError(f"no folder, recipe or comparison {word!r}.{package}")
     raise UsageError(f"no folder, recipe or comparison {word!r}.{suggest(word, names)} See: zoo compare --help")
 
 
 def read_comparison(options: ParsedOptions) -> Comparison | None:
-    """The comparison that a file, `--vary` or `--attribute` describes; None where folders are to be read."""
-    if options.get("attribute"):
-        return _of_two_recipes(options)
+    """The comparison that a design, a file or `--vary` describes; None where folders are to be read."""
+    comparison = chosen_design(options.values).load().read(options)
+    if comparison:
+        return comparison
     comparison = _from_file(options)
     if comparison or not options.get("vary"):
         return comparison
     factors, words = plan.parse_factors(options.get("vary")), tuple(fit_words(options))
-    return _with_options(Comparison(recipe=options.words[0], vary=factors, options=words), options.values)
+    return with_options(Comparison(recipe=options.words[0], vary=factors, options=words), options.values)
 
 
-def _of_two_recipes(options: ParsedOptions) -> Comparison:
-    """The comparison of the hybrids of two recipes. Raises UsageError for anything else."""
-    if len(options.words) != 2:
-        raise UsageError(
-            "--attribute needs two recipes: zoo compare transformer-2017-tiny llama-style-tiny --attribute"
-        )
-    for name in NOT_OF_TWO_RECIPES:
-        if name in options.values:
-            option = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{option} does not go with --attribute: what varies is what the two recipes differ in.")
-    recipe, second = options.words
-    return _with_options(Comparison(recipe, attribute=second, options=tuple(fit_words(options))), options.values)
-
-
-def _with_options(comparison: Comparison, values: Mapping[str, Any]) -> Comparison:
+def with_options(comparison: Comparison, values: Mapping[str, Any]) -> Comparison:
     """A comparison with further options of the command line or a file."""
-    names, values = {"baseline": "base"}, expand_target(values)
+    names, values = {"baseline": "base", "design": "combinations"}, expand_target(values)
     if "at" not in values and values.get("goal") != comparison.goal:
         check_target(comparison.at, goal=values.get("goal"))
-    fields: dict[str, Any] = {
-        names.get(name, name): values[name]
-        for name in (
-            "baseline",
-            "design",
-            "budget",
-            "match",
-            "tune",
-            "tune_seeds",
-            "probe",
-            "goal",
-            "at",
-            "margin",
-            "until",
-        )
-        if name in values
-    }
-    if "scale" in values:
-        scale = values["scale"]
-        fields["scale"] = tuple(scale if isinstance(scale, list) else re.split(r",(?=[\w.]+=)", scale))
+    asked = {**comparison.asked, **values}
+    fields: dict[str, Any] = {names.get(name, name): values[name] for name in TAKEN_AS_THEY_ARE if name in values}
+    fields["asked"] = {name: asked[name] for option in design_options() if (name := option.destination) in asked}
+    fields["design"] = chosen_design(fields["asked"])
     if "looks" in values:
         if "seeds" in values or "until" in values:
             raise UsageError("--looks says how many seeds there are: leave out --seeds and --until.")
@@ -238,10 +206,12 @@ def _from_file(options: ParsedOptions) -> Comparison | None:
         return None  # a recipe
     if options.get("vary") or len(options.words) > 1:
         raise UsageError(f"{path} says what varies: leave out the rest, or write it as options.")
+    keys = [*FILE_KEYS, *(option.destination for option in design_options() if option.type is not bool)]
     for name in content:
-        if name not in FILE_KEYS:
+        if name not in keys:
+            package = not_installed(KIND, str(name))
             raise UsageError(
-                f"{path}: unknown key {name!r}.{suggest(name, FILE_KEYS)} It may have: {', '.join(FILE_KEYS)}"
+                f"{path}: unknown key {name!r}.{suggest(name, keys)} It may have: {', '.join(keys)}{package}"
             )
     if not isinstance(content.get("recipe"), str) or not isinstance(content["vary"], dict):
         raise UsageError(f"{path}: 'recipe' names a recipe, and 'vary' holds options with lists of values.")
@@ -258,9 +228,9 @@ def _from_file(options: ParsedOptions) -> Comparison | None:
     comparison = Comparison(
         recipe=content["recipe"], vary=tuple(vary), options=(*words, *fit_words(options)), name=path.stem
     )
-    fields = {name: _parse_value(path, name, content[name]) for name in FILE_KEYS[2:-1]
-              if content.get(name) is not None}  # fmt: skip
-    return _with_options(_with_options(comparison, fields), options.values)
+    fields = {name: _parse_value(path, name, content[name]) for name in keys
+              if name not in OWN_KEYS and content.get(name) is not None}  # fmt: skip
+    return with_options(with_options(comparison, fields), options.values)
 
 
 def _varied_options(path: Path, content: Mapping[str, Any], section: str = "") -> Iterator[tuple[str, list[Any]]]:
@@ -298,7 +268,7 @@ def _parse_value(path: Path, name: str, value: object) -> Any:
         return plan.option_text(item)
 
     pairs = [f"{key}={text(item)}" for key, item in value.items()] if isinstance(value, Mapping) else [text(value)]
-    option = next(option for option in COMPARE_OPTIONS if option.destination == name)
+    option = next(option for option in Compare().options if option.destination == name)
     try:
         return option.convert(",".join(pairs))
     except ValueError as error:

@@ -25,12 +25,13 @@ from typing import Any
 from filelock import FileLock
 
 from zoo.command_line import ParsedOptions
-from zoo.compare import journal, run_records, scale_runs, verdict
+from zoo.compare import journal, run_records, verdict
+from zoo.compare.design import check_target, find_design
 from zoo.compare.fairness import Flag
 from zoo.compare.looks import DECISIONS, Looks, Question, load_looks, parse_planned, save_looks
 from zoo.compare.looks import FILE as LOOKS
-from zoo.compare.paired_tests import T_TEST, PairedTestPlan, PairResult
 from zoo.compare.run_records import DECISIVE, RunRecord, target_of
+from zoo.compare.simultaneous_tests import T_TEST, PairedTestPlan, PairResult
 from zoo.compare.statistics import ALPHA
 from zoo.compare.verdict import Answer
 from zoo.errors import StorageError, UsageError
@@ -62,10 +63,10 @@ def look_and_record(record: run_records.Record, options: ParsedOptions, home: Pa
     late = journal.choices_after_looking(events, question)
     gaps = journal.describe_gaps(home, earlier_looks)
     flags = (*answer.flags, *([Flag(gaps, about="journal")] if gaps else []))
-    answer = replace(
-        answer, late_choices=None if late is None else late + changes, flags=flags, tuning=record.tuning,
-        scaling=scale_runs.answer_scale(home, record, answer.goal, answer.at),
-    )  # fmt: skip
+    answer = replace(answer, late_choices=None if late is None else late + changes, flags=flags, tuning=record.tuning)
+    for name in record.design:
+        design = find_design(name)
+        answer = replace(answer, design=design, finding=design.load().complete(answer, home, record))
     ended_runs = sum(len(row.figures) for row in answer.rows)
     details = {"verdicts": {row.variant: row.verdict.word for row in answer.rows}, "runs": figures}
     save_or_warn(home, lambda: journal.append_event(home, journal.Event(journal.LOOK, question, ended_runs, details)))
@@ -139,7 +140,7 @@ def answer_records(
 ) -> Answer:  # fmt: skip
     """The verdict over finished runs, with the goal and the moment of the command line."""
     at = options.get("at") or record.at or DECISIVE
-    run_records.check_target(at, margin=record.margin, scale=record.scale)
+    check_target(at, *map(find_design, record.design), margin=record.margin)
     commands = [record.command] if record.command else []
     goal = record.goal or options.get("goal")
     return verdict.answer(

@@ -18,7 +18,7 @@ from statistics import NormalDist
 from typing import Any
 
 from zoo.compare.number_format import strict_values
-from zoo.compare.paired_tests import TESTS, PairedTestPlan, PairResult, TestName, count_fewest_seeds
+from zoo.compare.simultaneous_tests import TESTS, PairedTestPlan, PairResult, TestName, count_fewest_seeds
 from zoo.compare.statistics import ALPHA, POWER, Paired, smallest_effect
 from zoo.errors import UsageError
 from zoo.io import atomic_files, limits

@@ -9,16 +9,17 @@ import os
 import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from zoo import registry
 from zoo.command_line import ParsedOptions
 from zoo.compare import run_records
-from zoo.compare.commands import DECIDED_BY_COMPARISON
+from zoo.compare.design import PLAIN, Design, Procedure, check_target
 from zoo.compare.execute import FitJob
 from zoo.compare.fairness import describe_code_change
+from zoo.compare.options import DECIDED_BY_COMPARISON
 from zoo.compare.run_records import RunRecord, label_variants, number
 from zoo.compare.verdict import chosen_options, varied_choices
 from zoo.config import fit_options, run_config, yaml_source
@@ -36,8 +37,7 @@ STARTUP_SECONDS = 8.0  # until a run trains: imports of torch and Lightning
 class Comparison:
     """A request for a comparison: a recipe, options for all runs, varied options, seeds, and what must be equal.
 
-    With ``scale`` it has every variant at several sizes. With ``attribute``, a second recipe, its variants are hybrids
-    of both instead of values of ``vary``.
+    ``asked`` are the values of the options that ``design`` brings.
     """
 
     recipe: str
@@ -45,41 +45,35 @@ class Comparison:
     options: tuple[str, ...] = ()
     seeds: tuple[int, ...] = (1, 2, 3, 4, 5)
     base: str | None = None
-    design: str | None = None
+    combinations: str | None = None  # one of COMBINATIONS, --design
     budget: str | None = None
     match: str | None = None
     tune: str | None = None
     tune_seeds: int = 2
-    scale: tuple[str, ...] = ()  # options and their values by size, such as dim=64,96,128
-    attribute: str = ""
-    probe: str | None = None
     goal: str | None = None
     at: str = run_records.DECISIVE
     margin: float | None = None
     until: str | None = None
     name: str = ""  # name of the folder; by default the names of the varied options
+    design: Design = PLAIN
+    asked: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not self.vary and not self.attribute:
+        if not self.vary and not self.design.varies:
             raise UsageError("nothing varies: --vary OPTION=VALUE,VALUE such as --vary model.position=rope,alibi")
         run_records.parse_moment(self.at)
-        run_records.check_target(
-            self.at, margin=self.margin, scale=self.scale, probe=self.probe, attribute=self.attribute
-        )
+        check_target(self.at, self.design, margin=self.margin)
 
     @property
     def title(self) -> str:
         """The name of the comparison's folder."""
-        if self.attribute:
-            return f"attribute-{self.second_name}"
-        return (self.name or "+".join(factor.key.rpartition(".")[2] for factor in self.vary)) + "-scale" * bool(
-            self.scale
-        )
+        usual = self.name or "+".join(factor.key.rpartition(".")[2] for factor in self.vary)
+        return self.procedure.title(self, usual)
 
     @property
-    def second_name(self) -> str:
-        """The name of the recipe of ``attribute``."""
-        return Path(self.attribute).name.removesuffix(".yaml").removesuffix(".yml")
+    def procedure(self) -> Procedure:
+        """What its design does."""
+        return self.design.load()
 
 
 @dataclass(frozen=True)
@@ -139,7 +133,7 @@ def build_arms(
     invalid: dict[str, str] = {}
     commands = [
         (variant, (comparison.recipe, *comparison.options, *(choice.word for choice in variant)))
-        for variant in design_variants(comparison.vary, base, comparison.design)
+        for variant in design_variants(comparison.vary, base, comparison.combinations)
     ]
     several_tasks = any(factor.key == TASK for factor in comparison.vary)
     options = [fits.task_options(words) if several_tasks else frozenset() for _, words in commands]
@@ -371,7 +365,7 @@ class ZooFit:
 
 SECTIONS = ("model", "data", "trainer", "tune")
 TASK = "model"  # the key of the task itself
-DESIGNS = ("grid", "one-at-a-time")
+COMBINATIONS = ("grid", "one-at-a-time")
 MANY, MOST_SEEDS = 12, 1000  # variants of a grid that need an explicit --design grid; seeds
 PAIRS, OPEN, CLOSE = {"'": "'", '"': '"'}, "[{(", "]})"
 
@@ -517,8 +511,9 @@ def design_variants(varied: Sequence[Factor], base: Variant, design: str | None)
 
     Raises UsageError for an unknown design, and for a grid of more than MANY variants without an explicit design.
     """
-    if design is not None and design not in DESIGNS:
-        raise UsageError(f"no design {design!r}.{registry.suggest(design, DESIGNS)} There are: {', '.join(DESIGNS)}")
+    if design is not None and design not in COMBINATIONS:
+        near = registry.suggest(design, COMBINATIONS)
+        raise UsageError(f"no design {design!r}.{near} There are: {', '.join(COMBINATIONS)}")
     if design == "one-at-a-time":
         alone = [(*(option for option in base if option.key != factor.key), choice)
                  for factor in varied for choice in factor.choices()]  # fmt: skip

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from zoo.compare import attribute, equal_conditions, length_probe, plan
-from zoo.compare.attribute import OptionDifference
+from zoo.compare import equal_conditions, plan
 from zoo.compare.equal_conditions import Execute
 from zoo.compare.plan import Arm, Comparison, ZooFit
 from zoo.compare.run_records import target_of
@@ -39,7 +38,7 @@ class Stage:
     invalid: Mapping[str, str] = field(default_factory=dict)
     goal: str | None = None  # the metric that decides, where it is not the first of each run
     tuning: Mapping[str, Any] = field(default_factory=dict)  # as `equal_conditions.tune_variants` describes it
-    differences: tuple[OptionDifference, ...] = ()  # differences of the two recipes whose hybrids the variants are
+    details: Any = None  # what the design of the comparison keeps of its draft
 
     @property
     def needs_runs(self) -> bool:
@@ -61,8 +60,6 @@ class Stage:
 
 def check_comparison(comparison: Comparison) -> list[tuple[str, ...]]:
     """The arguments of every variant for `zoo fit`. Raises UsageError for errors that can be found without torch."""
-    if comparison.attribute:
-        return [(recipe, *comparison.options) for recipe in (comparison.recipe, comparison.attribute)]
     if comparison.match is not None and comparison.match not in equal_conditions.SIZE_KINDS:
         raise UsageError(
             f"--match {comparison.match!r} is not a size.{suggest(comparison.match, equal_conditions.SIZE_KINDS)} "
@@ -72,10 +69,8 @@ def check_comparison(comparison: Comparison) -> list[tuple[str, ...]]:
         equal_conditions.parse_budget(comparison.budget)
     if comparison.tune:
         equal_conditions.sweep_rates(comparison.tune, comparison.vary)
-    if comparison.probe:
-        length_probe.parse_factors(comparison.probe)
     base = plan.parse_baseline(comparison.base, comparison.vary) if comparison.base else ()
-    combinations = plan.design_variants(comparison.vary, base, comparison.design)
+    combinations = plan.design_variants(comparison.vary, base, comparison.combinations)
     return [(comparison.recipe, *comparison.options, *(choice.word for choice in variant)) for variant in combinations]
 
 
@@ -110,43 +105,27 @@ def draft_runs(comparison: Comparison, fits: ZooFit, meter: ConfigMeter) -> Stag
 
     Raises UsageError if fewer than two variants remain.
     """
-    if comparison.attribute:
-        return _draft_hybrids(comparison, fits, meter)
     arms, invalid = plan.build_arms(comparison, fits, meter.check)
     if len(arms) < MIN_VARIANTS:
         name, sentence = next(iter(invalid.items()), ("", ""))
         why = f" {name}: {sentence}" if invalid else " The values are the recipe's own."
         raise UsageError(f"there is one variant, {arms[0].name}, and nothing to compare it with.{why}")
     goal = decisive_metric(arms, comparison.goal, meter)
-    if comparison.probe:
-        length_probe.check_config(arms[0].point.config, meter.task_class(arms[0].point.config))
     if comparison.match:
         arms = equal_conditions.match_size(arms, cast(equal_conditions.SizeKind, comparison.match), fits, meter)
     if not comparison.budget:
-        _check_ends(comparison, arms)
+        check_ends(comparison.recipe, arms)
     elif equal_conditions.parse_budget(comparison.budget)[0] != "time":
         arms = equal_conditions.within_budget(arms, comparison, fits, meter)
     return Stage(comparison, tuple(arms), invalid=invalid, goal=goal)
 
 
-def _draft_hybrids(comparison: Comparison, fits: ZooFit, meter: ConfigMeter) -> Stage:
-    """The hybrids of two recipes, the first recipe first."""
-    from zoo.training.setup import display_value
-
-    words = [(recipe, *comparison.options) for recipe in (comparison.recipe, comparison.attribute)]
-    base, second = map(fits.point, words)
-    differences = attribute.find_differences(base, second, display_value)
-    hybrids = attribute.build_hybrids(Arm((), words[0], base), differences, fits, meter.check)
-    _check_ends(comparison, list(hybrids.values()))
-    return Stage(comparison, tuple(hybrids.values()), goal=comparison.goal, differences=tuple(differences))
-
-
-def _check_ends(comparison: Comparison, arms: Sequence[Arm]) -> None:
+def check_ends(recipe: str, arms: Sequence[Arm]) -> None:
     """Raise UsageError for a variant whose training has no end."""
     from zoo.config.trainer_bounds import check_end
 
     for arm in arms:
-        check_end(arm.point.config["trainer"], " or ".join(filter(None, (comparison.recipe, comparison.attribute))))
+        check_end(arm.point.config["trainer"], recipe)
 
 
 def complete_runs(stage: Stage, fits: ZooFit, meter: ConfigMeter, execute: Execute) -> Stage:

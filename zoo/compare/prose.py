@@ -14,10 +14,10 @@ from zoo.compare.number_format import (
     format_span,
     join_words,
 )
-from zoo.compare.paired_tests import ASSUMPTIONS, failure_text
 from zoo.compare.run_records import describe_values, target_of
+from zoo.compare.simultaneous_tests import ASSUMPTIONS, failure_text
 from zoo.compare.statistics import MAX_SEEDS, Paired, Verdict, round_count, seeds_text
-from zoo.compare.verdict import Answer, VariantRow, tuned_options
+from zoo.compare.verdict import Answer, Row, tuned_options
 
 GRID_LEGEND = (
     "Main effects and interactions are corrected together with the verdicts, and all intervals hold together. An "
@@ -170,7 +170,7 @@ def places(answer: Answer) -> int:
     return decimal_places([deviation for row in answer.rows for deviation in (row.sd, row.pair.sd)])
 
 
-def figure(answer: Answer, row: VariantRow) -> str:
+def figure(answer: Answer, row: Row) -> str:
     """``1.632 ± 0.031``, the mean alone for one seed, "2 of 5 diverged" where runs failed."""
     if row.failures and math.isnan(row.mean):
         return failure_text(row.failures, len(row.figures))
@@ -196,7 +196,7 @@ def difference_and_interval(answer: Answer, pair: Paired) -> tuple[str, str]:
     return mean, "" if math.isnan(pair.bounds[0]) else f"[{ends[0]}, {ends[1]}]"
 
 
-def figure_cells(answer: Answer, row: VariantRow) -> list[str]:
+def figure_cells(answer: Answer, row: Row) -> list[str]:
     """Figure, difference, its interval and the corrected p value; empty for what runs do not tell."""
     return [figure(answer, row), *difference_and_interval(answer, row.pair), chance(row.adjusted)]
 
@@ -206,13 +206,13 @@ def chance(p: float) -> str:
     return "" if math.isnan(p) else format_probability(p)
 
 
-def seeds(row: VariantRow) -> str:
+def seeds(row: Row) -> str:
     """The number of seeds, ``5``; ``4 of 5`` if one failed or is not finished."""
     good, all_ = len(row.figures) - len(row.failures), len(row.figures) + len(row.unfinished)
     return str(good) if good == all_ else f"{good} of {all_}"
 
 
-def brief(row: VariantRow) -> str:
+def brief(row: Row) -> str:
     """The verdict for narrow columns: ``not distinguishable; ~14 needed``."""
     pieces = [row.verdict.sentence if row.pair.identical or row.outcome is not None else brief_verdict(row.verdict)]
     pieces += [failure_text(row.failures, len(row.figures))] if row.failures else []
@@ -244,7 +244,7 @@ def opening(words: Collection[str]) -> str:
     return "Not shown by these runs." if {"worse", "not distinguishable"} & {*words} else "These runs cannot tell."
 
 
-def _by_how_much(answer: Answer, row: VariantRow) -> str:
+def _by_how_much(answer: Answer, row: Row) -> str:
     """``better by 0.113 nats (…)``; where runs failed, how often it ended better and worse."""
     if row.outcome is None:
         return f"{row.verdict.word} by {_size(answer, row)}"
@@ -255,7 +255,7 @@ def _by_how_much(answer: Answer, row: VariantRow) -> str:
     return f"{row.verdict.sentence}; {failures}"
 
 
-def _size(answer: Answer, row: VariantRow) -> str:
+def _size(answer: Answer, row: Row) -> str:
     """``0.113 nats (95 % interval 0.085 to 0.141)``: a difference without its sign, which the verdict implies."""
     if target_of(answer.at) is not None and math.isfinite(row.pair.low):
         value, low, high = (f"{2.0**value:.2g}" for value in (row.pair.mean, row.pair.low, row.pair.high))
@@ -268,7 +268,7 @@ def _size(answer: Answer, row: VariantRow) -> str:
     return f"{format_fixed(abs(row.pair.mean), places(answer))}{unit(answer)} ({BETWEEN} {low} to {high})"
 
 
-def _needing(rows: Sequence[VariantRow]) -> str:
+def _needing(rows: Sequence[Row]) -> str:
     """The variants with the seeds that each would need, or their number if they are more than MANY."""
     if len(rows) > MANY:
         counts = sorted(row.verdict.needed or math.inf for row in rows)
@@ -295,7 +295,7 @@ def brief_verdict(verdict: Verdict) -> str:
     return f"{verdict.word}; {count} needed"
 
 
-def _seeds(rows: Sequence[VariantRow]) -> str:
+def _seeds(rows: Sequence[Row]) -> str:
     return f"{format_span(sorted({row.outcome.n if row.outcome else row.pair.n for row in rows}))} seeds"
 
 
@@ -308,7 +308,7 @@ def learning_rate(answer: Answer, variant: str) -> str:
     return next((describe_values(value) for value in values if value is not None), "")
 
 
-def has_rate_of_baseline(answer: Answer, row: VariantRow) -> bool:
+def has_rate_of_baseline(answer: Answer, row: Row) -> bool:
     """Whether a variant was trained at the baseline's learning rate, and none was chosen for it."""
     base = learning_rate(answer, answer.baseline)
     is_tuned = RATE in {name.rpartition(".")[2] for name in tuned_options([row.tuned])}

@@ -14,9 +14,8 @@ from zoo.compare import prose, table
 from zoo.compare.charts import ReportChart, draw_charts
 from zoo.compare.number_format import format_duration, format_fixed, format_short, join_words
 from zoo.compare.run_records import RunRecord, describe_values, number
-from zoo.compare.scale_table import draw_scaling
 from zoo.compare.targets import draw_survival
-from zoo.compare.verdict import Answer, VariantRow
+from zoo.compare.verdict import Answer, Row
 from zoo.console import printable
 from zoo.errors import UsageError
 from zoo.io import atomic_files, limits
@@ -40,7 +39,7 @@ def write_report(answer: Answer, folder: str | Path, more: Sequence[ReportChart]
 
     ``more`` are additional charts, such as those of probes. Raises UsageError if the folder cannot be written to.
     """
-    all_charts = [*draw_scaling(answer), *draw_charts(answer), *draw_survival(answer), *more]
+    all_charts = [*answer.design.load().charts(answer), *draw_charts(answer), *draw_survival(answer), *more]
     texts = {"md": table.describe(answer).as_markdown(), "csv": table.as_csv(answer), "json": table.as_json(answer)}
     return write_files("comparison", texts | {"html": page(answer, all_charts)}, all_charts, Path(folder))
 
@@ -94,13 +93,14 @@ def page(answer: Answer, charts: Sequence[ReportChart] = ()) -> str:
     )
 
 
-def render(template: str, **values: object) -> str:
-    """A page from a template in templates/, with the colours of ``zoo.palette``."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+def render(template: str, package: str = "zoo.compare", **values: object) -> str:
+    """A page from a template in templates/ of a package or of this one, with the colours of ``zoo.palette``."""
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
+    loader = ChoiceLoader([PackageLoader(package), PackageLoader("zoo.compare")])
     environment = Environment(
-        loader=PackageLoader("zoo.compare"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True, keep_trailing_newline=True,
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+        keep_trailing_newline=True,
     )  # fmt: skip
     return environment.get_template(template).render(light=LIGHT, dark=DARK, **values)
 
@@ -161,7 +161,7 @@ COMMIT = 12  # digits of a commit
 UNKNOWN = "not recorded"
 
 
-def all_runs(answer: Answer) -> list[tuple[VariantRow, RunRecord]]:
+def all_runs(answer: Answer) -> list[tuple[Row, RunRecord]]:
     """Every run with the row of its variant, in the order of the table and of the seeds."""
     return [(row, run) for row in answer.rows for run in answer.runs[row.variant].values()]
 

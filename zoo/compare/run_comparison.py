@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 from zoo import console
 from zoo.cli.tables import is_terminal
 from zoo.command_line import ParsedOptions
-from zoo.compare import error_budget, journal, looks, plan, prepare_runs, run_records, scale_runs
+from zoo.compare import error_budget, journal, looks, plan, prepare_runs, run_records
+from zoo.compare.design import check_target
 from zoo.compare.execute import (
     FitJob,
     RunOptions,
@@ -34,8 +35,7 @@ from zoo.registry import suggest
 if TYPE_CHECKING:
     from zoo.compare.charts import ReportChart
     from zoo.compare.document import Report
-    from zoo.compare.scoreboard import Scoreboard
-    from zoo.compare.verdict import Answer
+    from zoo.compare.verdict import Answer, Outcome
 
 
 class PendingError(Exception):
@@ -81,6 +81,10 @@ class Runner:
             ),
         )  # fmt: skip
 
+    def draft(self, comparison: Comparison) -> Stage:
+        """The variants of a plain comparison, as far as no run is needed. Raises UsageError."""
+        return prepare_runs.draft_runs(comparison, self.fits, self.meter)
+
     def request_of(self, arms: Sequence[Arm]) -> Request:
         """What the variants ask of the executor."""
         return replace(self.request, trainer=arms[0].point.config["trainer"])
@@ -101,13 +105,10 @@ class Runner:
 
 
 def compare(options: ParsedOptions, comparison: Comparison) -> int:
-    """`zoo compare RECIPE --vary …`, with --scale or --attribute too: run what is missing, print and write the result.
-
-    Returns the exit code.
-    """
+    """`zoo compare RECIPE --vary …`: run what is missing, print and write the result; the exit code."""
     finished, code = run_comparisons(options, [comparison])
     for result in finished:  # none where other shards have runs left, and in a dry run
-        answer_code = show_result(result, options)
+        answer_code = comparison.procedure.show(result, options)
         code = code or answer_code
     return code
 
@@ -119,12 +120,13 @@ def run_comparisons(options: ParsedOptions, comparisons: Sequence[Comparison]) -
     they vary. The exit code is that of runs that failed. In a dry run, and where other shards have runs left, a
     comparison is not finished. Raises UsageError.
     """
-    words = [line for comparison in comparisons for line in scale_runs.check_request(comparison)]
+    words = [line for comparison in comparisons
+             for line in comparison.procedure.command_lines(comparison, prepare_runs.check_comparison)]  # fmt: skip
     runner = Runner(options, *open_comparison(options, words))
     planned: dict[str, ComparisonRun] = {}
     for comparison in comparisons:
         try:
-            result = ComparisonRun(comparison, scale_runs.draft_stages(comparison, runner.fits, runner.meter), runner)
+            result = ComparisonRun(comparison, comparison.procedure.draft(comparison, runner), runner)
             result.check()
         except UsageError as error:
             if len(comparisons) == 1:
@@ -226,8 +228,7 @@ class ComparisonRun:
             self.runner.executor.check(self.runner.request_of(arms))
             if not stage.needs_runs:
                 self.check_target(plan.unfinished_jobs(self.runner.jobs(arms, comparison.seeds)))
-        if comparison.scale:
-            scale_runs.check_loss(self.goals, self.goal)
+        comparison.procedure.check_goal(self.goals, self.goal)
         names = [arm.name for arm in self.arms]
         error_budget.check_looks(looks.load_looks(self.place, names), self.place, names)
         error_budget.reserve_tries(options, self.place, names[1:], save=False)
@@ -296,12 +297,13 @@ class ComparisonRun:
     def record(self) -> run_records.Record:
         """What the comparison's folder records of its runs, those of the size that decides."""
         comparison, stage = self.comparison, self.stages[-1]
-        keys = [factor.key for factor in comparison.vary] or [change.choice.key for change in stage.differences]
+        choices = (choice.key for arm in stage.arms for choice in arm.variant)
+        keys = [factor.key for factor in comparison.vary] or dict.fromkeys(choices)
+        recorded = comparison.procedure.record(self)
         return run_records.Record(
             self.folders, self.arms[0].name, stage.goal, stage.request.budget, stage.tuned,
             command_line(self.runner.options), tuple(keys), comparison.at, comparison.margin, comparison.until,
-            stage.tuning,
-            scale_runs.as_data(self.place, self.stages, comparison.seeds, self.notes) if comparison.scale else {},
+            stage.tuning, {comparison.design.name: recorded} if recorded else {},
         )  # fmt: skip
 
     def _append_plan(self) -> None:
@@ -313,25 +315,13 @@ class ComparisonRun:
         )  # fmt: skip
         ended = sum(run_state.read_state(folder) in run_state.END_STATES for folder in record.folders)
         details = {"varied": list(record.varied or ()), "command": record.command, "until": comparison.until}
-        details |= {"scale": list(comparison.scale)} if comparison.scale else {}
+        details |= comparison.procedure.details(comparison)
         journal.append_event(self.place, journal.Event(journal.PLAN, question, ended, details))
-
-    @property
-    def notes(self) -> list[str]:
-        """What to know about the variants: what was matched, the learning rates of several sizes, what is left out."""
-        stage = self.stages[-1]
-        if not self.comparison.scale:
-            return [*stage.notes, *(f"left out {name}: {sentence}" for name, sentence in stage.invalid.items())]
-        exclusions = [f"Left out, because {sentence}: {name}." for name, sentence in stage.invalid.items()]
-        return [*scale_runs.rate_notes(self.comparison, stage.arms), *exclusions]
 
     def describe(self) -> list[str]:
         """What is run: its differences, sizes, numbers of runs, how many are finished, their time, and notes."""
-        options, seeds, lines = self.runner.options, self.comparison.seeds, list[str]()
+        options, seeds, lines = self.runner.options, self.comparison.seeds, self.comparison.procedure.describe(self)
         jobs, shard = options.get("jobs"), options.get("shard")
-        if changes := self.stages[-1].differences:
-            recipes = f"{self.recipe} and {self.comparison.second_name}"
-            lines.append(f"{recipes} differ in {len(changes)} options: {', '.join(map(str, changes))}")
         for stage in self.stages:
             runs = plan.list_jobs(stage.arms, seeds)
             unfinished = plan.unfinished_jobs(runs)
@@ -347,7 +337,7 @@ class ComparisonRun:
                     else f"about {format_duration(estimate / jobs)}"  # fmt: skip
                 threads = int(self.runner.request.resources.get("cpus", 0)) or threads_per_run(jobs)
                 lines.append(f"  {jobs} at once, {threads} threads each · time {time}")
-        return lines + [f"  {note}" for note in (self.power, *self.notes) if note]
+        return lines + [f"  {note}" for note in (self.power, *self.comparison.procedure.notes(self)) if note]
 
     @property
     def power(self) -> str:
@@ -360,6 +350,14 @@ class ComparisonRun:
             len(self.comparison.seeds), max(1, variants) + effects, self.runner.options.get("test"),
             self.comparison.until,
         )  # fmt: skip
+
+    def look(self) -> tuple[Answer, Path]:
+        """The answer of the finished runs, after a look that the folder records, and the folder of its report."""
+        return error_budget.look_and_record(self.record, self.runner.options, self.place)
+
+    def print_answer(self, answer: Answer, folder: Path, charts: Sequence[ReportChart] = ()) -> int:
+        """Print the answer, and write its report with further charts; the exit code."""
+        return print_answer(answer, self.runner.options, folder, charts)
 
     def run_until_decided(self) -> None:
         """Run seed after seed of the undecided variants, or to the next planned look, and look after each.
@@ -440,29 +438,6 @@ def print_plan(jobs: Sequence[FitJob]) -> None:
     table(["state", "run", "command"], rows)
 
 
-def show_result(finished: ComparisonRun, options: ParsedOptions) -> int:
-    """Print and write the result of a comparison: with --probe also losses on longer texts, and of hybrids of two
-    recipes the contribution of each option. Returns the exit code.
-    """
-    from zoo.compare import attribute, length_probe
-
-    charts: list[ReportChart] = []
-    if finished.comparison.probe:
-        answer = error_budget.answer_records(run_records.read_ledgers(finished.folders), options, finished.record)
-        charts.append(length_probe.probe_variants(
-            answer, finished.comparison, finished.arms, allowed_imports(options), finished.runner.print_progress
-        ))  # fmt: skip
-    answer, folder = error_budget.look_and_record(finished.record, options, finished.place)
-    if not finished.comparison.attribute:
-        return print_answer(answer, options, folder, charts)
-    runs = [run for seeds in answer.runs.values() for run in seeds.values()]
-    figures = attribute.hybrid_figures(finished.arms, runs, answer.goal, answer.at)
-    shares = attribute.compute_shares(finished.stages[-1].differences, figures, answer.lower_is_better, answer.plan)
-    code = print_answer(answer, options, folder, [attribute.shares_chart(shares, answer)])
-    finished.runner.print_progress(f"\n{attribute.shares_text(shares, answer.goal)}")
-    return code
-
-
 def answer_folders(folders: Sequence[Path], options: ParsedOptions) -> int:
     """`zoo compare FOLDER`: print the result of finished runs, without torch."""
     out = options.get("out")
@@ -470,7 +445,7 @@ def answer_folders(folders: Sequence[Path], options: ParsedOptions) -> int:
     record = run_records.load_record(folders[0]) if len(folders) == 1 else None
     if record is not None:
         if not options.get("at") and options.get("goal") != record.goal:
-            run_records.check_target(record.at or "", goal=options.get("goal"))
+            check_target(record.at or "", goal=options.get("goal"))
         new_record = replace(
             record, baseline=options.get("baseline") or record.baseline, goal=options.get("goal") or record.goal,
             at=options.get("at") or record.at, margin=options.get("margin") or record.margin,
@@ -489,18 +464,20 @@ def print_answer(answer: Answer, options: ParsedOptions, place: Path | None, mor
     """Print the answer, and write the report if ``place`` is set. Returns the exit code."""
     from zoo.compare import table
 
-    code = print_report(answer, table.describe(answer), lambda: table.as_json(answer), options)
+    errors, report = answer.comparability_errors, table.describe(answer)
+    code = print_report(answer.outcome, errors, report, lambda: table.as_json(answer), options)
     if place is not None:
         write_report(answer, options, Path(options.get("out") or place), more)
     return code
 
 
 def print_report(
-    result: Answer | Scoreboard, report: Report, as_json: Callable[[], str], options: ParsedOptions
+    outcome: Outcome, errors: Sequence[str], report: Report, as_json: Callable[[], str], options: ParsedOptions
 ) -> int:
     """Print a report, with --json as JSON.
 
-    Returns 1 where the figures are not comparable, else 0; with --exit-code that of the outcome.
+    Returns 1 where the figures are not comparable, of which ``errors`` say why, else 0; with --exit-code that of the
+    outcome.
     """
     from zoo.compare.document import terminal_width
     from zoo.compare.verdict import EXIT_CODES
@@ -509,7 +486,7 @@ def print_report(
         print(as_json())
     else:
         console.draw(report.as_text(terminal_width(), is_terminal()))
-    return EXIT_CODES[result.outcome] if options.get("exit_code") else int(bool(result.comparability_errors))
+    return EXIT_CODES[outcome] if options.get("exit_code") else int(bool(errors))
 
 
 def write_report(answer: Answer, options: ParsedOptions, place: Path, more: Sequence[ReportChart]) -> None:

@@ -206,25 +206,6 @@ def target_of(at: str) -> float | None:
     return target
 
 
-NOT_OF_A_TARGET = {
-    "--goal": "the target is a value of another figure",
-    "--margin": "a margin is in the unit of the figure, and log2 of steps decides",
-    "--scale": "laws of scale are of the figure itself",
-    "--probe": "losses on longer texts are not steps",
-    "--attribute": "contributions are of the figure itself",
-    "several recipes": "a target is of one recipe, and log2 of its steps has no score over tasks",
-}
-
-
-def check_target(at: str, **options: object) -> None:
-    """Raise UsageError for a moment that is a target, and any of NOT_OF_A_TARGET whose name has a value."""
-    if target_of(at) is None:
-        return
-    for name, why in NOT_OF_A_TARGET.items():
-        if options.get(name.strip("-").replace(" ", "_")):
-            raise UsageError(f"a target, {at.partition(':')[2]}, does not go with {name}: {why}.")
-
-
 def is_lower_better(way: str, at: str = DECISIVE) -> bool:
     """Whether lower figures are better, for a goal of "min" or "max": always for steps to a target."""
     return way == "min" or target_of(at) is not None
@@ -491,7 +472,6 @@ def match_variant(text: str, choices: Mapping[str, Mapping[str, str]]) -> list[s
 
 
 RUNS_FILE, RUNS_FORMAT = "runs.json", 2
-SCOREBOARD, SCOREBOARD_FORMAT = "recipes.json", 1
 FOLDER = "compare"
 
 
@@ -510,7 +490,11 @@ class Record:
     margin: float | None = None
     until: str | None = None
     tuning: Mapping[str, Any] = field(default_factory=dict)  # as of `equal_conditions.tune_variants`
-    scale: Mapping[str, Any] = field(default_factory=dict)  # `scale_runs.ScalePlan.as_data`
+    design: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # what a design recorded, by its name
+
+
+RECORDED = {field.name for field in fields(Record)} | {"format", "runs", KEY}
+NO_DESIGN: dict[str, Any] = {"scale": {}}  # which runs.json has without any design, for its readers
 
 
 def comparison_path(root: Path, recipe: str, title: str) -> Path:
@@ -522,8 +506,8 @@ def save_record(home: Path, record: Record) -> None:
     """Write runs.json, with run folders relative to it, so that all of them can be moved together."""
     home.mkdir(parents=True, exist_ok=True)
     runs = [os.path.relpath(folder, home) for folder in record.folders]
-    content = {"format": RUNS_FORMAT, "runs": runs, **asdict(replace(record, folders=()))}
-    del content["folders"]
+    content = {"format": RUNS_FORMAT, "runs": runs, **asdict(replace(record, folders=())), **NO_DESIGN, **record.design}
+    del content["folders"], content["design"]
     atomic_files.write_json(home / RUNS_FILE, with_digest(content), end="\n")
 
 
@@ -544,8 +528,9 @@ def load_record(home: Path) -> Record | None:
             wrong.append("margin")
         if wrong:
             raise ValueError(f"no valid {', '.join(wrong)}")
+        design = {name: dict(value) for name, value in content.items() if value and name not in RECORDED}
         return Record(
-            folders, tuned=tuned, tuning=dict(content["tuning"]), scale=dict(content["scale"]),
+            folders, tuned=tuned, tuning=dict(content["tuning"]), design=design,
             varied=content["varied"] and tuple(map(str, content["varied"])), margin=margin, **fields,
         )  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
@@ -577,51 +562,3 @@ def read_ledgers(folders: Sequence[Path], budget: str | None = None) -> list[Run
     if budget is None:
         return ledgers
     return [replace(ledger, setting={**ledger.setting, "budget": budget}) for ledger in ledgers]
-
-
-def scoreboard_path(root: Path, recipes: Sequence[str], title: str) -> Path:
-    """``<root>/compare/<recipe>+<recipe>/<title>``."""
-    from zoo.config.run_folder import slug  # which imports a parser of YAML
-
-    return root / FOLDER / slug("+".join(recipes)) / title
-
-
-def save_members(home: Path, members: Mapping[Path, Mapping[str, str]], command: str) -> None:
-    """Write recipes.json: the folders of comparisons, relative to it, with what all recipes call their variants."""
-    home.mkdir(parents=True, exist_ok=True)
-    comparisons = [{"folder": os.path.relpath(folder, home), "names": names} for folder, names in members.items()]
-    content = {"format": SCOREBOARD_FORMAT, "comparisons": comparisons, "command": command}
-    atomic_files.write_json(home / SCOREBOARD, content, end="\n")
-
-
-def load_members(home: Path) -> tuple[dict[Path, dict[str, str]], str] | None:
-    """The comparisons of a scoreboard and its command; None for any other folder. Raises UsageError if damaged."""
-    path = home / SCOREBOARD
-    if not path.is_file():
-        return None
-    try:
-        content: Any = limits.read_json(path)
-        members = {
-            Path(os.path.normpath(home / comparison["folder"])): {
-                str(name): str(shared) for name, shared in comparison["names"].items()
-            }
-            for comparison in content["comparisons"]
-        }
-        return members, str(content["command"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"{path} is damaged: {error!r:.80}. Run the comparison again: it repeats no run.") from error
-
-
-def same_recipes(home: Path) -> list[Path]:
-    """The folders of scoreboards of the same recipes, in whatever order they were named; this one is among them."""
-
-    def recipes(folder: Path) -> set[Path]:
-        """The folders of a scoreboard's recipes; none for a folder that is no scoreboard, or a damaged one."""
-        try:
-            saved = load_members(folder)
-        except UsageError:
-            return set()
-        return {comparison.resolve().parents[1] for comparison in saved[0]} if saved else set()
-
-    folders = sorted(path.parent for path in home.parent.parent.glob(f"*/*/{SCOREBOARD}"))
-    return [folder for folder in folders if recipes(home) and recipes(folder) == recipes(home)]

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from zoo import console
-from zoo.compare import prose, scale_table
+from zoo.compare import prose
 from zoo.compare.document import Report, Section
 from zoo.compare.fairness import shares_gpu
 from zoo.compare.number_format import (
@@ -19,11 +19,11 @@ from zoo.compare.number_format import (
     format_short,
     strict_values,
 )
-from zoo.compare.paired_tests import ASSUMPTIONS
 from zoo.compare.run_records import target_of
+from zoo.compare.simultaneous_tests import ASSUMPTIONS
 from zoo.compare.targets import MEASURES as TARGET_MEASURES
 from zoo.compare.targets import describe_targets, target_ratio
-from zoo.compare.verdict import EXIT_CODES, Answer, VariantRow
+from zoo.compare.verdict import EXIT_CODES, Answer, Row
 from zoo.console import format_bytes
 from zoo.logging.cost_measures import MEASURES
 
@@ -43,7 +43,7 @@ def describe(answer: Answer) -> Report:
     ]  # fmt: skip
     if answer.effects:
         sections.append(Section("Main effects and interactions", *grid(answer), notes=[prose.GRID_LEGEND]))
-    sections += scale_table.sections(answer)
+    sections += answer.design.load().sections(answer)
     if targets := describe_targets(answer):
         sections.append(Section("Until the target", *targets))
     sections.append(Section("Cost", *costs(answer)))
@@ -102,7 +102,8 @@ def as_json(answer: Answer) -> str:
             for effect in answer.effects
         ],
         "tuning": answer.tuning,
-        "scale": answer.scaling and answer.scaling.as_data(),
+        "scale": None,  # as it has always been without it
+        **({answer.design.name: answer.design.load().as_data(answer)} if answer.finding else {}),
     }
     content["variants"] = [
         record(answer, row)
@@ -128,7 +129,7 @@ def as_json(answer: Answer) -> str:
 FORMS: dict[str, Callable[[float], str]] = {"count": format_short, "bytes": format_bytes, "seconds": format_duration}
 
 
-def record(answer: Answer, row: VariantRow) -> dict[str, Any]:
+def record(answer: Answer, row: Row) -> dict[str, Any]:
     """A variant as flat named values."""
     pair, verdict = row.pair, row.verdict
     return {

@@ -20,7 +20,7 @@ from zoo.compare.statistics import Interval, paired_t_test
 
 if TYPE_CHECKING:
     from zoo.compare.charts import ReportChart
-    from zoo.compare.verdict import Answer, VariantRow
+    from zoo.compare.verdict import Answer, Row
 
 MEASURES = ("steps", "tokens", "FLOPs", "seconds")
 MACHINE = ("device", "machine", "threads", "processes", "precision")  # equal where seconds can be compared
@@ -51,7 +51,7 @@ def censored_interval(
     return median, float(lower[trimmed]), float(upper[count - 1 - trimmed])
 
 
-def target_ratio(answer: Answer, row: VariantRow, measure: str) -> Interval | None:
+def target_ratio(answer: Answer, row: Row, measure: str) -> Interval | None:
     """What a variant takes to the target, over what the baseline takes; None where it cannot be compared.
 
     The ratio of geometric means where all runs reached the target, else the median over seeds, NaN where the censored
@@ -95,7 +95,7 @@ def step_cost(run: RunRecord, measure: str) -> float:
     return tokens / speed if speed > 0 else math.nan
 
 
-def is_quiet(answer: Answer, row: VariantRow) -> bool:
+def is_quiet(answer: Answer, row: Row) -> bool:
     """Whether all runs of a variant and of the baseline were made on equal machines, whose speed was steady."""
     runs = [run for name in (row.variant, answer.baseline) for run in answer.runs[name].values()]
     machines = {str([run.setting.get(name) for name in MACHINE]) for run in runs}

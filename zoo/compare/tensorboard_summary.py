@@ -11,9 +11,10 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zoo.compare import run_records
+from zoo.compare.design import design_of_folder
 from zoo.compare.run_records import short_names, target_of
 from zoo.compare.targets import survival
 from zoo.compare.verdict import Answer, answer
@@ -22,14 +23,9 @@ from zoo.console import printable
 from zoo.errors import UsageError
 from zoo.logging import run_state
 
-if TYPE_CHECKING:
-    from zoo.compare.scoreboard import OverallRow, Scoreboard
-
 NAME = "tensorboard"
 PINNED = ("val/loss", "train/loss", "val_by_tokens/loss")  # where no run says what it measures
 MOST = 6  # pinned charts
-TAG = "scoreboard"
-SCOREBOARD_TAGS = ("scoreboard/all tasks", "scoreboard/P(improvement)")  # tags of comparisons over several recipes
 COLUMNS = 110  # characters of a line: TensorBoard's Text does not wrap
 
 
@@ -40,7 +36,7 @@ def write_summary(home: Path, answer: Answer) -> list[str]:
     """
     from zoo.compare import table
 
-    folder, writer = _start_summary(home, "comparison", table.describe(answer).as_markdown())
+    folder, writer = start_summary(home, "comparison", table.describe(answer).as_markdown())
     figures = [answer.goal, *(answer.base.others or {})]
     writer.add_custom_scalars(
         {
@@ -75,7 +71,7 @@ def write_summary(home: Path, answer: Answer) -> list[str]:
     return figures
 
 
-def _start_summary(home: Path, tag: str, markdown: str) -> tuple[Path, Any]:
+def start_summary(home: Path, tag: str, markdown: str) -> tuple[Path, Any]:
     """The folder of a summary and its writer, with a text in it and nothing of an earlier answer."""
     from zoo.logging.event_files import Events
 
@@ -84,34 +80,6 @@ def _start_summary(home: Path, tag: str, markdown: str) -> tuple[Path, Any]:
     writer = Events(str(folder))
     writer.add_text(tag, wrap_markdown(printable(markdown, lines=True)), 0)
     return folder, writer
-
-
-def write_scoreboard(home: Path, board: Scoreboard) -> None:
-    """Write the scoreboard for TensorBoard: its table as text, and a run per variant with its scores as scalars and
-    its name as hyperparameter, so that Scalars and HParams show a row per variant and a column per task.
-    """
-    from zoo.compare import scoreboard
-
-    folder, writer = _start_summary(home, TAG, scoreboard.describe(board).as_markdown())
-    writer.close()
-    for row in board.rows:
-        values = {f"{TAG}/{name}": value for name, value in scores(board, row).items()}
-        choices = {"variant": row.name, "verdict": row.verdict.word}
-        write_row(folder / (slug(row.name) or "variant"), row.name, choices, values)
-
-
-def scores(board: Scoreboard, row: OverallRow) -> dict[str, float]:
-    """The figures of a variant by what they are: the mean score in every task, the score over all, P(improvement)."""
-    means = {recipe: sum(by_seed.values()) / len(by_seed) for recipe, by_seed in row.scores.items() if by_seed}
-    improvement = 0.5 if row.name == board.baseline else row.improvement.value
-    values = {**means, "all tasks": row.score.value, "P(improvement)": improvement}
-    return {name: value for name, value in values.items() if math.isfinite(value)}
-
-
-def pinned_scores(board: Scoreboard) -> tuple[str, ...]:
-    """The charts that the link pins: the score over all tasks, P(improvement), then the figure of every task."""
-    goals = dict.fromkeys(f"val/{task.answer.goal}" for task in board.tasks)
-    return (*SCOREBOARD_TAGS, *goals)[:MOST]
 
 
 def write_row(
@@ -171,29 +139,29 @@ def tensorboard_folder(folder: Path) -> Iterator[tuple[Path, tuple[str, ...]]]:
     """The folder for TensorBoard to read, and the charts to pin.
 
     For a comparison's folder it is a temporary one of links to the runs, `RoPE/s1`: their own names hold what all have
-    in common, too. For a scoreboard's the runs of each recipe are below the recipe's name. Raises UsageError for a
+    in common, too. Where the folder has several comparisons, each has a folder of its name. Raises UsageError for a
     damaged record of a comparison.
     """
-    saved = run_records.load_members(folder)
-    record = run_records.load_record(folder)
-    if saved is None and record is None:
+    design = design_of_folder(folder)
+    records, tag, tags = (
+        design.load().views(folder) if design else ({"": run_records.load_record(folder)}, "comparison", ())
+    )
+    if not design and not records[""]:
         yield folder, headline_tags(folder)
         return
     goals: list[str] = []
-    records = {home.parents[1].name: run_records.load_record(home) for home in saved[0]} if saved else {"": record}
     with tempfile.TemporaryDirectory(prefix="zoo-tensorboard-") as place:
         for recipe, comparison in records.items():
             labels, pinned = _labels(comparison) if comparison else ({}, ())
-            goals += pinned[:1] if saved else pinned
+            goals += pinned[:1] if recipe else pinned
             for run in comparison.folders if comparison else ():
                 link = Path(place, recipe, re.sub(r"[/\\:]", "_", labels[run.parent.name]), run.name)
                 if os.path.lexists(link):  # the replacement gave the name of another variant
                     link = Path(place, recipe, run.parent.name, run.name)
                 link.parent.mkdir(parents=True, exist_ok=True)
                 link.symlink_to(run.absolute(), target_is_directory=True)
-        summary = Path(place, TAG if saved else "comparison")
-        summary.symlink_to((folder / NAME).absolute(), target_is_directory=True)
-        yield Path(place), tuple(dict.fromkeys((*SCOREBOARD_TAGS, *goals)))[:MOST] if saved else tuple(goals)
+        Path(place, tag).symlink_to((folder / NAME).absolute(), target_is_directory=True)
+        yield Path(place), tuple(dict.fromkeys((*tags, *goals)))[:MOST]
 
 
 def _labels(record: run_records.Record) -> tuple[dict[str, str], tuple[str, ...]]:

@@ -6,8 +6,9 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from zoo.compare.design import PLAIN, Design
 from zoo.compare.fairness import (
     Flag,
     Pool,
@@ -19,22 +20,6 @@ from zoo.compare.fairness import (
 )  # fmt: skip
 from zoo.compare.looks import Look
 from zoo.compare.number_format import NONE, join_words
-from zoo.compare.paired_tests import (
-    NOT_TESTED,
-    T_TEST,
-    Effect,
-    OutcomeTest,
-    PairedTestPlan,
-    Sample,
-    compare_outcomes,
-    compare_samples,
-    count_joint_seeds,
-    failure_text,
-    grid_contrasts,
-    judge_all,
-    judge_outcomes,
-    other_failures,
-)  # fmt: skip
 from zoo.compare.run_records import (
     DECISIVE,
     UNMEASURED,
@@ -52,13 +37,26 @@ from zoo.compare.run_records import (
     short_names,
     target_of,
 )
+from zoo.compare.simultaneous_tests import (
+    NOT_TESTED,
+    T_TEST,
+    Effect,
+    OutcomeTest,
+    PairedTestPlan,
+    Sample,
+    compare_outcomes,
+    compare_samples,
+    count_joint_seeds,
+    failure_text,
+    grid_contrasts,
+    judge_all,
+    judge_outcomes,
+    other_failures,
+)  # fmt: skip
 from zoo.compare.statistics import Paired, Verdict, mean_and_deviation
 from zoo.errors import UsageError
 from zoo.logging.cost_measures import MEASURES
 from zoo.registry import suggest
-
-if TYPE_CHECKING:
-    from zoo.compare.scale_result import ScaleResult
 
 Seeds = Mapping[int, RunRecord]
 Outcome = Literal["better", "worse", "as good as", "undecided", "not comparable"]
@@ -80,7 +78,7 @@ def best_outcome(words: Iterable[str]) -> Outcome:
 
 
 @dataclass(frozen=True)
-class VariantRow:
+class Row:
     """One variant. ``figures`` are the headline by seed, NaN if the run failed; ``others`` mean and sd of other goals.
 
     ``mean`` and ``sd`` are over the seeds that the baseline has too, and NaN where one of them failed: those of the
@@ -142,7 +140,7 @@ class Answer:
     unit: str
     baseline: str
     varied: tuple[str, ...]
-    rows: tuple[VariantRow, ...]
+    rows: tuple[Row, ...]
     flags: tuple[Flag, ...]
     runs: Mapping[str, Seeds]
     tests: int
@@ -156,10 +154,11 @@ class Answer:
     tuning: Mapping[str, Any] = field(default_factory=dict)  # see `equal_conditions.tune_variants`
     # effects in a grid in which every combination was run, corrected with the variants
     effects: tuple[Effect, ...] = ()
-    scaling: ScaleResult | None = None  # result of --scale; the rows are then those of the largest size
+    design: Design = PLAIN
+    finding: Any = None  # what the design found besides
 
     @property
-    def base(self) -> VariantRow:
+    def base(self) -> Row:
         """The baseline's row."""
         return self.rows[0]
 
@@ -265,7 +264,7 @@ def answer(
             )  # fmt: skip
         ours, theirs = samples.get(name, ((), ()))
         rows.append(
-            VariantRow(
+            Row(
                 variant=name, label=labels[name], choices=choices[name],
                 figures=figures[name], mean=mean, sd=sd, pair=paired.pair, adjusted=paired.adjusted,
                 equivalent=paired.equivalent, verdict=verdict, cost=_cost(runs), kernel=_kernels(runs),
@@ -415,14 +414,14 @@ def _others(runs: Seeds, goal: str, at: str) -> dict[str, tuple[float, float]]:
     }
 
 
-def _rank(row: VariantRow, direction: str) -> tuple[int, float]:
+def _rank(row: Row, direction: str) -> tuple[int, float]:
     """Sorting key, small for good: failed runs, then the paired difference, else the mean."""
     figure = row.mean if math.isnan(row.pair.mean) else row.pair.mean
     value = math.inf if math.isnan(figure) else figure if direction == "min" else -figure
     return len(row.failures) if math.isnan(figure) else 0, value
 
 
-def _failure_flags(rows: Sequence[VariantRow], groups: Mapping[str, Seeds]) -> list[Flag]:
+def _failure_flags(rows: Sequence[Row], groups: Mapping[str, Seeds]) -> list[Flag]:
     """Which runs failed, with the step and the cause that the first of a variant recorded."""
     result = []
     for row in rows:
@@ -436,7 +435,7 @@ def _failure_flags(rows: Sequence[VariantRow], groups: Mapping[str, Seeds]) -> l
     return result
 
 
-def _missing_seed_flags(rows: Sequence[VariantRow], goal: str) -> list[Flag]:
+def _missing_seed_flags(rows: Sequence[Row], goal: str) -> list[Flag]:
     """The variants that lack seeds of the baseline, with the baseline's mean over those that both have."""
     base, result = rows[0], []
     for row in rows[1:]:

@@ -49,7 +49,7 @@ def options_are_read(subject: Independent) -> None:
     require(not problem, f"{problem}.")
     for option in command.all_options:
         required = [argument.name for argument in command.arguments if argument.required]
-        value = [] if option.type is bool else [option.choices[0] if option.choices else _sample(option)]
+        value = [] if option.type is bool else [option.choices[0] if option.choices else sample_value(option)]
         if option.name == "help" or option.key:
             continue
         try:
@@ -82,7 +82,7 @@ def help_is_whole(subject: Independent) -> None:
         require(word in text, f"the help lacks {word}.")
 
 
-def _sample(option: Option) -> str:
+def sample_value(option: Option) -> str:
     """A value that an option of its type takes."""
     if option.type is str:
         return "x"

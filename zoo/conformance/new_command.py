@@ -36,6 +36,7 @@ FIT = {
     "command": "zoo {class} --help",
     "family": "zoo import CHECKPOINT OUT",
     "executor": "zoo compare lm-tiny --vary model.position=rope,alibi --executor {class}",
+    "design": "zoo compare lm-tiny --vary model.position=rope,alibi --{class}=2",
 }
 BASES = {"family": ("zoo-pretrained",)}  # the packages that have the base class of a kind, besides zoo
 FIT_PART = "zoo fit lm-tiny --model.{kind} {Class}"

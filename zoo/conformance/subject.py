@@ -377,7 +377,7 @@ class InitSubject(Unstacked):
 
 
 class Independent(Unstacked):
-    """A part of another kind, which takes nothing but its options: a callback, a command, a family, an executor."""
+    """A part of another kind, which takes nothing but its options: a callback, or what no model has, a command."""
 
     def build(self) -> Any:
         """A new object of the part."""

@@ -7,10 +7,8 @@ import random
 from pathlib import Path
 
 import pytest
-
-from tests.compare.fake_zoo import Costs, Fits
-from zoo.compare import attribute, plan
-from zoo.compare.attribute import (
+from zoo_designs import attribute
+from zoo_designs.attribute import (
     OptionDifference,
     build_hybrids,
     compute_shares,
@@ -20,9 +18,12 @@ from zoo.compare.attribute import (
     shares_text,
     subsets,
 )
-from zoo.compare.paired_tests import PairedTestPlan
+
+from tests.compare.fake_zoo import Costs, Fits
+from zoo.compare import plan
 from zoo.compare.plan import Arm, Choice, option_text
 from zoo.compare.run_records import RunRecord
+from zoo.compare.simultaneous_tests import PairedTestPlan
 from zoo.errors import UsageError
 from zoo.training.config_meter import ConfigMeter
 from zoo.training.setup import display_value

@@ -65,8 +65,8 @@ def compare(monkeypatch, tmp_path, capsys):
             if not reports:
                 patch.setattr("zoo.compare.report.write_report", lambda *arguments: [])
                 patch.setattr("zoo.compare.tensorboard_summary.write_summary", lambda *arguments: [])
-                patch.setattr("zoo.compare.scoreboard.write_report", lambda *arguments: [])
-                patch.setattr("zoo.compare.tensorboard_summary.write_scoreboard", lambda *arguments: None)
+                patch.setattr("zoo_designs.scoreboard.write_report", lambda *arguments: [])
+                patch.setattr("zoo_designs.scoreboard_folder.write_summary", lambda *arguments: None)
                 patch.setattr(run_comparison, "print_places", lambda *arguments: None)
             result = main(["compare", *words])
         out, err = capsys.readouterr()

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 from scipy import optimize
-
-from zoo.compare.scale_result import LawBootstrap, fit_laws
+from zoo_designs.scale_result import LawBootstrap, fit_laws
 
 COMPUTE = np.array([1.0, 2.1, 3.6, 7.8]) * 1e12
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 from fabricate import study
+from zoo_designs import scoreboard
+from zoo_designs.scoreboard import RecipeTask, make_scoreboard
 
-from zoo.compare import scoreboard
 from zoo.compare.looks import Question
-from zoo.compare.paired_tests import PairedTestPlan
-from zoo.compare.scoreboard import RecipeTask, make_scoreboard
+from zoo.compare.simultaneous_tests import PairedTestPlan
 from zoo.compare.verdict import answer
 from zoo.errors import UsageError
 

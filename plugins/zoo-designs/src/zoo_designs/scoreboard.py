@@ -27,9 +27,9 @@ from zoo.compare.document import Report, Section
 from zoo.compare.fairness import Flag
 from zoo.compare.looks import Look
 from zoo.compare.number_format import format_interval, join_words, strict_values
-from zoo.compare.paired_tests import ASSUMPTIONS, PairedTestPlan, other_failures
+from zoo.compare.simultaneous_tests import ASSUMPTIONS, PairedTestPlan, other_failures
 from zoo.compare.statistics import ALPHA, Interval, Verdict, holm_adjust, last_p, sign_flip_p
-from zoo.compare.verdict import EXIT_CODES, Answer, Outcome, VariantRow, best_outcome
+from zoo.compare.verdict import EXIT_CODES, Answer, Outcome, Row, best_outcome
 from zoo.errors import UsageError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class RecipeTask:
         """The recipe's name."""
         return self.answer.recipe
 
-    def row(self, name: str) -> VariantRow | None:
+    def row(self, name: str) -> Row | None:
         """The variant's row; None where this recipe lacks it."""
         return next((row for row in self.answer.rows if self.names.get(row.variant) == name), None)
 
@@ -343,14 +343,15 @@ def write_report(board: Scoreboard, reports: Mapping[str, Path], folder: Path) -
 
     charts, report = draw_charts(board), describe(board)
     links = {recipe: os.path.relpath(place / "comparison.html", folder) for recipe, place in reports.items()}
-    page = render(TEMPLATE, board=board, report=report, charts=charts, links=links)
+    page = render(TEMPLATE, "zoo_designs", board=board, report=report, charts=charts, links=links)
     texts = {"md": report.as_markdown(), "csv": as_csv(board), "json": as_json(board), "html": page}
     return write_files("scoreboard", texts, charts, folder)
 
 
 def draw_charts(board: Scoreboard) -> list[ReportChart]:
     """P(improvement) of every variant, and the normalised score of every run."""
-    from zoo.compare.charts import IntervalRow, clip_name, draw_intervals
+    from zoo.compare.charts import clip_name
+    from zoo_designs.charts import IntervalRow, draw_intervals
 
     rows = [row for row in board.rows if row.name != board.baseline and _is_defined(row.improvement)]
     charts = []

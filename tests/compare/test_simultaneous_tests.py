@@ -8,8 +8,8 @@ import pytest
 from fabricate import study
 from scipy import stats
 
-from zoo.compare.paired_tests import TESTS, PairedTestPlan, PairResult, compare_samples, judge_all
 from zoo.compare.prose import legend
+from zoo.compare.simultaneous_tests import TESTS, PairedTestPlan, PairResult, compare_samples, judge_all
 from zoo.compare.statistics import (
     Verdict,
     dunnett_p,

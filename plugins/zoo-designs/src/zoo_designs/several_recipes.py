@@ -8,11 +8,16 @@ from pathlib import Path
 
 from zoo import recipe_files, registry
 from zoo.command_line import ParsedOptions
-from zoo.compare import error_budget, looks, plan, run_comparison, run_records, scoreboard
+from zoo.compare import error_budget, looks, plan, run_comparison, run_records
+from zoo.compare.design import Procedure, check_target
 from zoo.compare.plan import Arm, Choice, Comparison
-from zoo.compare.scoreboard import RecipeTask, Scoreboard
+from zoo.compare.run_records import Record
 from zoo.errors import UsageError
 from zoo.registry import suggest
+from zoo_designs import designs, scoreboard, scoreboard_folder
+from zoo_designs.scoreboard import RecipeTask, Scoreboard
+
+SEVERAL = designs.Scoreboard()
 
 # options that do not go with several recipes, and why
 REFUSED = {
@@ -42,29 +47,7 @@ def check_recipes(options: ParsedOptions) -> None:
     for name, why in REFUSED.items():
         if name in options.values:
             raise UsageError(f"--{name} does not go with several recipes: {why}.")
-    run_records.check_target(options.get("at") or "", several_recipes=True)
-
-
-def run(options: ParsedOptions, comparison: Comparison) -> int:
-    """Run what is missing of every recipe, then print and write the scoreboard.
-
-    ``comparison`` is what is compared in each recipe. Without --baseline it is with the first value of every --vary,
-    because what the recipes themselves have may differ.
-    """
-    check_recipes(options)
-    if comparison.base is None:
-        comparison = replace(comparison, base=",".join(str(factor.choices()[0]) for factor in comparison.vary))
-    comparisons = [replace(comparison, recipe=word) for word in options.words]
-    finished, code = run_comparison.run_comparisons(options, comparisons)
-    if len(finished) < len(comparisons):  # a dry run, or runs of other shards are missing
-        return code
-    members = {result.place: {arm.name: variant_name(arm, comparison) for arm in result.arms} for result in finished}
-    recipes = [folder.parents[1].name for folder in members]
-    home = run_records.scoreboard_path(Path(options.get("runs")), recipes, comparison.title)
-    command = run_comparison.command_line(options)
-    run_records.save_members(home, members, command)
-    answer_code = show(members, command, options, home, home)
-    return code or answer_code
+    check_target(options.get("at") or "", SEVERAL)
 
 
 def variant_name(arm: Arm, comparison: Comparison) -> str:
@@ -79,19 +62,6 @@ def variant_name(arm: Arm, comparison: Comparison) -> str:
     if len(comparison.vary) == 1 and len(choices) == 1:
         return choices[0].value
     return plan.variant_text(tuple(choices))
-
-
-def answer_folder(folder: Path, options: ParsedOptions) -> int | None:
-    """`zoo compare FOLDER` of a scoreboard, without torch; None for any other folder."""
-    saved = run_records.load_members(folder)
-    if saved is None:
-        return None
-    for name in ("baseline", "goal", *REFUSED):
-        if options.values.get(name):
-            why = REFUSED.get(name, "name it in the command that compares, or read one recipe's folder")
-            raise UsageError(f"--{name} does not go with a scoreboard: {why}.")
-    members, command = saved
-    return show(members, command, options, folder, Path(options.get("out")) if options.get("out") else None)
 
 
 def show(
@@ -109,7 +79,7 @@ def show(
                 f"{home_of_recipe} is no folder of a comparison any more. Run the command again: {command}"
             )
         record = replace(record, at=options.get("at") or record.at)
-        run_records.check_target(record.at or "", several_recipes=True)
+        check_target(record.at or "", SEVERAL)
         answer, own_place = error_budget.look_and_record(record, options, home_of_recipe)
         tasks.append(RecipeTask(answer, names))
         if place is not None:
@@ -119,11 +89,13 @@ def show(
     board = look_at_scoreboard(tasks, home, command)
     report = scoreboard.describe(board)
     in_text = replace(report, sections=report.sections[::-1])
-    code = run_comparison.print_report(board, in_text, lambda: scoreboard.as_json(board), options)
+    code = run_comparison.print_report(
+        board.outcome, board.comparability_errors, in_text, lambda: scoreboard.as_json(board), options
+    )
     if place is not None:
         files = scoreboard.write_report(board, reports, Path(options.get("out") or place))
-        tensorboard_summary.write_scoreboard(home, board)
-        run_comparison.print_places(files, reports, home, tensorboard_summary.pinned_scores(board), options)
+        scoreboard_folder.write_summary(home, board)
+        run_comparison.print_places(files, reports, home, scoreboard_folder.pinned_scores(board), options)
     return code
 
 
@@ -136,7 +108,7 @@ def look_at_scoreboard(tasks: Sequence[RecipeTask], home: Path, command: str) ->
     seeds = {row.name: _seeds(tasks, row.name) for row in first_board.rows}
     goal = ", ".join(f"{task.recipe} {task.answer.goal}" for task in tasks)
     with error_budget.hold_lock(home / looks.FILE):
-        past = looks.load_looks(home, seeds, beside=run_records.same_recipes(home))
+        past = looks.load_looks(home, seeds, beside=scoreboard_folder.same_recipes(home))
         question = looks.Question(goal, first_board.baseline, tasks[0].answer.at, None, "permutation")
         look = past.next_look(question, seeds)
         board = scoreboard.make_scoreboard(tasks, past.plan(look), [command])
@@ -148,3 +120,45 @@ def look_at_scoreboard(tasks: Sequence[RecipeTask], home: Path, command: str) ->
 
 def _seeds(tasks: Sequence[RecipeTask], name: str) -> tuple[int, ...]:
     return tuple(sorted({seed for task in tasks for seed in scoreboard.common_seeds(task, name)}))
+
+
+class ScoreboardProcedure(Procedure):
+    """Runs a plain comparison in each recipe, and puts their answers on one scoreboard."""
+
+    def run(self, options: ParsedOptions, comparison: Comparison, usual: object) -> int:
+        """Run what is missing of every recipe, then print and write the scoreboard.
+
+        ``comparison`` is what is compared in each recipe. Without --baseline it is with the first value of every
+        --vary, because what the recipes themselves have may differ.
+        """
+        check_recipes(options)
+        if comparison.base is None:
+            comparison = replace(comparison, base=",".join(str(factor.choices()[0]) for factor in comparison.vary))
+        comparisons = [replace(comparison, recipe=word) for word in options.words]
+        finished, code = run_comparison.run_comparisons(options, comparisons)
+        if len(finished) < len(comparisons):  # a dry run, or runs of other shards are missing
+            return code
+        members = {
+            result.place: {arm.name: variant_name(arm, comparison) for arm in result.arms} for result in finished
+        }
+        recipes = [folder.parents[1].name for folder in members]
+        home = scoreboard_folder.scoreboard_path(Path(options.get("runs")), recipes, comparison.title)
+        command = run_comparison.command_line(options)
+        scoreboard_folder.save_members(home, members, command)
+        answer_code = show(members, command, options, home, home)
+        return code or answer_code
+
+    def answer_folder(self, folder: Path, options: ParsedOptions) -> int:
+        """`zoo compare FOLDER` of a scoreboard, without torch."""
+        members, command = scoreboard_folder.load_members(folder)
+        for name in ("baseline", "goal", *REFUSED):
+            if options.values.get(name):
+                why = REFUSED.get(name, "name it in the command that compares, or read one recipe's folder")
+                raise UsageError(f"--{name} does not go with a scoreboard: {why}.")
+        return show(members, command, options, folder, Path(options.get("out")) if options.get("out") else None)
+
+    def views(self, folder: Path) -> tuple[dict[str, Record | None], str, tuple[str, ...]]:
+        """For TensorBoard: the comparison of each recipe, and the tag and the first charts of the scoreboard."""
+        members, _ = scoreboard_folder.load_members(folder)
+        records = {home.parents[1].name: run_records.load_record(home) for home in members}
+        return records, scoreboard_folder.TAG, scoreboard_folder.SCOREBOARD_TAGS

@@ -10,21 +10,32 @@ import math
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from zoo import registry
-from zoo.compare.paired_tests import T_TEST, PairedTestPlan, count_fewest_seeds
-from zoo.compare.plan import Arm, Choice, Point, ZooFit, label_arms, option_text
+from zoo.command_line import ParsedOptions
+from zoo.compare.command import with_options
+from zoo.compare.design import Procedure
+from zoo.compare.plan import Arm, Choice, Comparison, Point, ZooFit, fit_words, label_arms, option_text
+from zoo.compare.prepare_runs import Stage, check_ends
 from zoo.compare.run_records import DECISIVE, RunRecord, number
+from zoo.compare.simultaneous_tests import T_TEST, PairedTestPlan, count_fewest_seeds
 from zoo.compare.statistics import Paired, Verdict, holm_adjust, judge, last_p, paired_t_test, round_count, rounding_of
 from zoo.errors import UsageError
 
 if TYPE_CHECKING:
     from zoo.compare.charts import ReportChart
+    from zoo.compare.run_comparison import ComparisonRun, Runner
     from zoo.compare.verdict import Answer
 
+# what --attribute leaves no choice of
+NOT_OF_TWO_RECIPES = (
+    "vary", "baseline", "design", "budget", "match", "tune", "probe", "until", "looks", "margin", "test", "series",
+    "scale", "tune_seeds",
+)  # fmt: skip
 FULL = 4  # up to so many options every hybrid is run, 2^k of them; beyond, one option at a time from both ends
 Subset = frozenset[str]
 
@@ -65,6 +76,11 @@ class Share:
     def tested(self) -> Paired:
         """The difference on which the verdict is."""
         return self.shapley or self.alone
+
+
+def second_name(comparison: Comparison) -> str:
+    """The name of the second recipe, without its folder and ending."""
+    return Path(comparison.asked["attribute"]).name.removesuffix(".yaml").removesuffix(".yml")
 
 
 def find_differences(base: Point, second: Point, display: Callable[[Any], object]) -> list[OptionDifference]:
@@ -252,7 +268,7 @@ def shares_text(shares: Sequence[Share], goal: str) -> str:
 
 def shares_chart(shares: Sequence[Share], answer: Answer) -> ReportChart:
     """The shares as bars."""
-    from zoo.compare.charts import IntervalRow, draw_bars
+    from zoo_designs.charts import IntervalRow, draw_bars
 
     rows = [IntervalRow(str(share.difference), share.tested.mean, share.tested.low, share.tested.high)
             for share in shares]  # fmt: skip
@@ -283,3 +299,58 @@ def _effect(pair: Paired) -> str:
 
 def _last(path: object) -> str:
     return str(path).rpartition(".")[2]
+
+
+class AttributeProcedure(Procedure):
+    """Runs hybrids of two recipes, and divides their difference among the options."""
+
+    def read(self, options: ParsedOptions) -> Comparison:
+        """The comparison of the hybrids of two recipes. Raises UsageError for anything else."""
+        if len(options.words) != 2:
+            raise UsageError(
+                "--attribute needs two recipes: zoo compare transformer-2017-tiny llama-style-tiny --attribute"
+            )
+        for name in NOT_OF_TWO_RECIPES:
+            if name in options.values:
+                raise UsageError(
+                    f"--{name.replace('_', '-')} does not go with --attribute: what varies is what the two recipes "
+                    "differ in."
+                )
+        recipe, second = options.words
+        comparison = Comparison(recipe, options=tuple(fit_words(options)), design=self.design)
+        return replace(with_options(comparison, options.values), asked={"attribute": second})
+
+    def title(self, comparison: Comparison, usual: str) -> str:
+        """``attribute-llama-style-tiny``."""
+        return f"attribute-{second_name(comparison)}"
+
+    def command_lines(self, comparison: Comparison, usual: object) -> list[tuple[str, ...]]:
+        """Those of the two recipes."""
+        return [(recipe, *comparison.options) for recipe in (comparison.recipe, comparison.asked["attribute"])]
+
+    def draft(self, comparison: Comparison, runner: Runner) -> list[Stage]:
+        """The hybrids, the first recipe first. Raises UsageError."""
+        from zoo.training.setup import display_value
+
+        lines = self.command_lines(comparison, None)
+        base, second = map(runner.fits.point, lines)
+        differences = find_differences(base, second, display_value)
+        hybrids = build_hybrids(Arm((), lines[0], base), differences, runner.fits, runner.meter.check)
+        check_ends(" or ".join(recipe for recipe, *_ in lines), list(hybrids.values()))
+        return [Stage(comparison, tuple(hybrids.values()), goal=comparison.goal, details=tuple(differences))]
+
+    def describe(self, run: ComparisonRun) -> list[str]:
+        """In what the recipes differ."""
+        changes = run.stages[-1].details
+        recipes = f"{run.recipe} and {second_name(run.comparison)}"
+        return [f"{recipes} differ in {len(changes)} options: {', '.join(map(str, changes))}"]
+
+    def show(self, run: ComparisonRun, options: ParsedOptions) -> int:
+        """Print and write the answer, and the contribution of each option; the exit code."""
+        answer, folder = run.look()
+        records = [record for seeds in answer.runs.values() for record in seeds.values()]
+        figures = hybrid_figures(run.arms, records, answer.goal, answer.at)
+        shares = compute_shares(run.stages[-1].details, figures, answer.lower_is_better, answer.plan)
+        code = run.print_answer(answer, folder, [shares_chart(shares, answer)])
+        run.runner.print_progress(f"\n{shares_text(shares, answer.goal)}")
+        return code

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from zoo.command_line import ParsedOptions
+from zoo.compare.design import Procedure
 from zoo.compare.number_format import format_interval, format_span
-from zoo.compare.paired_tests import NOT_TESTED, T_TEST, Sample, compare_samples, failure_text
-from zoo.compare.run_records import comparison_path, read_object
+from zoo.compare.run_records import comparison_path, read_ledgers, read_object
+from zoo.compare.simultaneous_tests import NOT_TESTED, T_TEST, Sample, compare_samples, failure_text
 from zoo.compare.statistics import Interval, Paired
 from zoo.errors import UsageError
 from zoo.logging import run_state
@@ -21,8 +23,11 @@ from zoo.registry import suggest
 if TYPE_CHECKING:
     from zoo.compare.charts import ReportChart
     from zoo.compare.plan import Arm, Comparison
+    from zoo.compare.prepare_runs import Stage
+    from zoo.compare.run_comparison import ComparisonRun, Runner
     from zoo.compare.verdict import Answer
 
+Lines = Callable[["Comparison"], list[tuple[str, ...]]]
 FILE = "lengths.json"
 FACTORS = (1, 2, 4, 8)
 NUMBERS = 2**24  # logits per batch: 64 MB in float32
@@ -93,10 +98,11 @@ def probe_variants(
     answer: Answer, comparison: Comparison, arms: Sequence[Arm], allow: tuple[str, ...], report: Callable[[str], object]
 ) -> ReportChart:
     """Measure every finished run on longer texts, report the tables, and draw the chart in the answer's colours."""
-    from zoo.compare.charts import draw_lines, variant_styles
+    from zoo.compare.charts import variant_styles
     from zoo.compare.document import plain_columns
+    from zoo_designs.charts import draw_lines
 
-    factors, home = parse_factors(comparison.probe or ""), comparison_path(
+    factors, home = parse_factors(comparison.asked["probe"]), comparison_path(
         arms[0].point.root, arms[0].point.recipe, comparison.title
     )  # fmt: skip
     labels = {row.variant: row.label for row in answer.rows}
@@ -351,3 +357,29 @@ def _identity(folder: Path) -> list[object]:
 def _read_saved(path: Path) -> dict[str, Any]:
     content = read_object(path)
     return dict(content.get("runs", {})) if content.get(MARK) == 1 else {}
+
+
+class ProbeProcedure(Procedure):
+    """Measures the finished runs of a plain comparison on longer texts."""
+
+    def command_lines(self, comparison: Comparison, usual: Lines) -> list[tuple[str, ...]]:
+        """Those of a plain comparison. Raises UsageError for a probe that there is not."""
+        parse_factors(comparison.asked["probe"])
+        return usual(comparison)
+
+    def draft(self, comparison: Comparison, runner: Runner) -> list[Stage]:
+        """The variants. Raises UsageError unless they are language models on text."""
+        stage = runner.draft(comparison)
+        config = stage.arms[0].point.config
+        check_config(config, runner.meter.task_class(config))
+        return [stage]
+
+    def show(self, run: ComparisonRun, options: ParsedOptions) -> int:
+        """Measure the runs on longer texts, then look, print and write; the exit code."""
+        from zoo.compare import error_budget
+        from zoo.compare.run_comparison import allowed_imports
+
+        answer = error_budget.answer_records(read_ledgers(run.folders), options, run.record)
+        tell = run.runner.print_progress
+        chart = probe_variants(answer, run.comparison, run.arms, allowed_imports(options), tell)
+        return run.print_answer(*run.look(), [chart])

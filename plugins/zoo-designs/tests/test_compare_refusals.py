@@ -6,8 +6,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from test_compare_scale import write_run
 
-from tests.cli.test_compare_scale import write_run
 from zoo.cli import main
 from zoo.compare import execute, run_comparison
 from zoo.compare.plan import Point

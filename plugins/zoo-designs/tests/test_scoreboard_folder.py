@@ -7,9 +7,10 @@ from fabricate import lay, ledger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from test_report import Balanced
 from test_scoreboard import RECIPES, board
+from zoo_designs import scoreboard, scoreboard_folder
+from zoo_designs.scoreboard_folder import load_members, save_members, scoreboard_path
 
-from zoo.compare import run_records, scoreboard, tensorboard_summary
-from zoo.compare.run_records import load_members, save_members, scoreboard_path
+from zoo.compare import run_records, tensorboard_summary
 from zoo.compare.tensorboard_summary import tensorboard_folder
 from zoo.errors import UsageError
 
@@ -36,8 +37,8 @@ def test_the_report_is_complete_and_needs_nothing_else(result, tmp_path):
 
 
 def test_tensorboard_has_a_run_per_variant_and_a_figure_per_task(result, tmp_path):
-    tensorboard_summary.write_scoreboard(tmp_path, result)
-    tensorboard_summary.write_scoreboard(tmp_path, result)  # replaces the earlier one
+    scoreboard_folder.write_summary(tmp_path, result)
+    scoreboard_folder.write_summary(tmp_path, result)  # replaces the earlier one
     folder = tmp_path / tensorboard_summary.NAME
     events = EventAccumulator(str(folder / "RMSNorm")).Reload()
     tags = events.Tags()["scalars"]
@@ -71,10 +72,9 @@ def test_tensorboard_shows_the_runs_of_every_recipe_beside_the_scoreboard(tmp_pa
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"comparisons": [{"folder": "x"}], "command": ""}'])
 def test_a_damaged_record_is_refused(tmp_path, content):
-    (tmp_path / run_records.SCOREBOARD).write_text(content)
+    (tmp_path / scoreboard_folder.SCOREBOARD).write_text(content)
     with pytest.raises(UsageError, match="is damaged"):
         load_members(tmp_path)
-    assert load_members(tmp_path / "none") is None
 
 
 def test_the_order_in_which_recipes_are_named_makes_no_other_scoreboard(tmp_path):
@@ -85,7 +85,7 @@ def test_the_order_in_which_recipes_are_named_makes_no_other_scoreboard(tmp_path
         save_members(places["".join(recipes)], members, "zoo compare")
     again = scoreboard_path(tmp_path, ["a", "b"], "again")
     save_members(again, {tmp_path / each / "compare" / "again": {} for each in ("a", "b")}, "zoo compare")
-    assert run_records.same_recipes(places["ab"]) == sorted([places["ab"], places["ba"], again])
-    (places["ba"] / run_records.SCOREBOARD).write_text("{")
-    assert run_records.same_recipes(places["ab"]) == sorted([places["ab"], again])
-    assert run_records.same_recipes(tmp_path / "compare" / "other" / "norm") == []
+    assert scoreboard_folder.same_recipes(places["ab"]) == sorted([places["ab"], places["ba"], again])
+    (places["ba"] / scoreboard_folder.SCOREBOARD).write_text("{")
+    assert scoreboard_folder.same_recipes(places["ab"]) == sorted([places["ab"], again])
+    assert scoreboard_folder.same_recipes(tmp_path / "compare" / "other" / "norm") == []

@@ -14,7 +14,7 @@ from zoo.cli import find_command, main
 from zoo.compare import command, run_comparison
 from zoo.logging import run_state
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[3] / "docs"
 PAGE = "\n".join((DOCS / name).read_text() for name in ("compare.md", "lab/compare.md"))
 BLOCKS = re.findall(r"```console\n\$ zoo compare (.*?[^\\])\n(.*?)```", PAGE, re.DOTALL)
 COMMANDS = [(shlex.split(command.replace("\\\n", " ")), output) for command, output in BLOCKS]

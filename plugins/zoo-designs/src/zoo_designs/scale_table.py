@@ -19,17 +19,15 @@ from zoo.compare.charts import (
 )
 from zoo.compare.document import Section
 from zoo.compare.number_format import NONE, format_fixed, format_interval, join_words
-from zoo.compare.scale_result import SAMPLES, Crossing, ScaleResult, VariantScaling
 from zoo.compare.statistics import Interval
 from zoo.compare.verdict import Answer
 from zoo.palette import LIGHT
+from zoo_designs.scale_result import SAMPLES, Crossing, ScaleResult, VariantScaling
 
 
 def sections(answer: Answer) -> list[Section]:
-    """What --scale adds to an answer: prediction and check, laws, differences by size; nothing without it."""
-    result = answer.scaling
-    if result is None:
-        return []
+    """What --scale adds to an answer: prediction and check, laws, differences by size."""
+    result: ScaleResult = answer.finding
     return [_prediction(answer, result), *([_laws(result)] if result.irreducible else []), _by_size(answer, result)]
 
 
@@ -140,9 +138,9 @@ def _interval(interval: Interval | None, places: int, sign: bool = True) -> str:
 
 
 def draw_scaling(answer: Answer) -> list[ReportChart]:
-    """The charts of --scale; none without it, or where no law could be fitted."""
-    result = answer.scaling
-    if result is None or all(variant.reason for variant in result.variants[1:]):
+    """The charts of --scale; none where no law could be fitted."""
+    result: ScaleResult = answer.finding
+    if all(variant.reason for variant in result.variants[1:]):
         return []
     names = sorted(variant.variant for variant in result.variants[1:])
     styles = {name: series_style(1 + index) for index, name in enumerate(names)}

@@ -1,17 +1,20 @@
 """The sizes of a comparison: how they are named, what they train with, and what their runs say."""
 
 import pytest
+from zoo_designs import scale_runs
+from zoo_designs.designs import Scale
 
 from tests.compare.fake_zoo import Costs, Fits
 from zoo.cli import find_command
-from zoo.compare import command, scale_runs
+from zoo.compare import command
 from zoo.compare.plan import Arm, Comparison, Point, parse_factors, variant_text
 from zoo.compare.prepare_runs import Stage
 from zoo.errors import UsageError
 
 
 def request(*scale, **more):
-    return Comparison("toy", parse_factors(["model.position=rope,alibi"]), scale=scale, **more)
+    asked = {"scale": list(scale)}
+    return Comparison("toy", parse_factors(["model.position=rope,alibi"]), design=Scale(), asked=asked, **more)
 
 
 def test_sizes_take_one_value_of_each_option():
@@ -35,7 +38,6 @@ def test_sizes_take_one_value_of_each_option():
         (["dim=1,2,3", "model.dim=4,5,6"], {}, "either varies or makes the size"),
         (["speed.x=1,2,3"], {}, "cannot vary"),
         (["dim=1,2,3"], {"until": "decided"}, "--until does not go with --scale"),
-        (["dim=1,2,3"], {"probe": "length=1,2"}, "--probe does not go with --scale"),
         (["dim=1,2,3"], {"budget": "flops=1e15"}, "--budget flops gives the variants of each size"),
         (["dim=1,2,3"], {"budget": "time=1m"}, "needs different ones"),
     ],
@@ -45,14 +47,16 @@ def test_no_sizes(scale, more, message):
         scale_runs.check_scale(request(*scale, **more))
 
 
-def test_a_budget_of_flops_is_that_of_the_baseline_of_each_size(tmp_path, monkeypatch):
+def test_a_budget_of_flops_is_that_of_the_baseline_of_each_size(tmp_path):
     comparison = request("trainer.max_steps=10,20,30", budget="flops")
     sizes = scale_runs.check_scale(comparison)
     budgets = [scale_runs.comparison_at(comparison, size, Fits(tmp_path), Costs()).budget for size in sizes]
     each = 3 * 40 * Costs().cost(Fits(tmp_path).point(("toy",)).config).flops
     assert [float(text.removeprefix("flops=")) for text in budgets] == pytest.approx([10 * each, 20 * each, 30 * each])
-    monkeypatch.setattr(scale_runs, "check_comparison", lambda each: [each])  # without a model there is none yet
-    assert [(each.budget, each.options) for each in scale_runs.check_request(comparison)] == [
+    requests = comparison.procedure.command_lines(
+        comparison, lambda each: [each]
+    )  # without a model there is no budget yet
+    assert [(each.budget, each.options) for each in requests] == [
         (None, tuple(choice.word for choice in size)) for size in sizes
     ]
 
@@ -103,10 +107,8 @@ def test_a_file_says_sizes_as_a_command_line_does(tmp_path):
         "scale: {dim: [64, 96, 128], trainer.max_steps: [10, 20, 30]}\ntune_seeds: 3\n"
     )
     comparison = command.read_comparison(find_command.parse(find_command.find_command("compare"), [str(path)]))
-    assert comparison.scale == ("dim=64,96,128", "trainer.max_steps=10,20,30")
+    assert scale_runs.scale_texts(comparison) == ["dim=64,96,128", "trainer.max_steps=10,20,30"]
     assert comparison.tune_seeds == 3
     words = ["lm-tiny", "--vary", "model.norm=a,b", "--scale", "dim=1,2,3", "--scale", "heads=1,2,3"]
-    assert command.read_comparison(find_command.parse(find_command.find_command("compare"), words)).scale == (
-        "dim=1,2,3",
-        "heads=1,2,3",
-    )
+    comparison = command.read_comparison(find_command.parse(find_command.find_command("compare"), words))
+    assert scale_runs.scale_texts(comparison) == ["dim=1,2,3", "heads=1,2,3"]

@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zoo.compare import plan
+from zoo.compare import plan, verdict
+from zoo.compare.design import PLAIN, Procedure
 from zoo.compare.equal_conditions import TuningCost, total_cost
 from zoo.compare.plan import Arm, Comparison, Point, ZooFit
-from zoo.compare.prepare_runs import Stage, check_comparison, draft_runs
+from zoo.compare.prepare_runs import Stage
 from zoo.compare.run_records import BACKWARD, Record, read_ledgers
-from zoo.compare.scale_result import LEAST_RATIO, LEAST_SIZES, ScaleResult, SizeAnswer, scale_result
-from zoo.compare.verdict import answer
 from zoo.errors import UsageError
 from zoo.io import limits
+from zoo_designs import scale_table
+from zoo_designs.scale_result import LEAST_RATIO, LEAST_SIZES, ScaleResult, SizeAnswer, scale_result
 
 if TYPE_CHECKING:
+    from zoo.compare.charts import ReportChart
+    from zoo.compare.document import Section
+    from zoo.compare.run_comparison import ComparisonRun, Runner
+    from zoo.compare.verdict import Answer
     from zoo.training.config_meter import ConfigMeter
 
+Lines = Callable[[Comparison], list[tuple[str, ...]]]
+NAME = "scale"  # in runs.json
 EQUAL_FLOPS = "flops"  # --budget without an amount: what the baseline of a size takes
 
 
@@ -56,15 +64,18 @@ def parse_scale(texts: Sequence[str], varied: Sequence[plan.Factor]) -> list[pla
     return list(zip(*(factor.choices() for factor in factors), strict=True))
 
 
+def scale_texts(comparison: Comparison) -> list[str]:
+    """The texts of --scale, one for each option: a file has them in one."""
+    asked = comparison.asked["scale"]
+    return list(asked) if isinstance(asked, list) else re.split(r",(?=[\w.]+=)", asked)
+
+
 def check_scale(comparison: Comparison) -> list[plan.Variant]:
     """The sizes of a comparison. Raises UsageError for options that do not go with --scale."""
-    sizes = parse_scale(comparison.scale, comparison.vary)
-    for name, value in (
-        ("until" if comparison.until == "decided" else "looks", comparison.until),
-        ("probe", comparison.probe),
-    ):
-        if value:
-            raise UsageError(f"--{name} does not go with --scale: compare at one size with it.")
+    sizes = parse_scale(scale_texts(comparison), comparison.vary)
+    if comparison.until:
+        name = "until" if comparison.until == "decided" else "looks"
+        raise UsageError(f"--{name} does not go with --scale: compare at one size with it.")
     what = (comparison.budget or "").partition("=")[0]
     if what == "time" or (what == EQUAL_FLOPS and comparison.budget != EQUAL_FLOPS):
         raise UsageError(
@@ -74,24 +85,10 @@ def check_scale(comparison: Comparison) -> list[plan.Variant]:
     return sizes
 
 
-def check_request(comparison: Comparison) -> list[tuple[str, ...]]:
-    """The arguments of every variant for `zoo fit`, at every size where there are several.
-
-    Sizes are without a budget of FLOPs and without muP's heads, which need a model. Raises UsageError for errors that
-    can be found without torch.
-    """
-    if not comparison.scale:
-        return check_comparison(comparison)
-    budget = None if comparison.budget == EQUAL_FLOPS else comparison.budget
-    return [
-        line for size in check_scale(comparison)
-        for line in check_comparison(replace(with_size(comparison, size), budget=budget))
-    ]  # fmt: skip
-
-
 def with_size(comparison: Comparison, size: plan.Variant) -> Comparison:
     """The comparison with the options of one size."""
-    return replace(comparison, options=(*comparison.options, *(choice.word for choice in size)), scale=())
+    options = (*comparison.options, *(choice.word for choice in size))
+    return replace(comparison, options=options, design=PLAIN, asked={})
 
 
 def comparison_at(comparison: Comparison, size: plan.Variant, fits: ZooFit, costs: ConfigMeter) -> Comparison:
@@ -154,21 +151,6 @@ def rate_notes(comparison: Comparison, arms: Sequence[Arm]) -> list[str]:
     ]
 
 
-def draft_stages(comparison: Comparison, fits: ZooFit, costs: ConfigMeter) -> list[Stage]:
-    """The variants at every size, the largest size last, as far as no run is needed. Raises UsageError."""
-    if not comparison.scale:
-        return [draft_runs(comparison, fits, costs)]
-    requests = {plan.variant_text(size): comparison_at(comparison, size, fits, costs)
-                for size in check_scale(comparison)}  # fmt: skip
-    stages = align_variants(
-        [replace(draft_runs(request, fits, costs), label=label) for label, request in requests.items()]
-    )
-    computes = {stage.label: training_compute(stage.arms[0], costs) for stage in stages}
-    order = sorted(computes, key=computes.__getitem__)
-    check_compute(order, [computes[label] for label in order])
-    return sorted(stages, key=lambda stage: computes[stage.label])
-
-
 def align_variants(stages: Sequence[Stage]) -> list[Stage]:
     """Each size with the variants that all sizes have, in one order; those that some size lacks are its invalid ones.
 
@@ -204,35 +186,6 @@ def check_compute(labels: Sequence[str], computes: Sequence[float]) -> None:
             )
 
 
-def check_loss(goals: Mapping[str, str], goal: str) -> None:
-    """Raise UsageError unless the figure that decides is a loss: a power law is of something that falls towards E.
-
-    ``goals`` are the figures of the task with their directions, ``goal`` the one that decides.
-    """
-    name = goal.removeprefix("val/")
-    if goals.get(name) != "min":
-        losses = ", ".join(loss for loss, direction in goals.items() if direction == "min")
-        raise UsageError(f"--scale fits a law of loss, and {name} is better the higher it is: --goal {losses}")
-
-
-def as_data(home: Path, stages: Sequence[Stage], seeds: Sequence[int], notes: Sequence[str]) -> dict[str, Any]:
-    """What runs.json of a comparison records of its sizes; folders are relative to it."""
-    return {
-        "notes": list(notes),
-        "sizes": [
-            {
-                "label": stage.label,
-                "budget": stage.request.budget,
-                "variants": [arm.name for arm in stage.arms],
-                "tuned": stage.tuned,
-                "tuning": dict(stage.tuning),
-                "runs": [os.path.relpath(arm.point.folder(seed), home) for seed in seeds for arm in stage.arms],
-            }
-            for stage in stages
-        ],
-    }
-
-
 def size_records(home: Path, record: Record) -> list[tuple[str, tuple[str, ...], Record]]:
     """Label, variants and record of every size of a comparison. Raises UsageError if runs.json is damaged."""
     try:
@@ -243,10 +196,10 @@ def size_records(home: Path, record: Record) -> list[tuple[str, tuple[str, ...],
                     record, folders=tuple(Path(os.path.normpath(home / run)) for run in size["runs"]),
                     baseline=str(size["variants"][0]), budget=size["budget"],
                     tuned={str(name): str(text) for name, text in size["tuned"].items()},
-                    tuning=dict(size["tuning"]), scale={},
+                    tuning=dict(size["tuning"]), design={},
                 ),
             )
-            for size in record.scale["sizes"]
+            for size in record.design[NAME]["sizes"]
         ]  # fmt: skip
     except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise UsageError(
@@ -254,23 +207,95 @@ def size_records(home: Path, record: Record) -> list[tuple[str, tuple[str, ...],
         ) from error
 
 
-def answer_scale(home: Path, record: Record, goal: str, at: str) -> ScaleResult | None:
-    """What the finished runs of all sizes say; None for a comparison at one size. Raises UsageError for no runs."""
-    if not record.scale:
-        return None
-    sizes = []
-    for label, names, at_size in size_records(home, record):
-        ledgers = read_ledgers(at_size.folders, at_size.budget)
-        sizes.append(
-            SizeAnswer(label, answer(ledgers, at_size.baseline, goal, at, at_size.tuned, (), at_size.varied), names)
-        )
-    return scale_result(sizes, [*map(str, record.scale.get("notes", ())), *_tuning_notes(record)])
-
-
 def _tuning_notes(record: Record) -> list[str]:
     """What tuning took at all sizes together."""
-    costs = [cost for size in record.scale["sizes"] if (cost := total_cost(size.get("tuning") or {})) is not None]
+    costs = [
+        cost for size in record.design[NAME]["sizes"] if (cost := total_cost(size.get("tuning") or {})) is not None
+    ]
     if not costs:
         return []
     total = TuningCost(sum(c.runs for c in costs), sum(c.steps for c in costs), sum(c.seconds for c in costs))
     return [f"Tuning at all sizes took {total}."]
+
+
+class ScaleProcedure(Procedure):
+    """Runs every variant at every size, and fits laws."""
+
+    def title(self, comparison: Comparison, usual: str) -> str:
+        """``norm-scale``."""
+        return f"{usual}-scale"
+
+    def command_lines(self, comparison: Comparison, usual: Lines) -> list[tuple[str, ...]]:
+        """Those of every size. Raises UsageError for errors that can be found without torch.
+
+        Sizes are without a budget of FLOPs and without muP's heads, which need a model.
+        """
+        budget = None if comparison.budget == EQUAL_FLOPS else comparison.budget
+        return [
+            line for size in check_scale(comparison)
+            for line in usual(replace(with_size(comparison, size), budget=budget))
+        ]  # fmt: skip
+
+    def draft(self, comparison: Comparison, runner: Runner) -> list[Stage]:
+        """The variants at every size, the largest size last, as far as no run is needed. Raises UsageError."""
+        costs = runner.meter
+        requests = {plan.variant_text(size): comparison_at(comparison, size, runner.fits, costs)
+                    for size in check_scale(comparison)}  # fmt: skip
+        stages = align_variants([replace(runner.draft(request), label=label) for label, request in requests.items()])
+        computes = {stage.label: training_compute(stage.arms[0], costs) for stage in stages}
+        order = sorted(computes, key=computes.__getitem__)
+        check_compute(order, [computes[label] for label in order])
+        return sorted(stages, key=lambda stage: computes[stage.label])
+
+    def check_goal(self, goals: Mapping[str, str], goal: str) -> None:
+        """Raise UsageError unless the goal is a loss: a power law is of something that falls towards E."""
+        if goals.get(goal) != "min":
+            losses = ", ".join(loss for loss, direction in goals.items() if direction == "min")
+            raise UsageError(f"--scale fits a law of loss, and {goal} is better the higher it is: --goal {losses}")
+
+    def notes(self, run: ComparisonRun) -> list[str]:
+        """Sentences about the learning rates of several sizes, and what is left out."""
+        stage = run.stages[-1]
+        left_out = [f"Left out, because {sentence}: {name}." for name, sentence in stage.invalid.items()]
+        return [*rate_notes(run.comparison, stage.arms), *left_out]
+
+    def details(self, comparison: Comparison) -> dict[str, Any]:
+        """The sizes as they were written."""
+        return {NAME: scale_texts(comparison)}
+
+    def record(self, run: ComparisonRun) -> dict[str, Any]:
+        """The runs of every size; folders are relative to that of the comparison."""
+        seeds, home = run.comparison.seeds, run.place
+        return {
+            "notes": self.notes(run),
+            "sizes": [
+                {
+                    "label": stage.label, "budget": stage.request.budget, "variants": [arm.name for arm in stage.arms],
+                    "tuned": stage.tuned, "tuning": dict(stage.tuning),
+                    "runs": [os.path.relpath(arm.point.folder(seed), home) for seed in seeds for arm in stage.arms],
+                }
+                for stage in run.stages
+            ],
+        }  # fmt: skip
+
+    def complete(self, answer: Answer, home: Path, record: Record) -> ScaleResult:
+        """What the finished runs of all sizes say. Raises UsageError for no runs, and for a damaged record."""
+        sizes = []
+        for label, names, at_size in size_records(home, record):
+            ledgers = read_ledgers(at_size.folders, at_size.budget)
+            at = verdict.answer(ledgers, at_size.baseline, answer.goal, answer.at, at_size.tuned, (), at_size.varied)
+            sizes.append(SizeAnswer(label, at, names))
+        return scale_result(sizes, [*map(str, record.design[NAME].get("notes", ())), *_tuning_notes(record)])
+
+    def sections(self, answer: Answer) -> list[Section]:
+        """Prediction and check, laws, differences by size."""
+        return scale_table.sections(answer)
+
+    def charts(self, answer: Answer) -> list[ReportChart]:
+        """Losses over compute, and differences by size."""
+        return scale_table.draw_scaling(answer)
+
+    def as_data(self, answer: Answer) -> dict[str, Any]:
+        """Sizes, laws and predictions."""
+        result: ScaleResult = answer.finding
+        return result.as_data()

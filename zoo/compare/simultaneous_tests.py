@@ -107,7 +107,7 @@ def compare_samples(
 ) -> dict[str, PairResult]:
     """Test every variant. P(any false verdict) <= ``plan.level`` under the assumptions of the test.
 
-    ``outcomes`` has the p values of variants whose runs failed (zoo.compare.paired_tests), which are corrected along.
+    ``outcomes`` has the p values of variants whose runs failed (`compare_outcomes`), which are corrected along.
 
     With so few seeds that differences may all be alike by chance, p is at least the probability of that (`least_p`).
     With enough seeds a t test has to agree with flips of the signs, which hold for outcomes in two or three heaps.

@@ -10,11 +10,8 @@ import torch
 import torch.nn.functional as F
 from scipy import stats
 from torch import nn
-
-from tests.tasks.training import text_file
-from zoo.cli import main
-from zoo.compare import length_probe, run_comparison
-from zoo.compare.length_probe import (
+from zoo_designs import length_probe
+from zoo_designs.length_probe import (
     LengthLoss,
     differences_legend,
     differences_table,
@@ -25,6 +22,10 @@ from zoo.compare.length_probe import (
     table,
     window_losses,
 )
+
+from tests.tasks.training import text_file
+from zoo.cli import main
+from zoo.compare import run_comparison
 from zoo.data.text import TextFiles
 from zoo.errors import UsageError
 from zoo.logging import run_state

@@ -7,10 +7,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from zoo_designs import scale_runs
 
 from tests.compare.fabricate import WHOLE
 from zoo.cli import main
-from zoo.compare import run_comparison, scale_runs
+from zoo.compare import run_comparison
 from zoo.compare.plan import Point
 from zoo.errors import UsageError
 

@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from test_report import check_sections
+from zoo_designs.designs import Scale
+from zoo_designs.scale_result import SizeAnswer, scale_result
 
 from tests.compare import fabricate
-from zoo.compare import prose, report, run_records, scale_runs, scale_table, table
-from zoo.compare.scale_result import SizeAnswer, scale_result
+from zoo.compare import prose, report, run_records, table
 from zoo.compare.verdict import answer
 
 DIMS, WIDTHS = (64, 96, 128, 192), (1.0, 2.1, 3.6, 7.8)
@@ -113,7 +115,7 @@ def write_comparison(home):
             "runs": folders,
         })  # fmt: skip
     largest = [home.parent / "lm-tiny" / run.variant / f"s{run.seed}" for run in runs_of_size(192, 7.8)]
-    record = run_records.Record(tuple(largest), "dim=192", varied=("model.position",), scale=data)
+    record = run_records.Record(tuple(largest), "dim=192", varied=("model.position",), design={"scale": data})
     run_records.save_record(home, record)
     return run_records.load_record(home)
 
@@ -121,8 +123,8 @@ def write_comparison(home):
 def test_a_report_has_prediction_and_sizes(tmp_path):
     record = write_comparison(tmp_path / "compare")
     result = answer(run_records.read_ledgers(record.folders), record.baseline, varied=record.varied)
-    scaling = scale_runs.answer_scale(tmp_path / "compare", record, result.goal, result.at)
-    result = replace(result, scaling=scaling)
+    scaling = Scale().load().complete(result, tmp_path / "compare", record)
+    result = replace(result, design=Scale(), finding=scaling)
     text = " ".join(table.describe(result).as_text().split())
     assert "Sizes dim=64, dim=96 and dim=128 were fitted; dim=192 was predicted from them and measured." in text
     assert "ALiBi: predicted better, measured better; the difference is inside of its prediction." in text
@@ -137,14 +139,14 @@ def test_a_report_has_prediction_and_sizes(tmp_path):
     page = (tmp_path / "report" / "comparison.html").read_text()
     assert "Does the difference survive scale?" in page
     assert "is not in the laws that predict it" in page
-    damaged = replace(record, scale={"sizes": [{"label": "dim=64"}]})
+    damaged = replace(record, design={"scale": {"sizes": [{"label": "dim=64"}]}})
     with pytest.raises(Exception, match="its list of sizes is damaged"):
-        scale_runs.answer_scale(tmp_path, damaged, "loss", "last")
+        Scale().load().complete(result, tmp_path, damaged)
 
 
 def test_without_sizes_nothing_is_added():
     result = answer(list(runs_of_size(64, 1.0)), "dim=64")
-    assert scale_table.sections(result) == []
+    assert result.design.load().sections(result) == []
     assert json.loads(table.as_json(result))["scale"] is None
 
 
@@ -196,3 +198,8 @@ def test_sizes_keep_their_order_where_all_runs_of_the_baseline_failed(failed):
     assert result.sizes == tuple(f"dim={dim}" for dim in DIMS)
     assert "runs failed" in result.variants[0].reason
     assert result.variants[1].expected is None
+
+
+def test_every_section_stands_in_the_page_and_in_markdown():
+    every = sizes()
+    check_sections(replace(every[-1].answer, design=Scale(), finding=scale_result(every)))

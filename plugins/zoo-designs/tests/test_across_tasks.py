@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy.stats import mannwhitneyu, trim_mean
-
-from zoo.compare import scoreboard
-from zoo.compare.scoreboard import (
+from zoo_designs import scoreboard
+from zoo_designs.scoreboard import (
     bootstrap_improvement,
     bootstrap_interquartile_mean,
     flip_signs_over_tasks,
