@@ -86,7 +86,7 @@ def check_conformance(parsed) -> None:
     """A part, and the checks of its kind."""
     kind, part = parsed.words
     registry.get(kind, part)
-    promises = {promise.__name__ for promise in importlib.import_module(f"zoo.conformance.{kind}").PROMISES}
+    promises = {promise.__name__ for promise in importlib.import_module(f"zoo.conformance.contracts.{kind}").PROMISES}
     for name in (name for text in parsed.get("only") for name in text.split(",")):
         if name not in promises:
             raise LookupError(f"no check {name} of kind {kind}")

@@ -36,9 +36,9 @@ def write_metadata(folder: Path, projects: Iterable[Path] = PROJECTS) -> dict[st
 
 
 @contextmanager
-def registered(name: str, folder: Path) -> Iterator[None]:
+def registered(name: str, folder: Path, *others: str) -> Iterator[None]:
     """Within, a plugin's parts, recipes and commands are there, whether it is installed or not, and with them those of
-    all that are installed, which zoo's own tests leave out. ``folder`` is for its metadata.
+    all that are installed, which zoo's own tests leave out; so are those of ``others``. ``folder`` is for the metadata.
     """
     from zoo import registry
     from zoo.cli import find_command
@@ -50,7 +50,7 @@ def registered(name: str, folder: Path) -> Iterator[None]:
         try:
             importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            write_metadata(folder, [path for path in PROJECTS if path.parent.name == name])
+            write_metadata(folder, [path for path in PROJECTS if path.parent.name in (name, *others)])
             patch.syspath_prepend(folder)
         for cache in caches:
             cache.cache_clear()

@@ -25,7 +25,7 @@ MODULES = {
         "zoo.tasks.muon",
     ),
     "Data": (
-        "zoo.data.data", "zoo.data.tokenizer", "zoo.data.text", "zoo.data.pairs", "zoo.data.images",
+        "zoo.data.data", "zoo.data.tokenizer", "zoo.data.text", "zoo.data.parallel_files", "zoo.data.image_sources",
         "zoo.data.batches",
     ),
     "Trained models": (

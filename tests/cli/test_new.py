@@ -16,7 +16,7 @@ from tests import forks
 from tests.conformance.sampled import COSTLY, sampled_checks
 from zoo import __version__, recipe_files, registry
 from zoo.conformance import new_command
-from zoo.conformance.common import import_in_fresh_processes, ready_for
+from zoo.conformance.token_checks import import_in_fresh_processes, ready_for
 
 ROOT = Path(__file__).parents[2]
 FAMILIES = str(ROOT / "plugins/zoo-pretrained/src")  # where the base class of families is

@@ -225,11 +225,11 @@ def test_tensorboard_binds_to_this_machine_only(tmp_path, zoo):
 
 
 def test_no_colour_in_pipes_or_with_no_color(monkeypatch, zoo):
-    from zoo.cli import tables
+    from zoo.cli import table_printing
 
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setitem(os.environ, "NO_COLOR", "1")
-    assert not tables.is_terminal()
+    assert not table_printing.is_terminal()
 
 
 def test_doctor_takes_no_words(capsys):
@@ -264,12 +264,12 @@ def test_a_summary_has_at_most_90_characters_and_says_where_it_is_cut(length, mo
 @pytest.mark.parametrize("no_color", ["", "1"])
 @pytest.mark.parametrize("columns", ["5", "40", "200"])
 def test_no_column_vanishes_on_a_narrow_terminal(monkeypatch, capsys, no_color, columns):
-    from zoo.cli import tables
+    from zoo.cli import table_printing
 
     monkeypatch.setenv("COLUMNS", columns)
     monkeypatch.setenv("NO_COLOR", no_color)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    tables.table(["option", "type", "what it is"], [["--model.position.init_args.theta", "float", "the base"]])
+    table_printing.table(["option", "type", "what it is"], [["--model.position.init_args.theta", "float", "the base"]])
     output = capsys.readouterr().out
     assert all(word in output for word in ("--model.position.init_args.theta", "float", "the base"))
     assert ("option: --model" in output) is (columns != "200")

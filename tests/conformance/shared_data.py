@@ -14,7 +14,7 @@ from zoo_text.data.librarychat import LibraryDialogues
 from zoo_text.data.roles import PythonRoles
 from zoo_text.data.sourcetopics import SourceTopics
 
-import zoo.conformance.data
+import zoo.conformance.contracts.data
 from zoo import registry
 from zoo.conformance.subject import DataSubject
 from zoo.data import stdlib
@@ -22,7 +22,7 @@ from zoo.data.data import Data
 
 BUILD = DataSubject.build
 # defaults of the default run, with which a module loads in a tenth of the time; campaigns have the modules' own
-MOST = 400  # samples of a split that every_sample_loads loads; campaigns load zoo.conformance.data.MOST
+MOST = 400  # samples of a split that every_sample_loads loads; campaigns load zoo.conformance.contracts.data.MOST
 EVERY_FILE = 4  # of the standard library's: its other files are left out
 FEW_SAMPLES: dict[str | type[Data], dict[str, Any]] = {
     LibraryDialogues: {"functions": 100, "size": 2000},
@@ -46,7 +46,7 @@ def few_samples(check: SampledCheck) -> Iterator[None]:
         for least in ("LEAST_FILES", "LEAST_TEXTS"):
             patch.setattr(stdlib, least, getattr(stdlib, least) // EVERY_FILE)
         if check.name == "every_sample_loads":
-            patch.setattr(zoo.conformance.data, "MOST", MOST)
+            patch.setattr(zoo.conformance.contracts.data, "MOST", MOST)
         patch.setattr(
             DataSubject, "other_options", lambda subject: itertools.islice(options_of(subject), check.turn % 3, None, 3)
         )

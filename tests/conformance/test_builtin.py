@@ -16,9 +16,9 @@ from shared_data import SharedData, few_samples
 from tests import forks
 from zoo import registry
 from zoo.conformance import checks
-from zoo.conformance.common import import_in_fresh_processes, ready_for
 from zoo.conformance.contract import SUBJECTS
 from zoo.conformance.subject import DataSubject
+from zoo.conformance.token_checks import import_in_fresh_processes, ready_for
 
 TEXT = tomllib.loads((Path(__file__).parents[2] / "plugins/zoo-text/pyproject.toml").read_text("utf-8"))["project"]
 TEXT_PARTS = [

@@ -9,7 +9,7 @@ import recent
 import torch
 from sampled import is_for, sampled_checks
 
-from zoo.conformance import checks, sequence
+from zoo.conformance import checks, sequence_checks
 from zoo.conformance.check import Broken
 from zoo.parts.ffn import FFN
 
@@ -69,13 +69,13 @@ class SharpInSingle(published.ScalableSoftmax):
 @pytest.mark.parametrize("part", [published.ScalableSoftmax, SharpInHalf, SharpInSingle])
 @torch.no_grad()
 def test_rounding_that_sharp_scores_enlarge_is_no_fault_in_decoding(part, monkeypatch):
-    monkeypatch.setattr(sequence, "TOLERANCE", 0.0)  # any rounding of float32 is more, on every processor
+    monkeypatch.setattr(sequence_checks, "TOLERANCE", 0.0)  # any rounding of float32 is more, on every processor
     subject = checks(part, start=6.0)[0].subject
     if part is published.ScalableSoftmax:
-        sequence.decoding(subject)
-        monkeypatch.setattr(sequence, "ROUNDING", -1.0)
+        sequence_checks.decoding(subject)
+        monkeypatch.setattr(sequence_checks, "ROUNDING", -1.0)
     with pytest.raises(Broken, match="it differs by"):
-        sequence.decoding(subject)
+        sequence_checks.decoding(subject)
 
 
 @pytest.mark.parametrize("part", recent.RECENT, ids=lambda part: part.__name__)

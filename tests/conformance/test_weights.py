@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from zoo.conformance import checks, common, weights
+from zoo.conformance import checks, parameter_checks, token_checks
 from zoo.parts.norm import LayerNorm
 
 
@@ -23,7 +23,7 @@ class Kinked(nn.Module):
 @pytest.mark.parametrize(("factor", "right"), [(1.0, True), (0.999, False), (0.5, False)])
 def test_a_kink_nearby_is_not_a_wrong_gradient(factor, right):
     x = torch.randn(1, 5, 8, dtype=torch.float64)
-    ((_, off),) = weights.slopes_off(Kinked(x - 2e-6, factor), x.clone())
+    ((_, off),) = parameter_checks.slopes_off(Kinked(x - 2e-6, factor), x.clone())
     assert (off < 1e-4) is right, off
 
 
@@ -31,5 +31,5 @@ def test_a_kink_nearby_is_not_a_wrong_gradient(factor, right):
 def test_an_import_that_takes_two_seconds_is_too_slow(seconds, right, monkeypatch):
     check = next(check for check in checks(LayerNorm) if check.name == "clean_import")
     report = {"seconds": seconds, "said": "", "network": False, "cuda": False}
-    monkeypatch.setitem(common.IMPORTS, (LayerNorm.__module__, common.ready_for("norm")), report)
+    monkeypatch.setitem(token_checks.IMPORTS, (LayerNorm.__module__, token_checks.ready_for("norm")), report)
     assert (check.outcome().status == "ok") is right

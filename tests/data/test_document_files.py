@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 from zoo.data import document_files as module
-from zoo.data import tables
+from zoo.data import table_files
 from zoo.data.document_files import DocumentFiles, Format
 from zoo.errors import UsageError
 
@@ -153,7 +153,7 @@ def test_a_file_that_changes_is_noticed_when_it_is_opened(tmp_path):
 
 
 def test_a_missing_package_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(tables.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(table_files.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"a\.txt\.zst needs the package pyarrow: pip install 'zoo-transformers\["):
         DocumentFiles([write(tmp_path / "a.txt.zst", TEXT)], Format())
 

@@ -7,10 +7,9 @@ import pytest
 import torch
 from PIL import ExifTags, Image
 
-import zoo.data.images as images
-from zoo.data import imagefiles
-from zoo.data.imagefiles import FilePixels, Files, orientation, upright
-from zoo.data.images import ENDINGS, ImageFolder, NpzImages
+from zoo.data import image_decoding, image_sources
+from zoo.data.image_decoding import FilePixels, Files, orientation, upright
+from zoo.data.image_sources import ENDINGS, ImageFolder, NpzImages
 from zoo.errors import UsageError
 
 ORIENTATION = ExifTags.Base.Orientation
@@ -97,7 +96,7 @@ def test_a_large_jpeg_is_resized_as_the_whole_of_it(tmp_path, side):
     picture.save(tmp_path / "a.jpg", quality=95)
     result = FilePixels(1, 30, Files([str(tmp_path / "a.jpg")]), None).fetch(np.array([0]))[0].float()
     with Image.open(tmp_path / "a.jpg") as image:
-        right = imagefiles.middle_square(image.convert("RGB"), 30).float()
+        right = image_decoding.middle_square(image.convert("RGB"), 30).float()
     assert (result - right).abs().max() < 16
 
 
@@ -174,7 +173,7 @@ def test_a_class_of_unknown_endings_alone_is_refused_by_them(folders):
 @pytest.mark.parametrize("whole", [True, False])
 def test_another_folder_with_the_same_names_and_sizes_is_other_data(folders, whole, monkeypatch):
     if not whole:
-        monkeypatch.setattr(images, "DECODED_BYTES", 0)
+        monkeypatch.setattr(image_sources, "DECODED_BYTES", 0)
     first, second = folders("a", ".bmp"), folders("b", ".bmp")
     marks = [ImageFolder(str(root), image_size=8).fingerprint() for root in (first, second)]
     assert marks[0] == marks[1]  # moved, not changed
@@ -199,7 +198,7 @@ def test_labels_with_gaps_are_refused_unless_the_classes_have_names(tmp_path, la
 
 
 def test_a_picture_with_more_pixels_than_may_be_unpacked_is_refused_by_its_header(tmp_path, monkeypatch):
-    monkeypatch.setattr(imagefiles, "MOST_PIXELS", 100)
+    monkeypatch.setattr(image_decoding, "MOST_PIXELS", 100)
     path = tmp_path / "picture.png"
     Image.new("RGB", (10, 10)).save(path)
     assert Files([str(path)])(0).size == (10, 10)
@@ -216,4 +215,4 @@ def test_the_middle_square_is_that_of_torchvision(size):
     image = Image.fromarray(noise)
     for side in (5, 16):
         expected = functional.pil_to_tensor(functional.center_crop(functional.resize(image, [side]), [side]))
-        assert torch.equal(imagefiles.middle_square(image, side), expected)
+        assert torch.equal(image_decoding.middle_square(image, side), expected)

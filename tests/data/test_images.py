@@ -11,8 +11,8 @@ from PIL import Image
 from zoo.data import augment
 from zoo.data.digits import Digits
 from zoo.data.glyphs import Glyphs
-from zoo.data.imagedata import stratified_split
-from zoo.data.images import ImageFolder, NpzImages, TorchvisionImages
+from zoo.data.image_data import stratified_split
+from zoo.data.image_sources import ImageFolder, NpzImages, TorchvisionImages
 from zoo.errors import UsageError
 
 DRAW = np.random.default_rng(0)

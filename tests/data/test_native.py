@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from zoo.data.native import is_panic, native_call
 from zoo.data.tokenizer import Tokenizer
+from zoo.data.tokenizer_errors import is_panic, native_call
 from zoo.errors import UsageError
 
 TEXT = "a text of some words"

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from zoo.data import images
-from zoo.data.imagefiles import FilePixels, Files
-from zoo.data.images import ImageFolder
-from zoo.data.pairs import ParallelFiles
-from zoo.data.read import count_kinds, list_folder, match_files
+from zoo.data import image_sources
+from zoo.data.image_decoding import FilePixels, Files
+from zoo.data.image_sources import ImageFolder
+from zoo.data.parallel_files import ParallelFiles
+from zoo.data.source_files import count_kinds, list_folder, match_files
 from zoo.data.text import TextFiles, text_files
-from zoo.data.textstream import TextStream
+from zoo.data.text_stream import TextStream
 from zoo.errors import UsageError
 from zoo.io import limits
 
@@ -100,7 +100,7 @@ def test_texts_of_an_odd_folder(odd, source, caplog):
 @pytest.mark.parametrize("settled", [True, False])
 def test_names_of_image_files_and_classes_that_are_not_utf_8(tmp_path, monkeypatch, settled):
     monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(images, "UNSETTLED", -(10**12) if settled else 10**12)
+    monkeypatch.setattr(image_sources, "UNSETTLED", -(10**12) if settled else 10**12)
     for number in range(8):
         place = tmp_path / "n" / ("train", "val")[number % 2] / ("cat", "dog")[number // 4]
         place.mkdir(parents=True, exist_ok=True)
@@ -208,8 +208,8 @@ def test_equal_images_are_on_one_side(tmp_path, seed):
 @pytest.mark.parametrize("decoded", [2**28, 0])
 def test_other_pixels_of_the_same_size_and_time_are_other_data(tmp_path, place, decoded, monkeypatch):
     """Whatever the number of bytes: every byte of every file counts, also behind a cache of what was read."""
-    monkeypatch.setattr(images, "DECODED_BYTES", decoded)
-    monkeypatch.setattr(images, "UNSETTLED", 0)
+    monkeypatch.setattr(image_sources, "DECODED_BYTES", decoded)
+    monkeypatch.setattr(image_sources, "UNSETTLED", 0)
     marks, root = [], tmp_path / "photos"
     for shade in (0, 1):
         for label in "ab":

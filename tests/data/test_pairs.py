@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 import torch
 
-from zoo.data import pairs
+from zoo.data import parallel_files
 from zoo.data.batches import Batches, Loader
-from zoo.data.pairdata import Pair, select_by_kind, token_slots
-from zoo.data.pairs import PairOptions, ParallelFiles, split_validation
+from zoo.data.pair_data import Pair, select_by_kind, token_slots
+from zoo.data.parallel_files import PairOptions, ParallelFiles, split_validation
 from zoo.data.tokenizer import Tokenizer
 from zoo.errors import UsageError
 
@@ -214,8 +214,8 @@ def test_multi30k():
 
 
 def test_a_line_of_many_megabytes_is_no_sentence(tmp_path, monkeypatch):
-    monkeypatch.setattr(pairs, "LONGEST_LINE", 50)
+    monkeypatch.setattr(parallel_files, "LONGEST_LINE", 50)
     file = tmp_path / "train.de"
-    assert pairs._decode_line(file, b"x" * 50, 3) == "x" * 50
-    with pytest.raises(pairs.ValueKindError, match=r"train\.de:3 has 51 bytes: no sentence has more than 50"):
-        pairs._decode_line(file, b"x" * 51, 3)
+    assert parallel_files._decode_line(file, b"x" * 50, 3) == "x" * 50
+    with pytest.raises(parallel_files.ValueKindError, match=r"train\.de:3 has 51 bytes: no sentence has more than 50"):
+        parallel_files._decode_line(file, b"x" * 51, 3)

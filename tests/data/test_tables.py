@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from zoo.data import tables
-from zoo.data.images import ImageFolder
-from zoo.data.pairs import PairOptions, ParallelFiles
-from zoo.data.tables import Columns, Tables, choose_columns, find_splits, is_columnar, read_rows, text_of
+from zoo.data import table_files
+from zoo.data.image_sources import ImageFolder
+from zoo.data.parallel_files import PairOptions, ParallelFiles
+from zoo.data.table_files import Columns, Tables, choose_columns, find_splits, is_columnar, read_rows, text_of
 from zoo.data.text import TextFiles
-from zoo.data.textstream import TextStream
+from zoo.data.text_stream import TextStream
 from zoo.errors import UsageError
 
 pyarrow = pytest.importorskip("pyarrow", reason="reads Parquet and Arrow: the extra data")
@@ -159,7 +159,7 @@ def test_a_field_inside_of_what_is_no_object_is_named(tmp_path):
 def test_a_long_field_is_refused_where_it_is_too_long(tmp_path, monkeypatch):
     (tmp_path / "a.csv").write_text("text\n" + "x" * 5000 + "\n")
     assert len(next(read_rows(tmp_path / "a.csv", Columns({"text": ["text"]}))).values["text"]) == 5000
-    monkeypatch.setattr(tables, "LONGEST_RECORD", 1000)
+    monkeypatch.setattr(table_files, "LONGEST_RECORD", 1000)
     with pytest.raises(UsageError, match="field larger than field limit"):
         list(read_rows(tmp_path / "a.csv", Columns({"text": ["text"]})))
 

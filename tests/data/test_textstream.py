@@ -10,7 +10,7 @@ import pytest
 
 from zoo.data import document_files
 from zoo.data.streams import StreamLoader
-from zoo.data.textstream import StreamOptions, TextStream, held_out, stream_files
+from zoo.data.text_stream import StreamOptions, TextStream, held_out, stream_files
 from zoo.data.tokenizer import Tokenizer
 from zoo.errors import UsageError
 

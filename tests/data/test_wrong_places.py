@@ -6,9 +6,9 @@ import pytest
 from PIL import Image
 
 from zoo.cli import main
-from zoo.data.images import ImageFolder
-from zoo.data.pairs import ParallelFiles
-from zoo.data.read import find_place
+from zoo.data.image_sources import ImageFolder
+from zoo.data.parallel_files import ParallelFiles
+from zoo.data.source_files import find_place
 from zoo.errors import UsageError
 
 SOURCES = {"images": ImageFolder, "pairs": ParallelFiles}

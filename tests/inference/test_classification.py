@@ -8,8 +8,8 @@ import pytest
 import torch
 from PIL import Image
 
-from zoo.data.imagefiles import FilePixels
-from zoo.data.images import ImageFolder
+from zoo.data.image_decoding import FilePixels
+from zoo.data.image_sources import ImageFolder
 from zoo.errors import UsageError
 from zoo.inference.classification import TrainedClassification, open_image, resize_of_training
 from zoo.inference.find_run import ModelLocation
@@ -95,7 +95,7 @@ def test_photos_of_any_size_are_cropped_as_a_folder_of_images_was(tmp_path, monk
     data = ImageFolder(str(tmp_path / "photos"), image_size=16)
     task = Classification(**data.sizes(), patch_size=8, dim=16, depth=1, heads=2).eval()
     data.save(tmp_path)
-    about = {"class_path": "zoo.data.images.ImageFolder", "init_args": {"image_size": 16}}
+    about = {"class_path": "zoo.data.image_sources.ImageFolder", "init_args": {"image_size": 16}}
     trained = TrainedClassification(task, ModelLocation(tmp_path, tmp_path, {"data": about, "model": {}}, tmp_path))
     paths = sorted((tmp_path / "photos" / "val").rglob("*.jpg"))
     pixels_of_task = trained.normal(torch.cat([trained._pixels(path, 1, None) for path in paths]))
@@ -114,8 +114,12 @@ def test_an_image_of_the_caller_stays_as_large_as_it_was(tmp_path):
 
 
 def test_only_data_that_resized_its_images_resizes_others():
-    assert resize_of_training({"class_path": "zoo.data.images.NpzImages", "init_args": {"image_size": 8}}) == "stretch"
-    assert resize_of_training({"class_path": "zoo.data.images.NpzImages", "init_args": {"image_size": None}}) is None
+    for module in ("zoo.data.image_sources", "zoo.data.images"):  # where the class was until 0.2.0
+        resized, untouched = (
+            {"class_path": f"{module}.NpzImages", "init_args": {"image_size": size}} for size in (8, None)
+        )
+        assert resize_of_training(resized) == "stretch"
+        assert resize_of_training(untouched) is None
     assert resize_of_training({"class_path": "zoo.data.glyphs.Glyphs", "init_args": {"image_size": 14}}) is None
     assert resize_of_training(None) is None
 

@@ -22,22 +22,22 @@ ALLOWED = {
     "zoo/compare/execute.py": {"open"},  # a run's log, which the run itself goes on with
     "zoo/compare/fork_server.py": {"open"},  # the same log in the run, and /dev/null
     "zoo/compare/journal.py": {"open", "fsync"},  # a journal of lines, which are appended under a lock and synced
-    "zoo/conformance/streams.py": {"open", "write_bytes"},  # in a check's own folder
+    "zoo/conformance/stream_checks.py": {"open", "write_bytes"},  # in a check's own folder
     "zoo/plugins/safe_import.py": {"fdopen"},  # a pipe, to read from it
     "zoo/compare/error_budget.py": {"TemporaryFile"},  # without a name: it tells whether a file can be written there
     "zoo/io/locks.py": {"TemporaryFile"},  # without a name: it tells the time of a file system
     "zoo/cli/import_probe.py": {"open", "fdopen"},  # /dev/null, and pipes
     "zoo/conformance/check_worker.py": {"open", "fdopen"},
-    "zoo/conformance/executor.py": {"open"},  # notes of sample runs, in a check's own folder
-    "zoo/conformance/common.py": {"save"},  # into memory
+    "zoo/conformance/contracts/executor.py": {"open"},  # notes of sample runs, in a check's own folder
+    "zoo/conformance/token_checks.py": {"save"},  # into memory
     "zoo/compare/tensorboard_command.py": {"open"},  # /dev/null
     "zoo/console.py": {"open"},  # /dev/null, and a run's log, whose failure costs a warning
-    "zoo/data/images.py": {"savez", "open"},  # into memory; pixels of a table, into a folder of the cache
+    "zoo/data/image_sources.py": {"savez", "open"},  # into memory; pixels of a table, into a folder of the cache
     "zoo/logging/trackers.py": {"open"},  # lines at the end of a file
-    "zoo/data/native.py": {"TemporaryFile"},  # without a name: what a library prints
-    "zoo/conformance/data.py": {"savez", "write_bytes"},  # in a check's own folder
+    "zoo/data/tokenizer_errors.py": {"TemporaryFile"},  # without a name: what a library prints
+    "zoo/conformance/contracts/data.py": {"savez", "write_bytes"},  # in a check's own folder
     "zoo/training/checkpoint.py": {"save", "open"},  # into memory; a folder, to hold it
-    "zoo/conformance/processes.py": {"save"},  # two processes of a check, in a folder of its own
+    "zoo/conformance/two_processes.py": {"save"},  # two processes of a check, in a folder of its own
     "zoo/inference/weight_files.py": {"open"},  # a draft of zoo.io.atomic_files
     "zoo/cli/inference.py": {"save"},
     "zoo/training/checkpoint_io.py": {"save"},

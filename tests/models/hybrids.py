@@ -7,7 +7,7 @@ import torch
 
 from tests.conformance.published import GatedConvolution, MixerBlock, Retention, TokenShift
 from zoo import registry
-from zoo.conformance.sequence import EXACT, check_decoding
+from zoo.conformance.sequence_checks import EXACT, check_decoding
 from zoo.conformance.subject import spread
 from zoo.errors import UsageError
 from zoo.models.layer_overrides import Override

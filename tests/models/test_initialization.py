@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from small import KINDS, language, names, part_options, seq2seq, tokens, vit
 from torch.optim import Adam, AdamW, Optimizer
+from zoo_optimizers.adamw8bit import AdamW8bit
 
 from tests.covering import covering_params
 from zoo.conformance.coordinates import slopes
@@ -19,7 +20,6 @@ from zoo.models.layer_overrides import Override
 from zoo.models.seq2seq import Seq2Seq
 from zoo.parts.ffn import MLP, MoE
 from zoo.parts.norm import RMSNorm
-from zoo.tasks.adamw8bit import AdamW8bit
 from zoo.tasks.lion import Lion
 from zoo.tasks.lm import CausalLM
 from zoo.tasks.muon import Muon

@@ -1,6 +1,8 @@
 """With torch's weights copied in, our layers compute what torch's layers compute, and send back the same gradients."""
 
+import traceback
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -173,3 +175,17 @@ def test_padding_may_hold_anything(rubbish, backend, attention, dtype):
         results.append([out, here.grad[valid], there.grad[valid], *(p.grad for p in net.parameters())])
     for got, want in zip(*results, strict=True):
         torch.testing.assert_close(got, want)
+
+
+def test_few_calls_stand_between_a_model_and_the_kernel_of_its_attention(monkeypatch):
+    kernel, calls = torch.nn.functional.scaled_dot_product_attention, []
+
+    def recorded(*args, **options):
+        calls.append([Path(frame.filename) for frame in traceback.extract_stack()])
+        return kernel(*args, **options)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", recorded)
+    LanguageModel(8, T, dim=DIM, depth=2, heads=HEADS)(torch.zeros(1, T, dtype=torch.long))
+    folder = Path(registry.__file__).parent
+    # the model, its stack; a block, how it joins a branch and calls its part; the attention, its function, its backend
+    assert [sum(folder in path.parents for path in call) for call in calls] == [8, 8]

@@ -59,7 +59,7 @@ from torch.optim import AdamW
 
 from addition_task.network import Bigram, WideBigram
 from zoo.tasks.schedule import Constant
-from zoo.tasks.task import Loss, OptimizerFactory, ScheduleFactory, Task, required_sizes
+from zoo.tasks.task import Loss, OptimizerFactory, ScheduleFactory, Task
 
 class BigramLM(Task):
     """Predict each next token from the last one."""
@@ -81,8 +81,8 @@ class BigramLM(Task):
             max_length: longest sequence.
             smoothing: share of the target spread over all tokens.
         """
-        sizes = required_sizes(vocab_size=vocab_size, max_length=max_length)
-        super().__init__(self.network(**sizes, seed=torch.initial_seed(), **model), lr, optimizer, schedule)
+        net = self.build_network(vocab_size=vocab_size, max_length=max_length, **model)
+        super().__init__(net, lr, optimizer, schedule)
         self.smoothing = smoothing
 
     @staticmethod

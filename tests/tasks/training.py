@@ -12,7 +12,7 @@ from lightning.pytorch.loggers.logger import Logger
 from zoo.data.glyphs import Glyphs
 from zoo.data.phrasebook import Phrasebook
 from zoo.data.text import TextFiles
-from zoo.data.textstream import StreamOptions, TextStream
+from zoo.data.text_stream import StreamOptions, TextStream
 from zoo.tasks.classification import Classification
 from zoo.tasks.lm import CausalLM
 from zoo.tasks.translation import Translation

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo import registry
-from zoo.cli import tables
+from zoo.cli import table_printing
 from zoo.command_line import ParsedOptions
 from zoo.console import printable
 from zoo.errors import UsageError
@@ -197,7 +197,7 @@ def run(options: ParsedOptions) -> int:
     harmful = any(_matters(flaw, needed) for flaw in registry.metadata_flaws())
     broken = bool(mismatch or needed.problems) or harmful or any(not plugin["ok"] for plugin in plugins)
     if options.get("json"):
-        tables.as_json(report)
+        table_printing.as_json(report)
         return 2 if broken else 0
     print(f"python       {report['python']}\nsystem       {report['system']}")
     for name, version in needed.versions.items():
@@ -251,7 +251,7 @@ def show_kernels(as_json: bool) -> int:
         for words, seconds in times.items()
     }  # plain uses torch's own, the first, whatever was measured
     if as_json:
-        tables.as_json({
+        table_printing.as_json({
             "processor": kernel_choice.processor_name(), "mode": mode, "file": str(path),
             "choices": {words: {"kernel": kernels[words], "seconds": seconds} for words, seconds in times.items()},
         })  # fmt: skip
@@ -263,7 +263,7 @@ def show_kernels(as_json: bool) -> int:
         (torch_kernel, base), *rivals = seconds.items()
         share = [f"{name} {time * 1e6:,.0f} us ({time / base:.2f})" for name, time in rivals]
         rows.append([words, kernels[words], f"{torch_kernel} {base * 1e6:,.0f} us", ", ".join(share)])
-    tables.table(["calls", "kernel", "torch's own", "instead"], rows)
+    table_printing.table(["calls", "kernel", "torch's own", "instead"], rows)
     return 0
 
 

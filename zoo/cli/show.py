@@ -8,7 +8,7 @@ import shlex
 from pathlib import Path
 
 from zoo import recipe_files, registry
-from zoo.cli import tables
+from zoo.cli import table_printing
 from zoo.command_line import ParsedOptions
 from zoo.config.layers import MISSING, Node, where
 from zoo.errors import UsageError
@@ -52,14 +52,14 @@ def list_parts(options: ParsedOptions) -> int:
         raise UsageError(f"no part matches {pattern!r}. See all: zoo list")
     with pause_collection(), cache_lookups():  # syntax trees live until the end
         if options.get("json"):
-            tables.as_json([_summary(part) for part in parts])
+            table_printing.as_json([_summary(part) for part in parts])
             return 0
         part_problems = {part: problem for part in parts if (problem := "; ".join(diagnosis.problems(part)))}
         rows = [
             [part.kind, part.name, ("! " if part in part_problems else "") + _brief(part), part.origin]
             for part in parts
         ]
-    tables.table(["kind", "name", "what it is", "from"], rows)
+    table_printing.table(["kind", "name", "what it is", "from"], rows)
     for part, problem in part_problems.items():
         print(f"! {part}: {problem}")
     for flaw in registry.metadata_flaws() if len(kinds) > 1 else ():
@@ -75,7 +75,7 @@ def show(options: ParsedOptions) -> int:
     part = diagnosis.find_part(kind, options.words[1])
     about = describe(part)
     if options.get("json"):
-        tables.as_json({**_summary(part), **about.as_dict()})
+        table_printing.as_json({**_summary(part), **about.as_dict()})
         return 0
     print(f"{part.kind} {part.name} ({part.origin}, {part.path})")
     print(about.summary or "Its source cannot be found.")
@@ -86,7 +86,9 @@ def show(options: ParsedOptions) -> int:
     print(f"\nUse it: {USES.get(kind, '--{section} {name}').format(section=section, name=name, command=name.lower())}")
     if about.options and kind not in registry.APPLICATION_KINDS:
         print("Options:")
-        tables.table(["option", "type", "default", "what it is"], [_row(section, option) for option in about.options])
+        table_printing.table(
+            ["option", "type", "default", "what it is"], [_row(section, option) for option in about.options]
+        )
     return 0
 
 
@@ -101,12 +103,14 @@ def recipes(options: ParsedOptions) -> int:
     matching = [recipe for recipe in recipe_files.recipes() if fnmatch.fnmatch(recipe.name.lower(), pattern)]
     if options.get("json"):
         keys = ("name", "header", "path", "distribution")
-        tables.as_json([{key: getattr(item, key) for key in keys} | {"path": str(item.path)} for item in matching])
+        table_printing.as_json(
+            [{key: getattr(item, key) for key in keys} | {"path": str(item.path)} for item in matching]
+        )
         return 0
     if not matching:
         print("no recipes" if pattern == "*" else f"no recipe matches {pattern!r}")
         return 0
-    tables.table(
+    table_printing.table(
         ["recipe", "what it does"], [[recipe.name, recipe.summary + _package_note(recipe)] for recipe in matching]
     )
     return 0
@@ -165,7 +169,7 @@ def _show_recipe(options: ParsedOptions) -> int:
     leaves = list(_leaves(yaml_source.read_yaml(path), ""))
     if options.get("json"):
         values = [{"key": key, "value": node.plain_value(), "origin": node.origin} for key, node in leaves]
-        tables.as_json({"recipe": name, "path": str(path), "text": path.read_text("utf-8"), "values": values})
+        table_printing.as_json({"recipe": name, "path": str(path), "text": path.read_text("utf-8"), "values": values})
         return 0
     print(path.read_text("utf-8").rstrip())
     print()

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from zoo.cli.tables import is_terminal
+from zoo.cli.table_printing import is_terminal
 from zoo.compare.fairness import Flag
 from zoo.console import printable
 

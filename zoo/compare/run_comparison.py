@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from zoo import console
-from zoo.cli.tables import is_terminal
+from zoo.cli.table_printing import is_terminal
 from zoo.command_line import ParsedOptions
 from zoo.compare import error_budget, journal, looks, plan, prepare_runs, run_records
 from zoo.compare.design import check_target
@@ -432,7 +432,7 @@ def has_runs_left(jobs: Sequence[FitJob], runner: Runner) -> bool:
 
 def print_plan(jobs: Sequence[FitJob]) -> None:
     """The runs, their states and their commands."""
-    from zoo.cli.tables import table
+    from zoo.cli.table_printing import table
 
     rows = [[state, job.title, shlex.join(["zoo", "fit", *job.words])] for job, state in plan.job_states(jobs).items()]
     table(["state", "run", "command"], rows)

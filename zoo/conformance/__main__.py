@@ -14,7 +14,7 @@ def checks_by_kinds() -> dict[tuple[str, str], list[str]]:
     """The kinds that have a check, by its name and what it promises."""
     kinds: dict[tuple[str, str], list[str]] = {}
     for kind in SUBJECTS:
-        for promise in import_module(f"zoo.conformance.{kind}").PROMISES:
+        for promise in import_module(f"zoo.conformance.contracts.{kind}").PROMISES:
             kinds.setdefault((promise.__name__, (promise.__doc__ or "").partition("\n")[0]), []).append(kind)
     return kinds
 

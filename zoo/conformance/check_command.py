@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo import recipe_files, registry
-from zoo.cli import tables
+from zoo.cli import table_printing
 from zoo.command_line import ParsedOptions
 from zoo.conformance.check_process import Child, Job, UnknownCheckError
 from zoo.errors import PartError, PluginError, UsageError, ZooError
@@ -148,7 +148,7 @@ def check_recipe(options: ParsedOptions) -> int:
     classes = config_plan.resolved.classes
     task, data, seconds = classes["model"].__name__, classes["data"].__name__, time.monotonic() - start
     if options.get("json"):
-        tables.as_json({"recipe": command.recipe, "task": task, "data": data, "seconds": round(seconds, 2)})
+        table_printing.as_json({"recipe": command.recipe, "task": task, "data": data, "seconds": round(seconds, 2)})
     else:
         # the first line names the folder, which was removed
         print("\n".join(output.getvalue().splitlines()[1:]))
@@ -188,7 +188,7 @@ def _one(kind: str, name: str, options: ParsedOptions) -> int:
     part = registry.find(kind, name) if "." not in name else registry.part_of_class(name)
     notes = publishing.notes(part) if part else []
     if options.get("json"):
-        tables.as_json({**_as_dict(report), "notes": notes})
+        table_printing.as_json({**_as_dict(report), "notes": notes})
     else:
         print("\n".join([report.summary(strict), *(f"note: {note}" for note in notes)]))
     return 1 if report.failed(strict) else 0
@@ -228,7 +228,7 @@ def _all(parts: Sequence[Part], options: ParsedOptions) -> int:
         if not options.get("json"):
             print(line, flush=True)
     if options.get("json"):
-        tables.as_json(documents)
+        table_printing.as_json(documents)
     return 1 if failures else 0
 
 

@@ -75,10 +75,10 @@ def run(job: Mapping[str, Any], send: Send) -> None:
     part, kind, origin = load_class(job["kind"], job["name"])
     options = parse_part_options(part, kind, job["options"])
 
-    from zoo.conformance import checks, common
+    from zoo.conformance import checks, token_checks
 
     if imported is not None and kind in registry.STACK_KINDS:
-        common.IMPORTS[part.__module__, common.ready_for(kind)] = imported
+        token_checks.IMPORTS[part.__module__, token_checks.ready_for(kind)] = imported
     selected = select_checks({check.name: check for check in checks(part, **options)}, job["only"], kind)
     send("part", kind=kind, name=part.__name__, origin=origin, checks=list(selected))
     for name, check in selected.items():
@@ -95,7 +95,7 @@ def run(job: Mapping[str, Any], send: Send) -> None:
 def first_import(kind: str, name: str) -> dict[str, Any] | None:
     """How the module of a part of a stack is imported, in a fork made before this process imports it; None elsewhere.
 
-    A fork spares `zoo.conformance.common.clean_import` a process that imports torch again.
+    A fork spares `zoo.conformance.token_checks.clean_import` a process that imports torch again.
     """
     if kind not in ("", *registry.STACK_KINDS):
         return None

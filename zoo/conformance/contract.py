@@ -31,4 +31,4 @@ def checks(part: type, **options: Any) -> list[Check]:
         raise UsageError(
             f"{name} is not a part: it must derive from the base class of {', '.join(SUBJECTS)}: see docs/plugins.md."
         )
-    return make_checks(SUBJECTS[kind](part, options), import_module(f"zoo.conformance.{kind}").PROMISES)
+    return make_checks(SUBJECTS[kind](part, options), import_module(f"zoo.conformance.contracts.{kind}").PROMISES)

@@ -20,7 +20,7 @@ from babel.localedata import locale_identifiers
 from babel.numbers import format_currency, get_currency_name
 from babel.units import format_unit
 
-from zoo.data.pairdata import Pair, Span
+from zoo.data.pair_data import Pair, Span
 from zoo.errors import UsageError
 from zoo.registry import suggest
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from zoo.data.augment import Augment
 from zoo.data.cache import cached_entry, write_arrays
-from zoo.data.imagedata import ImageData, Split, square_images, stratified_split
+from zoo.data.image_data import ImageData, Split, square_images, stratified_split
 from zoo.errors import UsageError
 
 SPLIT = (20170612,)  # fixed seed of the split

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from zoo.data.read import strip_mark
-from zoo.data.tables import (
+from zoo.data.source_files import strip_mark
+from zoo.data.table_files import (
     BINARY,
     BLOCK,
     COMPRESSIONS,

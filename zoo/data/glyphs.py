@@ -10,7 +10,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from zoo.data.augment import Augment
 from zoo.data.cache import cached_entry, write_arrays
-from zoo.data.imagedata import ImageData, Split, square_images
+from zoo.data.image_data import ImageData, Split, square_images
 from zoo.errors import UsageError
 from zoo.value_checks import MOST_SAMPLES, at_least, at_most
 

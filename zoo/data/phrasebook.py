@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from zoo.data.pairdata import Pair, PairData
+from zoo.data.pair_data import Pair, PairData
 from zoo.errors import UsageError
 from zoo.registry import suggest
 from zoo.value_checks import MOST_SAMPLES, at_least, at_most

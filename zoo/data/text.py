@@ -18,7 +18,7 @@ import torch
 from zoo.data.batches import BatchDataset, generator, sample_sentence
 from zoo.data.cache import cached_entry, map_array, write_array, write_json
 from zoo.data.data import Data, at_least, log_once, require_fraction, tell_repeated
-from zoo.data.read import (
+from zoo.data.source_files import (
     VAL_NAMES,
     count_kinds,
     find_place,
@@ -29,7 +29,7 @@ from zoo.data.read import (
     read_text,
     tell_left_out,
 )
-from zoo.data.tables import DELIMITERS, RECORDS, Columns, Tables, is_columnar, is_table, split_columns, text_of
+from zoo.data.table_files import DELIMITERS, RECORDS, Columns, Tables, is_columnar, is_table, split_columns, text_of
 from zoo.data.tokenizer import CLS, EOS, Tokenizer
 from zoo.errors import UsageError
 from zoo.io import atomic_files

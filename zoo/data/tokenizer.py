@@ -14,8 +14,8 @@ import numpy as np
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trainers
 
-from zoo.data.native import native_call, refuse_surrogates
-from zoo.data.tokenfile import (
+from zoo.data.tokenizer_errors import native_call, refuse_surrogates
+from zoo.data.tokenizer_file import (
     BOS,
     CHARACTER,
     CLS,

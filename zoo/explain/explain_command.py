@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo import registry
-from zoo.cli import doctor, tables, warning_filters
+from zoo.cli import doctor, table_printing, warning_filters
 from zoo.command_line import ParsedOptions
 from zoo.console import printable
 from zoo.errors import UsageError
@@ -42,7 +42,7 @@ def run(options: ParsedOptions) -> int:
         if len(explained) == 2:
             second_values = report.as_values(explained[1], inside)
             values = {"first": values, "second": second_values, "difference": report.difference_values(*explained)}
-        tables.as_json(values)
+        table_printing.as_json(values)
         return 0
     _print(explained, inside)
     return 0
@@ -130,7 +130,7 @@ def _print(explained: list[Any], inside: Any) -> None:
     for table in [*tables_to_print, *(report.inside_tables(inside) if inside else [])]:
         print(f"\n{printable(table.title)}")
         if table.rows:
-            tables.table(table.headings, table.rows)
+            table_printing.table(table.headings, table.rows)
         else:
             print("nothing")
         for note in table.notes:

@@ -11,13 +11,22 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from zoo.data.imagefiles import INTERPOLATIONS, UNREADABLE, FilePixels, opaque, open_header, prepare_published, upright
+from zoo.data.image_decoding import (
+    INTERPOLATIONS,
+    UNREADABLE,
+    FilePixels,
+    opaque,
+    open_header,
+    prepare_published,
+    upright,
+)
 from zoo.data.pixels import ArrayPixels, Images, Split, resize_images
 from zoo.errors import UsageError
 from zoo.inference.find_run import ModelLocation
 from zoo.inference.networks import TaskNetwork
 from zoo.inference.trained_model import Trained
 from zoo.io import limits
+from zoo.registry import current_path
 
 if TYPE_CHECKING:
     from zoo.tasks.task import Task
@@ -26,9 +35,9 @@ Resize: TypeAlias = Literal["crop", "stretch"]
 Picture: TypeAlias = str | Path | Image.Image | np.ndarray
 # how data modules resize images of another size in training; other modules require one size
 TRAINING_RESIZE: dict[str, Resize] = {
-    "zoo.data.images.ImageFolder": "crop",
-    "zoo.data.images.TorchvisionImages": "crop",
-    "zoo.data.images.NpzImages": "stretch",
+    "zoo.data.image_sources.ImageFolder": "crop",
+    "zoo.data.image_sources.TorchvisionImages": "crop",
+    "zoo.data.image_sources.NpzImages": "stretch",
     "zoo.data.digits.Digits": "stretch",
 }
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
@@ -187,7 +196,7 @@ def published_way(path: Path) -> dict[str, Any] | None:
 def resize_of_training(data: Any) -> Resize | None:
     """How the data module of a configuration resizes images of another size; None if it does not."""
     options = data.get("init_args") or {} if isinstance(data, dict) else {}
-    return TRAINING_RESIZE.get(str(data["class_path"])) if options.get("image_size") else None
+    return TRAINING_RESIZE.get(current_path(str(data["class_path"]))) if options.get("image_size") else None
 
 
 def open_image(picture: Picture, name: str) -> Image.Image:

@@ -6,7 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zoo.data.tokenfile import NAMES
+from zoo.data.tokenizer_file import NAMES
 from zoo.errors import UsageError
 from zoo.inference import part_versions, weight_files
 from zoo.inference.find_run import EXPORT, WEIGHTS

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from zoo.data.tokenfile import FORCED
 from zoo.data.tokenizer import Tokenizer
+from zoo.data.tokenizer_file import FORCED
 from zoo.errors import UsageError
 from zoo.inference.decoding_rules import GenerationRules, Ruled
 from zoo.inference.find_run import ModelLocation

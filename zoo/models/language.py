@@ -87,7 +87,7 @@ class LanguageModel(nn.Module):
 
         ``valid`` (B, S) marks real tokens, cached ones included; padding may stand on the left or on the right.
         """
-        return self.logits(self.states(tokens, valid, caches))
+        return self.logits(self.stack(self._embed(tokens), valid, caches=caches))
 
     def logits(self, states: Tensor) -> Tensor:
         """States (..., dim), as ``states`` gives them, to logits (..., vocab_size)."""
@@ -118,5 +118,8 @@ class LanguageModel(nn.Module):
 
     def states(self, tokens: Tensor, valid: Tensor | None = None, caches: Caches | None = None) -> Tensor:
         """What ``forward`` turns into logits, (B, T, dim): a loss over them need not hold all logits at once."""
+        return self.stack(self._embed(tokens), valid, caches=caches)
+
+    def _embed(self, tokens: Tensor) -> Tensor:
         x = self.embedding(tokens)
-        return self.stack(x if self.scale == 1.0 else x * self.scale, valid, caches=caches)
+        return x if self.scale == 1.0 else x * self.scale

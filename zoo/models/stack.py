@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -290,7 +290,8 @@ class Stack(nn.Module):
         packs = packing is not None and all(declares_packs(type(block)) for block in self.blocks)
         x = self.embed(x, valid, offset)
         x = packing.pack(x) if packing is not None and packs else x
-        x = self.run_blocks(x, self.contexts(offset, valid, memory, caches, packing, packs))
+        for run, argument in self.runs(self.contexts(offset, valid, memory, caches, packing, packs)):
+            x = run(x, argument)
         x = packing.pack(x) if packing is not None and not packs else x
         if caches:
             caches.length = offset + added
@@ -337,27 +338,32 @@ class Stack(nn.Module):
             for number, view in enumerate(views)
         ]
 
-    def run_blocks(self, x: Tensor, contexts: Sequence[Context]) -> Tensor:
-        """x (B, T, dim) through all blocks, recomputed in the backward pass with ``recompute``; the same shape.
+    def runs(self, contexts: Sequence[Context]) -> list[tuple[Callable[[Tensor, Any], Tensor], Any]]:
+        """What x (B, T, dim) goes through in turn, each with its second argument: the blocks with their contexts.
 
-        Blocks with several streams begin with copies of x, and leave their mean.
+        Neighbours of a class that defines ``through`` are one. Blocks with several streams begin with copies of x, and
+        leave their mean. With ``recompute`` a block is computed again in the backward pass.
         """
         blocks = cast(Sequence[Block], self.blocks)
         cached = contexts[0].cache is not None
         again = self.recompute and self.training and not cached and not transformed()  # torch.func has no checkpoints
+        runs: list[tuple[Callable[[Tensor, Any], Tensor], Any]] = []
         start = 0
-        while start < len(blocks):  # neighbours of one class run together: it may keep less for the backward pass
+        while start < len(blocks):
             cls, streams, end = type(blocks[start]), blocks[start].residual_streams, start + 1
             while end < len(blocks) and type(blocks[end]) is cls and blocks[end].residual_streams == streams:
                 end += 1
-            run = list(blocks[start:end])
-            again_run = cast(list[Block], [Recomputed(block) for block in run]) if again else run
+            run = [cast(Block, Recomputed(block)) if again else block for block in blocks[start:end]]
             if streams > 1:
-                x = x.unsqueeze(-2).expand(*x.shape[:-1], streams, self.dim)
-            x = cls.through(again_run, x, contexts[start:end])
-            x = x.mean(-2) if streams > 1 else x
+                runs.append((copy_streams, streams))
+            if cls.through.__func__ is Block.through.__func__:  # type: ignore[attr-defined]
+                runs += zip(run, contexts[start:end], strict=True)
+            else:
+                runs.append((partial(cls.through, run), contexts[start:end]))
+            if streams > 1:
+                runs.append((torch.mean, -2))
             start = end
-        return x
+        return runs
 
     def check_training(self, device: torch.device) -> None:
         """Raise UsageError where a backend has no gradients on this device."""
@@ -372,6 +378,11 @@ class Stack(nn.Module):
             limit = position.limit
             if limit is not None and length > limit + position.extent.special:
                 raise too_long(position, length, limit)
+
+
+def copy_streams(x: Tensor, streams: int) -> Tensor:
+    """x (B, T, dim) as equal streams (B, T, streams, dim)."""
+    return x.unsqueeze(-2).expand(*x.shape[:-1], streams, x.size(-1))
 
 
 def tame_padding(x: Tensor, valid: Tensor) -> Tensor:

@@ -120,17 +120,12 @@ class SDPA(Backend):
     """
 
     supports = Backend.supports | {"places"}
+    matrix_products = True  # where they are faster
 
     def __call__(self, q, k, v, pattern, dropout=0.0, scale=None):
         self.check_pattern(pattern)
-        if cpu_attention.worthwhile(q, k, pattern, dropout):
+        if self.matrix_products and cpu_attention.worthwhile(q, k, pattern, dropout):
             return cpu_attention.attention(q, k, v, pattern, dropout, scale)
-        return self.fused(q, k, v, pattern, dropout, scale)
-
-    def fused(
-        self, q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, dropout: float = 0.0, scale: float | None = None
-    ) -> Tensor:
-        """The call by torch's kernel, whatever is faster: shapes as of ``__call__``, (B, H, T, D of v)."""
         if transformed():  # fused kernels have first derivatives only
             return Naive()(q, k, v, pattern, dropout, scale)
         T, S = q.size(2), k.size(2)
@@ -152,6 +147,7 @@ class Flash(SDPA):
     """Only torch's flash kernel: O(N) memory; it refuses padding, windows and biases rather than fall back."""
 
     memory = "linear"
+    matrix_products = False
 
     def __init__(self) -> None:
         self.supports = frozenset({"causal", "dropout"} if torch.cuda.is_available() else {"causal"})
@@ -166,7 +162,7 @@ class Flash(SDPA):
             q, pattern = F.pad(q, (0, 0, lead, 0)), Pattern(causal=True)
         try:
             with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-                return self.fused(q, k, v, pattern, dropout, scale)[:, :, lead:]
+                return super().__call__(q, k, v, pattern, dropout, scale)[:, :, lead:]
         except RuntimeError as error:
             if "No available kernel" not in str(error):
                 raise

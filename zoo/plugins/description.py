@@ -466,7 +466,8 @@ def _target_options(source: _ClassSource, call: ast.Call, hops: int, owner: _Cla
     function = call.func
     if isinstance(function, ast.Attribute) and function.attr == "__init__":
         return _inherited_options(source, hops)
-    if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id == "self":
+    own = ("self", "cls")
+    if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id in own:
         for home in _lineage(owner):
             for item in home.node.body:
                 if isinstance(item, ast.FunctionDef) and item.name == function.attr:

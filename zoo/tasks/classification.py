@@ -12,7 +12,7 @@ from torchmetrics.classification import MulticlassAccuracy
 
 from zoo.models.vit import ViT
 from zoo.tasks.schedule import Cosine
-from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_sizes
+from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_size
 from zoo.value_checks import a_rate
 
 Mix: TypeAlias = Literal["none", "mixup", "cutmix", "both"]
@@ -36,7 +36,7 @@ class ImageTask(Task):
     def __init__(
         self,
         net: nn.Module,
-        num_classes: int,
+        num_classes: int | None,
         label_smoothing: float,
         mix: Mix,
         lr: float,
@@ -49,6 +49,7 @@ class ImageTask(Task):
             mix: blend images and labels of a batch (mixup), paste patches between them (cutmix), or either by chance.
         """
         super().__init__(net, lr, optimizer, schedule)
+        num_classes = required_size(num_classes, "num_classes")
         a_rate(label_smoothing=label_smoothing)
         self.num_classes, self.label_smoothing, self.mix = num_classes, label_smoothing, mix
         self.mixer: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
@@ -132,9 +133,8 @@ class Classification(ImageTask):
             image_size: height and width in pixels; what the data has unless given.
             channels: 1 for grey, 3 for colour; what the data has unless given.
         """
-        sizes = required_sizes(num_classes=num_classes, image_size=image_size, channels=channels)
-        net = self.network(**sizes, seed=torch.initial_seed(), **model)
-        super().__init__(net, sizes["num_classes"], label_smoothing, mix, lr, optimizer, schedule)
+        net = self.build_network(num_classes=num_classes, image_size=image_size, channels=channels, **model)
+        super().__init__(net, num_classes, label_smoothing, mix, lr, optimizer, schedule)
 
     @staticmethod
     def network(**options: Any) -> nn.Module:

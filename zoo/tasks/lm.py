@@ -7,12 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import AdamW
-from torchmetrics import MeanMetric
 
 from zoo.models.language import LanguageModel
 from zoo.models.loss import IGNORED
 from zoo.tasks.schedule import Cosine
-from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_sizes
+from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task
 
 
 class LanguageTask(Task):
@@ -34,17 +33,8 @@ class LanguageTask(Task):
         "loss": "min", "bits_per_byte": "min", "accuracy": "max", "accuracy_longer": "max",
         "exact": "max",
     }  # fmt: skip
-    mean_metrics: ClassVar[tuple[str, ...]] = (
-        "bits_per_byte",
-        "accuracy",
-        "accuracy_longer",
-        "exact",
-    )  # besides the loss
+    mean_metrics: ClassVar[tuple[str, ...]] = ("bits_per_byte", "accuracy", "accuracy_longer", "exact")
     net: Any
-
-    def __init__(self, net: nn.Module, lr: float, optimizer: OptimizerFactory, schedule: ScheduleFactory):
-        super().__init__(net, lr, optimizer, schedule)
-        self.metrics.update({name: MeanMetric() for name in self.mean_metrics})
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Tokens (B, T) to logits (B, T, vocab_size)."""
@@ -140,8 +130,9 @@ class CausalLM(LanguageTask):
             vocab_size: number of tokens; what the data has unless given.
             max_length: longest sequence; what the data has unless given.
         """
-        sizes = required_sizes(vocab_size=vocab_size, max_length=max_length)
-        super().__init__(self.network(**sizes, seed=torch.initial_seed(), **model), lr, optimizer, schedule)
+        super().__init__(
+            self.build_network(vocab_size=vocab_size, max_length=max_length, **model), lr, optimizer, schedule
+        )
 
     @staticmethod
     def network(**options: Any) -> LanguageModel:

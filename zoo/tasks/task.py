@@ -72,6 +72,7 @@ class Task(LightningModule):
     example_data: ClassVar[tuple[str, ...]] = ()  # names of data modules of that kind, for messages
     data_sizes: ClassVar[dict[str, int]] = {}  # options that the data sets where they are None, and a small value each
     monitored_metrics: ClassVar[Directions] = {"loss": "min"}  # metrics of a validation; the first one decides
+    mean_metrics: ClassVar[tuple[str, ...]] = ()  # names in ``metrics`` that are means, besides the loss
     in_matrix: ClassVar[bool] = True  # `zoo matrix` builds it; False where another task needs the same of a stack
     sample_length: int = 16  # most tokens of a text of ``sample``
     fixed_length: ClassVar[bool] = False  # whether all its texts have one length, of which padding is a part
@@ -100,7 +101,8 @@ class Task(LightningModule):
         self.eval_loss = MeanMetric()
         self.eval_nans = SumMetric()  # batches whose loss is nan, which means of torchmetrics leave out
         self.nan_batches = 0  # of the newest evaluation
-        self.metrics: Any = nn.ModuleDict()  # torchmetrics by the name that each is reported under
+        # torchmetrics by the name that each is reported under
+        self.metrics: Any = nn.ModuleDict({name: MeanMetric() for name in self.mean_metrics})
         self.best: dict[str, float] = {}
         self.measured: dict[str, float] = {}  # by the newest validation, nan where nothing was or where it diverged
         self.rates: dict[str, float] = {}  # factors on the learning rate by the name of a parameter of the net
@@ -115,11 +117,17 @@ class Task(LightningModule):
 
     @staticmethod
     def network(**options: Any) -> nn.Module:
-        """``net`` with the options of a task that are its own: a call of its class with ``**options``.
-
-        A constructor calls it as ``self.network(…, **model)``: a subclass may inherit that and have another network.
-        """
+        """``net`` with the options of a task that are its own: a call of its class with ``**options``."""
         raise NotImplementedError
+
+    @classmethod
+    def build_network(cls, **options: Any) -> Any:
+        """``network`` with these options and the run's seed. Raises UsageError for a size of the data that is None.
+
+        A constructor calls it with ``**model``: a subclass may inherit that constructor and have another network.
+        """
+        required_sizes(**{name: options[name] for name in options if name in cls.data_sizes})
+        return cls.network(**options, seed=torch.initial_seed())
 
     def named_buffers(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, Tensor]]:
         """As torch's, names and tensors of any shape, without counters and tables of integers: callbacks and strategies

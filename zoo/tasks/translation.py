@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from sacrebleu.metrics import BLEU, CHRF
 from torch import Tensor, nn
 from torch.optim import AdamW
-from torchmetrics import MeanMetric
 
 from zoo.models.attention_weights import record_weights
 from zoo.models.decoding_state import State
@@ -19,7 +18,7 @@ from zoo.models.loss import IGNORED, cross_entropy
 from zoo.models.seq2seq import Seq2Seq
 from zoo.parts.packing import Packing
 from zoo.tasks.schedule import InverseSqrt
-from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_sizes
+from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task
 from zoo.value_checks import a_rate
 
 
@@ -98,6 +97,7 @@ class TranslationTask(Task):
     example_data: ClassVar[tuple[str, ...]] = ("Phrasebook", "ParallelFiles")
     data_sizes: ClassVar = {"source_vocab_size": 64, "target_vocab_size": 64, "max_length": 64}
     monitored_metrics: ClassVar[Directions] = {"loss": "min", "bleu": "max", "exact": "max"}
+    mean_metrics: ClassVar[tuple[str, ...]] = ("accuracy", "exact", "alignment")
     sample_length = 8
 
     def __init__(
@@ -117,8 +117,6 @@ class TranslationTask(Task):
         super().__init__(cast(nn.Module, net), lr, optimizer, schedule)
         a_rate(label_smoothing=label_smoothing)
         self.label_smoothing = label_smoothing
-        for name in ("accuracy", "exact", "alignment"):
-            self.metrics[name] = MeanMetric()
         self.text_metrics = {  # reported in percent; `force` silences advice about texts that are cut into words
             "bleu": sacrebleu_score(BLEU(tokenize=bleu_tokenize, force=True)),
             "chrf": sacrebleu_score(CHRF()),
@@ -274,10 +272,9 @@ class Translation(TranslationTask):
             target_vocab_size: number of target tokens; what the data has unless given.
             max_length: longest source or target; what the data has unless given.
         """
-        sizes = required_sizes(
-            source_vocab_size=source_vocab_size, target_vocab_size=target_vocab_size, max_length=max_length
+        net = self.build_network(
+            source_vocab_size=source_vocab_size, target_vocab_size=target_vocab_size, max_length=max_length, **model
         )
-        net = self.network(**sizes, seed=torch.initial_seed(), **model)
         super().__init__(net, label_smoothing, bleu_tokenize, lr, optimizer, schedule)
 
     @staticmethod

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 from zoo_frontier.attention import MLA, Differential, GatedAttention, Sinks, Softcap, ValueResidual
 from zoo_frontier.position import XPos
 
-from zoo.conformance.sequence import check_decoding
+from zoo.conformance.sequence_checks import check_decoding
 from zoo.errors import UsageError
 from zoo.models.initialization import initialize
 from zoo.models.layer_overrides import Override

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from zoo_frontier.attention import MLA, Differential, GatedAttention, ValueResidual
 from zoo_frontier.block import HyperConnections, MixtureOfDepths
 
-from zoo.conformance.sequence import check_decoding
+from zoo.conformance.sequence_checks import check_decoding
 from zoo.errors import UsageError
 from zoo.models.layer_overrides import Override
 from zoo.models.stack import Stack

@@ -13,7 +13,7 @@ from zoo_frontier.ffn import DeepSeekMoE, SharedMoE, SquaredReLU
 from zoo_frontier.mixer import GatedDeltaNet
 from zoo_frontier.norm import DynamicTanh
 
-from zoo.conformance.sequence import check_decoding
+from zoo.conformance.sequence_checks import check_decoding
 from zoo.errors import UsageError
 from zoo.models.initialization import initialize
 from zoo.models.layer_overrides import Override

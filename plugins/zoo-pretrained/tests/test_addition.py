@@ -131,7 +131,7 @@ def write_checkpoint(folder, family, config):
     """Random weights in a family's own form."""
     from safetensors.torch import save_file
 
-    from zoo.conformance.family import random_tensors
+    from zoo.conformance.contracts.family import random_tensors
 
     folder.mkdir()
     save_file(dict(family.write_tensors(config, random_tensors(family, config))), folder / "model.safetensors")

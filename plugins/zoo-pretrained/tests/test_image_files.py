@@ -9,7 +9,7 @@ from PIL import Image
 from zoo_pretrained.image_files import PROCESSORS, _crop_pct, import_images
 from zoo_pretrained.vit import CFG
 
-from zoo.data.imagefiles import prepare_published
+from zoo.data.image_decoding import prepare_published
 from zoo.errors import UsageError
 from zoo.inference.classification import prepare_image, published_way
 

@@ -21,7 +21,7 @@ torch.set_num_threads(1)
 
 @pytest.fixture(scope="module", autouse=True)
 def _registered(tmp_path_factory):
-    with registered("zoo-scale", tmp_path_factory.mktemp("site")):
+    with registered("zoo-scale", tmp_path_factory.mktemp("site"), "zoo-optimizers"):
         yield
 
 

@@ -15,7 +15,7 @@ from zoo_scale.executors import Dask, SlurmQueue, Submitit, time_limit
 
 from zoo.compare.executor import Request
 from zoo.conformance import checks
-from zoo.conformance.executor import SampleRun
+from zoo.conformance.contracts.executor import SampleRun
 from zoo.errors import UsageError
 
 STAND_INS = {

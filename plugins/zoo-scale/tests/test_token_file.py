@@ -15,7 +15,7 @@ from zoo_scale.prepare import tokenize
 from zoo_scale.token_data import TokenFile
 from zoo_scale.token_file import HEADER, SPLITS, TOKENIZER, array_path, open_tokens, token_dtype
 
-from zoo.data.textstream import held_out
+from zoo.data.text_stream import held_out
 from zoo.data.tokenizer import EOS, Tokenizer
 from zoo.errors import UsageError
 from zoo.finetuning.finetune import other_tokenizer

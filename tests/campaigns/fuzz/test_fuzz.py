@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zoo.config import fit_options, yaml_source
-from zoo.data.pairs import PairOptions, _read
-from zoo.data.read import read_lines
+from zoo.data.parallel_files import PairOptions, _read
+from zoo.data.source_files import read_lines
 from zoo.data.tokenizer import Tokenizer
 from zoo.errors import ZooError
 from zoo.inference.safe_pickle import screen_pickle

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from zoo.data.images import ImageFolder, NpzImages
-from zoo.data.pairs import PairOptions, ParallelFiles
+from zoo.data.image_sources import ImageFolder, NpzImages
+from zoo.data.parallel_files import PairOptions, ParallelFiles
 from zoo.data.text import TextFiles
 from zoo.data.tokenizer import Tokenizer
 from zoo.errors import ZooError

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from zoo.data.images import ImageFolder
-from zoo.data.pairs import PairOptions, ParallelFiles
+from zoo.data.image_sources import ImageFolder
+from zoo.data.parallel_files import PairOptions, ParallelFiles
 from zoo.data.text import TextFiles
 from zoo.errors import UsageError
 

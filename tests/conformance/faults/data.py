@@ -12,10 +12,10 @@ from zoo_text.data.labelledfiles import LabelledFiles
 
 from faults import planted
 from zoo.data.document_files import DocumentFiles
-from zoo.data.imagedata import ArrayPixels, ImageData, Split
-from zoo.data.images import ImageFolder, NpzImages
+from zoo.data.image_data import ArrayPixels, ImageData, Split
+from zoo.data.image_sources import ImageFolder, NpzImages
 from zoo.data.text import Corpus, TextData, TextFiles
-from zoo.data.textstream import RowReader, TextRows, TextStream
+from zoo.data.text_stream import RowReader, TextRows, TextStream
 from zoo.errors import UsageError
 
 

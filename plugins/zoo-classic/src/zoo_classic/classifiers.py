@@ -13,7 +13,7 @@ from zoo_text.tasks.labelling import SequenceClassification, TextClassification
 
 from zoo.models.initialization import initialize, preserve_rng
 from zoo.tasks.schedule import Linear
-from zoo.tasks.task import OptimizerFactory, ScheduleFactory, required_sizes
+from zoo.tasks.task import OptimizerFactory, ScheduleFactory
 from zoo.value_checks import a_rate, at_least
 
 FACTOR = 116049371  # of fastText's hash of n-grams
@@ -149,9 +149,8 @@ class FastText(TextClassification):
             num_classes: number of classes; what the data has unless given.
             max_length: longest text in tokens; what the data has unless given.
         """
-        sizes = required_sizes(num_classes=num_classes, vocab_size=vocab_size, max_length=max_length)
-        net = self.network(**sizes, seed=torch.initial_seed(), **model)
-        super().__init__(net, sizes["num_classes"], label_smoothing, lr, optimizer, schedule)
+        net = self.build_network(num_classes=num_classes, vocab_size=vocab_size, max_length=max_length, **model)
+        super().__init__(net, num_classes, label_smoothing, lr, optimizer, schedule)
 
     @staticmethod
     def network(**options: Any) -> NGramBag:

@@ -14,7 +14,7 @@ from zoo.errors import UsageError
 from zoo.models.initialization import initialize, preserve_rng
 from zoo.tasks.lm import LanguageTask
 from zoo.tasks.schedule import Cosine
-from zoo.tasks.task import Loss, OptimizerFactory, ScheduleFactory, required_sizes
+from zoo.tasks.task import Loss, OptimizerFactory, ScheduleFactory
 from zoo.value_checks import MOST_MODULES, at_least, at_most
 from zoo_classic.rows import rows
 from zoo_classic.spelling import CharacterCNN, spell
@@ -177,8 +177,7 @@ class ELMo(LanguageTask):
             vocab_size: number of tokens; what the data has unless given.
             max_length: longest sequence; what the data has unless given.
         """
-        sizes = required_sizes(vocab_size=vocab_size, max_length=max_length)
-        net = self.network(**sizes, seed=torch.initial_seed(), **model)
+        net = self.build_network(vocab_size=vocab_size, max_length=max_length, **model)
         super().__init__(net, lr, optimizer, schedule)
 
     @staticmethod

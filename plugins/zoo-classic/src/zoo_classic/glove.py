@@ -12,7 +12,7 @@ from torch.optim import AdamW
 from zoo.errors import UsageError
 from zoo.models.initialization import initialize, preserve_rng
 from zoo.tasks.schedule import Linear
-from zoo.tasks.task import Loss, OptimizerFactory, ScheduleFactory, Task, required_sizes
+from zoo.tasks.task import Loss, OptimizerFactory, ScheduleFactory, Task
 from zoo.value_checks import at_least
 from zoo_classic.rows import NOTHING, rows
 
@@ -127,8 +127,7 @@ class GloVe(Task):
         at_least(1, window=window, cells=cells)
         if not most > 0 or not 0 <= power <= 1:
             raise UsageError(f"most must be above 0 and power lie between 0 and 1, got {most} and {power}.")
-        sizes = required_sizes(vocab_size=vocab_size, max_length=max_length)
-        net = self.network(**sizes, seed=torch.initial_seed(), **model)
+        net = self.build_network(vocab_size=vocab_size, max_length=max_length, **model)
         super().__init__(net, lr, optimizer, schedule)
         self.window, self.cells, self.most, self.power = window, cells, most, power
         self.separator = NOTHING

@@ -14,7 +14,7 @@ from zoo.errors import UsageError
 from zoo.models.initialization import initialize, preserve_rng
 from zoo.tasks.lm import LanguageTask
 from zoo.tasks.schedule import Cosine
-from zoo.tasks.task import OptimizerFactory, ScheduleFactory, required_sizes
+from zoo.tasks.task import OptimizerFactory, ScheduleFactory
 from zoo_classic.rows import WindowState
 
 
@@ -95,8 +95,7 @@ class NNLM(LanguageTask):
             vectors: a run with the same tokenizer, whose token vectors (V, dim) are taken at the start of training.
             tune: train the vectors; false freezes them.
         """
-        sizes = required_sizes(vocab_size=vocab_size, max_length=max_length)
-        net = self.network(**sizes, seed=torch.initial_seed(), **model)
+        net = self.build_network(vocab_size=vocab_size, max_length=max_length, **model)
         super().__init__(net, lr, optimizer, schedule)
         self.vectors = vectors
         self.net.embedding.weight.requires_grad_(tune)

@@ -6,7 +6,7 @@ import random
 import string
 from typing import Any
 
-from zoo.data.pairdata import Pair, PairData
+from zoo.data.pair_data import Pair, PairData
 from zoo.errors import UsageError
 from zoo.value_checks import MOST_SAMPLES, at_least, at_most
 

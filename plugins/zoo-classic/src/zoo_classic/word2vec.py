@@ -12,7 +12,7 @@ from torch.optim import AdamW
 from zoo.errors import UsageError
 from zoo.models.initialization import initialize, preserve_rng
 from zoo.tasks.schedule import Linear
-from zoo.tasks.task import Loss, OptimizerFactory, ScheduleFactory, Task, required_sizes
+from zoo.tasks.task import Loss, OptimizerFactory, ScheduleFactory, Task
 from zoo_classic.rows import NOTHING, rows
 
 Objective = Literal["skipgram", "cbow"]
@@ -164,8 +164,7 @@ class Word2Vec(Task):
                 raise UsageError(f"{name} must be at least 1, got {number}.")
         if not 0 <= subsample <= 1:
             raise UsageError(f"subsample is {subsample}: it must lie between 0 and 1.")
-        sizes = required_sizes(vocab_size=vocab_size, max_length=max_length)
-        net = self.network(**sizes, seed=torch.initial_seed(), **model)
+        net = self.build_network(vocab_size=vocab_size, max_length=max_length, **model)
         super().__init__(net, lr, optimizer, schedule)
         self.objective, self.output = objective, output
         self.window, self.negatives, self.subsample = window, negatives, subsample

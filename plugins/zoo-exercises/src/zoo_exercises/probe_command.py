@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zoo.cli import doctor, tables, warning_filters
+from zoo.cli import doctor, table_printing, warning_filters
 from zoo.command_line import ParsedOptions
 from zoo.console import printable
 from zoo.errors import UsageError
@@ -34,7 +34,7 @@ def run(options: ParsedOptions) -> int:
         raise UsageError(f"--steps is for recipes: {name} is trained.")
     card = _probe(subject, options, steps, allow)
     if options.get("json"):
-        tables.as_json(as_values(card))
+        table_printing.as_json(as_values(card))
     else:
         _print(card)
     return 0
@@ -102,7 +102,7 @@ def _print(card: Scorecard) -> None:
 def _table(title: str, headings: list[str], rows: list[list[str]]) -> None:
     if rows:
         print(f"\n{title}")
-        tables.table(headings, rows)
+        table_printing.table(headings, rows)
 
 
 def _share(value: float | None) -> str:

@@ -15,7 +15,7 @@ from zoo.models.stack import Stack
 from zoo.parts.position import Extent
 from zoo.tasks.lm import CausalLM, LanguageTask
 from zoo.tasks.schedule import Cosine
-from zoo.tasks.task import Loss, OptimizerFactory, ScheduleFactory, required_sizes
+from zoo.tasks.task import Loss, OptimizerFactory, ScheduleFactory
 
 # options of a language model that its modules do not take: they have one block, and share embedding and output matrix
 OF_WHOLE_MODEL = (
@@ -116,10 +116,9 @@ class MTP(CausalLM):
             ahead: number of tokens behind the next one that are predicted too.
             ahead_weight: weight of the mean of their losses beside the loss of the next token.
         """
-        sizes = required_sizes(vocab_size=vocab_size, max_length=max_length)
         if not 0 <= ahead_weight < float("inf"):
             raise UsageError(f"model.ahead_weight is a weight, got {ahead_weight}.")
-        net = self.network(**sizes, ahead=ahead, seed=torch.initial_seed(), **model)
+        net = self.build_network(vocab_size=vocab_size, max_length=max_length, ahead=ahead, **model)
         LanguageTask.__init__(self, net, lr, optimizer, schedule)
         self.ahead, self.ahead_weight = ahead, ahead_weight
         for k in range(1, ahead + 1):

@@ -9,14 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import AdamW
-from torchmetrics import MeanMetric
 from zoo_text.models.embedding import Scale
 from zoo_text.models.encoder import TextClassifier
 
 from zoo.models.initialization import initialize, preserve_rng
 from zoo.models.vit import ViT
 from zoo.tasks.schedule import Cosine
-from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_sizes
+from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task
 from zoo_multimodal.captions import PAD
 from zoo_multimodal.trained import Picture, TrainedOnCaptions
 
@@ -89,6 +88,7 @@ class CLIP(Task):
     example_data = ("CaptionedShapes",)
     data_sizes: ClassVar = {"vocab_size": 24, "max_length": 10, "image_size": 32, "channels": 3}
     monitored_metrics: ClassVar[Directions] = {"loss": "min", "matched": "max"}
+    mean_metrics = ("matched", "zero_shot")
     known_failures: ClassVar = {"loss_is_a_sum": "a pair is measured against all others of its batch, not alone"}
     net: Towers
 
@@ -110,11 +110,10 @@ class CLIP(Task):
             image_size: height and width in pixels; what the data has unless given.
             channels: 1 for grey, 3 for colour; what the data has unless given.
         """
-        sizes = required_sizes(vocab_size=vocab_size, max_length=max_length, image_size=image_size, channels=channels)
-        net = self.network(**sizes, seed=torch.initial_seed(), **model)
+        net = self.build_network(
+            vocab_size=vocab_size, max_length=max_length, image_size=image_size, channels=channels, **model
+        )
         super().__init__(net, lr, optimizer, schedule)
-        for name in ("matched", "zero_shot"):
-            self.metrics[name] = MeanMetric()
 
     @staticmethod
     def network(**options: Any) -> Towers:

@@ -9,7 +9,7 @@ from torch.optim import AdamW
 
 from zoo.tasks.classification import ImageTask
 from zoo.tasks.schedule import Cosine
-from zoo.tasks.task import OptimizerFactory, ScheduleFactory, required_sizes
+from zoo.tasks.task import OptimizerFactory, ScheduleFactory
 from zoo_multimodal.clip_transformer import ClipTransformer
 
 
@@ -44,9 +44,10 @@ class ClipClassification(ImageTask):
             image_size: height and width in pixels; what the data has unless given.
             channels: 1 for grey, 3 for colour; what the data has unless given.
         """
-        sizes = required_sizes(num_classes=num_classes, frames=frames, image_size=image_size, channels=channels)
-        net = self.network(**sizes, seed=torch.initial_seed(), **model)
-        super().__init__(net, sizes["num_classes"], label_smoothing, "none", lr, optimizer, schedule)
+        net = self.build_network(
+            num_classes=num_classes, frames=frames, image_size=image_size, channels=channels, **model
+        )
+        super().__init__(net, num_classes, label_smoothing, "none", lr, optimizer, schedule)
 
     @staticmethod
     def network(**options: Any) -> ClipTransformer:

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 from torch.optim import AdamW
-from torchmetrics import MeanMetric
 
 from zoo.errors import UsageError
 from zoo.models.decoding_state import LanguageState
@@ -19,7 +18,7 @@ from zoo.models.generation import GenerationConfig, generate
 from zoo.models.initialization import initialize, preserve_rng
 from zoo.models.language import LanguageModel
 from zoo.tasks.schedule import Cosine
-from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_sizes
+from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task
 from zoo_multimodal.imagetokens import ImageTokenizer
 from zoo_multimodal.shapes import pixels
 from zoo_multimodal.trained import TrainedOnCaptions
@@ -120,6 +119,7 @@ class DALLE(Task):
     example_data = ("CaptionedShapes",)
     data_sizes: ClassVar = {"vocab_size": 24, "max_length": 10, "image_size": 32, "channels": 3}
     monitored_metrics: ClassVar[Directions] = {"loss": "min"}
+    mean_metrics = ("words", "codes", "reconstruction")
     fixed_length = True
     net: Painter
 
@@ -143,14 +143,13 @@ class DALLE(Task):
             channels: 1 for grey, 3 for colour; what the data has unless given.
             tokenizer_steps: steps in which the image tokenizer learns.
         """
-        sizes = required_sizes(vocab_size=vocab_size, max_length=max_length, image_size=image_size, channels=channels)
         if tokenizer_steps < 1:
             raise UsageError(f"model.tokenizer_steps must be at least 1, got {tokenizer_steps}.")
-        net = self.network(**sizes, seed=torch.initial_seed(), **model)
+        net = self.build_network(
+            vocab_size=vocab_size, max_length=max_length, image_size=image_size, channels=channels, **model
+        )
         super().__init__(net, lr, optimizer, schedule)
         self.tokenizer_steps = tokenizer_steps
-        for name in ("words", "codes", "reconstruction"):
-            self.metrics[name] = MeanMetric()
 
     @staticmethod
     def network(**options: Any) -> Painter:

@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import AdamW
-from torchmetrics import MeanMetric
 
 from zoo.errors import UsageError
 from zoo.inference import find_run, weight_files
@@ -23,7 +22,7 @@ from zoo.parts.block import Memory
 from zoo.parts.cache import Caches
 from zoo.parts.position import Extent
 from zoo.tasks.schedule import Cosine
-from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_sizes
+from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task
 from zoo_multimodal.captions import BEGIN, END, decode
 from zoo_multimodal.clip import pictures
 from zoo_multimodal.gated import looks, open_eyes, renamed
@@ -146,6 +145,7 @@ class Flamingo(Task):
     example_data = ("CaptionedShapes",)
     data_sizes: ClassVar = {"vocab_size": 24, "max_length": 10, "image_size": 32, "channels": 3}
     monitored_metrics: ClassVar[Directions] = {"loss": "min", "exact": "max"}
+    mean_metrics = ("exact",)
     net: SeeingLanguageModel
 
     def __init__(
@@ -170,11 +170,11 @@ class Flamingo(Task):
             language: a run of CausalLM, a checkpoint or a recipe, whose weights the language model keeps.
             vision: the same of CLIP, for the image tower.
         """
-        sizes = required_sizes(vocab_size=vocab_size, max_length=max_length, image_size=image_size, channels=channels)
-        net = self.network(**sizes, seed=torch.initial_seed(), **model)
+        net = self.build_network(
+            vocab_size=vocab_size, max_length=max_length, image_size=image_size, channels=channels, **model
+        )
         super().__init__(net, lr, optimizer, schedule)
         self.language, self.vision = language, vision
-        self.metrics["exact"] = MeanMetric()
         if language is not None:
             net.language.requires_grad_(False)
             for look in looks(net.language.stack):

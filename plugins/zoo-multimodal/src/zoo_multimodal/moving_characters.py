@@ -11,7 +11,7 @@ from PIL import Image
 
 from zoo.data.cache import cached_entry, write_arrays
 from zoo.data.glyphs import EVALUATION_SIZE, NOISE, SEED, SMALLEST, stamp
-from zoo.data.imagedata import ArrayPixels, ImageData, Split
+from zoo.data.image_data import ArrayPixels, ImageData, Split
 from zoo.errors import UsageError
 from zoo.value_checks import MOST_SAMPLES, at_least, at_most
 

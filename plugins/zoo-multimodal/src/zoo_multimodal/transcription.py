@@ -8,7 +8,7 @@ from torch.optim import AdamW
 from torchmetrics.functional.text import char_error_rate
 
 from zoo.tasks.schedule import InverseSqrt
-from zoo.tasks.task import Directions, OptimizerFactory, ScheduleFactory, required_sizes
+from zoo.tasks.task import Directions, OptimizerFactory, ScheduleFactory
 from zoo.tasks.translation import CorpusScore, TranslationTask
 from zoo_multimodal.audio import AudioSeq2Seq
 
@@ -50,10 +50,13 @@ class Transcription(TranslationTask):
             sample_rate: samples per second; what the data has unless given.
             max_samples: samples of the longest sound; what the data has unless given.
         """
-        sizes = required_sizes(
-            target_vocab_size=target_vocab_size, sample_rate=sample_rate, max_samples=max_samples, max_length=max_length
+        net = self.build_network(
+            target_vocab_size=target_vocab_size,
+            sample_rate=sample_rate,
+            max_samples=max_samples,
+            max_length=max_length,
+            **model,
         )
-        net = self.network(**sizes, seed=torch.initial_seed(), **model)
         super().__init__(net, label_smoothing, "none", lr, optimizer, schedule)
         self.text_metrics = {"cer": CorpusScore(char_error_rate, "edits per character of the references")}
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zoo.data.imagefiles import INTERPOLATIONS
+from zoo.data.image_decoding import INTERPOLATIONS
 from zoo.errors import UsageError
 from zoo.io import atomic_files
 from zoo_pretrained import hf_files

@@ -12,7 +12,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from zoo.data.native import native_call
+from zoo.data.tokenizer_errors import native_call
 from zoo.errors import UsageError
 from zoo.io import limits
 from zoo_pretrained import hf_files

@@ -40,7 +40,7 @@ from typing import Any
 
 import torch
 
-from zoo.cli import doctor, tables, warning_filters
+from zoo.cli import doctor, table_printing, warning_filters
 from zoo.cli.fit_summary import ESTIMATE_ERRORS
 from zoo.command_line import ParsedOptions
 from zoo.compare.number_format import NONE, format_duration, format_short
@@ -313,7 +313,7 @@ def print_rows(subject: Subject, machine: Machine, amount: float | None, rows: S
         ]
         for row in rows
     ]
-    tables.table(headings, cells)
+    table_printing.table(headings, cells)
     for note in subject.notes:
         if note.startswith("sizes"):  # that the data would set
             print(f"\n{note}")
@@ -344,7 +344,7 @@ def run(options: ParsedOptions) -> int:
     if options.get("json"):
         facts = {"recipe": name, "precision": precision_of(subject), "unit": subject.task.unit, **asdict(machine)}
         values = [{key: None if value != value else value for key, value in asdict(row).items()} for row in rows]
-        tables.as_json({**facts, "amount": amount, "rows": values})
+        table_printing.as_json({**facts, "amount": amount, "rows": values})
         return 0
     print_rows(subject, machine, amount, rows, options.values)
     return 0

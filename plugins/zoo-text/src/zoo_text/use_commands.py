@@ -81,7 +81,7 @@ def _texts(options: ParsedOptions) -> list[str] | None:
         raise UsageError(f"--text and the file {files[0]} exclude each other.")
     if not files:
         return texts or None
-    from zoo.data.read import read_lines
+    from zoo.data.source_files import read_lines
 
     return read_lines(Path(files[0]).expanduser(), "embedding-tiny")
 

@@ -13,7 +13,7 @@ from torch.optim import AdamW
 
 from zoo.logging.attention_maps import validation
 from zoo.tasks.schedule import Cosine
-from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_sizes
+from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_size
 from zoo_vision.detr import DETR, check_layers, first_block
 from zoo_vision.precision import AveragePrecision
 from zoo_vision.setloss import NOTHING, Predictions, Targets, Weights, set_loss
@@ -58,14 +58,14 @@ class Detection(Task):
             empty_weight: what a query that finds nothing counts in the cross-entropy, where one that does counts 1.
             box_weights: what L1 distance and 1 - gIoU count, where the cross-entropy counts 1.
         """
-        sizes = required_sizes(num_classes=num_classes, image_size=image_size, channels=channels)
-        net = self.network(**sizes, seed=torch.initial_seed(), **model)
+        net = self.build_network(num_classes=num_classes, image_size=image_size, channels=channels, **model)
         super().__init__(net, lr, optimizer, schedule)
         if auxiliary:
             check_layers(first_block(net.decoder))
         distance, overlap = box_weights
         self.auxiliary, self.weights = auxiliary, Weights(1.0, distance, overlap, empty_weight)
-        self.num_classes, self.precision_of = sizes["num_classes"], AveragePrecision(sizes["num_classes"])
+        self.num_classes = required_size(num_classes, "num_classes")
+        self.precision_of = AveragePrecision(self.num_classes)
 
     @staticmethod
     def network(**options: Any) -> DETR:

@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from zoo.data.imagedata import resize_images
-from zoo.data.imagefiles import UNREADABLE
+from zoo.data.image_data import resize_images
+from zoo.data.image_decoding import UNREADABLE
 from zoo.errors import UsageError
 from zoo.inference.classification import MODES, Picture, open_image, prepare_image
 from zoo.inference.find_run import ModelLocation

@@ -16,7 +16,7 @@ import torch
 from zoo.data.batches import BatchDataset, Plan, TokenPlan, generator, round_up, sample_sentence
 from zoo.data.conversation import SPECIALS, Conversation, Role, Turn, chat_tokens
 from zoo.data.data import Data, at_least, log_once, require_fraction, split_by_content, tell_repeated
-from zoo.data.tables import Tables, choose_columns
+from zoo.data.table_files import Tables, choose_columns
 from zoo.data.text import IGNORE
 from zoo.data.tokenizer import Tokenizer
 from zoo.errors import UsageError

@@ -10,8 +10,8 @@ from typing import Any
 
 from zoo.data.batches import generator, sample_sentence
 from zoo.data.data import log_once, require_fraction, split_by_content, tell_repeated
-from zoo.data.read import VAL_NAMES, find_place, missing_file, named_file, read_lines, tell_unused
-from zoo.data.tables import (
+from zoo.data.source_files import VAL_NAMES, find_place, missing_file, named_file, read_lines, tell_unused
+from zoo.data.table_files import (
     Tables,
     choose_columns,
     holds_tables,

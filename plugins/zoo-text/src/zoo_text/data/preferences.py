@@ -15,7 +15,7 @@ import torch
 from zoo.data.batches import BatchDataset, generator, round_up, sample_sentence
 from zoo.data.data import Data, at_least, log_once, require_fraction, split_by_content, tell_repeated
 from zoo.data.stdlib import StdlibDocs
-from zoo.data.tables import Tables, choose_columns, text_of
+from zoo.data.table_files import Tables, choose_columns, text_of
 from zoo.data.text import TextData
 from zoo.data.tokenizer import EOS, Tokenizer
 from zoo.errors import UsageError

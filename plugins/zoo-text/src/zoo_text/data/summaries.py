@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from zoo.data.data import at_least, require_fraction
-from zoo.data.pairdata import Pair, PairData
+from zoo.data.pair_data import Pair, PairData
 from zoo.data.stdlib import StdlibDocs
 
 SHORTEST, LONGEST = 15, 90  # characters of a summary

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from zoo.data.batches import generator, sample_sentence
 from zoo.data.data import log_once, require_fraction, split_by_content, tell_repeated
-from zoo.data.tables import Row, Tables, choose_columns, label_of, text_of
+from zoo.data.table_files import Row, Tables, choose_columns, label_of, text_of
 from zoo.errors import UsageError
 from zoo.io import atomic_files
 from zoo_text.data.labelled import CHOICE, IGNORE, LabelledData, LabelledRows

@@ -15,7 +15,7 @@ import torch
 from zoo.data.batches import BatchDataset, generator, sample_sentence
 from zoo.data.cache import write_json
 from zoo.data.data import log_once, require_fraction, split_by_content, tell_repeated
-from zoo.data.read import VAL_NAMES, find_place, missing_file, named_file, read_lines, tell_unused
+from zoo.data.source_files import VAL_NAMES, find_place, missing_file, named_file, read_lines, tell_unused
 from zoo.errors import UsageError
 from zoo.io import atomic_files, limits
 from zoo_text.data.labelled import MarkedTexts, pad_rows

@@ -17,7 +17,7 @@ from torchmetrics.utilities import dim_zero_cat
 
 from zoo.errors import UsageError
 from zoo.tasks.schedule import Linear
-from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_sizes
+from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task
 from zoo_text.models.embedding import TextEmbedder
 
 log = logging.getLogger(__name__)
@@ -79,8 +79,7 @@ class TextEmbedding(Task):
             symmetric: average the losses of both directions.
             matryoshka: shorter sizes that the first numbers of a vector are trained for, too (Kusupati et al., 2022).
         """
-        sizes = required_sizes(vocab_size=vocab_size, max_length=max_length)
-        net = self.network(**sizes, seed=torch.initial_seed(), **model)
+        net = self.build_network(vocab_size=vocab_size, max_length=max_length, **model)
         super().__init__(net, lr, optimizer, schedule)
         self.symmetric, self.matryoshka = symmetric, sorted(set(matryoshka or ()), reverse=True)
         for size in self.matryoshka:

@@ -11,7 +11,7 @@ from torchmetrics import Metric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 
 from zoo.tasks.schedule import Linear
-from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_sizes
+from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_size
 from zoo.value_checks import a_rate
 from zoo_text.models.encoder import TextClassifier, TextEncoder, TokenClassifier
 from zoo_text.models.hierarchical import HierarchicalClassifier
@@ -33,7 +33,7 @@ class Labelling(Task):
     def __init__(
         self,
         net: nn.Module,
-        num_classes: int,
+        num_classes: int | None,
         label_smoothing: float,
         lr: float,
         optimizer: OptimizerFactory,
@@ -44,6 +44,7 @@ class Labelling(Task):
             label_smoothing: share of the target spread over all classes.
         """
         super().__init__(net, lr, optimizer, schedule)
+        num_classes = required_size(num_classes, "num_classes")
         a_rate(label_smoothing=label_smoothing)
         self.num_classes, self.label_smoothing = num_classes, label_smoothing
         metrics: dict[str, Metric | MetricCollection] = {
@@ -138,9 +139,8 @@ class SequenceClassification(TextClassification):
             num_classes: number of classes; what the data has unless given.
             max_length: longest text in tokens; what the data has unless given.
         """
-        sizes = required_sizes(num_classes=num_classes, vocab_size=vocab_size, max_length=max_length)
-        net = self.network(**sizes, seed=torch.initial_seed(), **model)
-        super().__init__(net, sizes["num_classes"], label_smoothing, lr, optimizer, schedule)
+        net = self.build_network(num_classes=num_classes, vocab_size=vocab_size, max_length=max_length, **model)
+        super().__init__(net, num_classes, label_smoothing, lr, optimizer, schedule)
 
     @staticmethod
     def network(**options: Any) -> nn.Module:
@@ -184,9 +184,8 @@ class TokenClassification(Labelling):
             num_classes: number of classes; what the data has unless given.
             max_length: longest text in tokens; what the data has unless given.
         """
-        sizes = required_sizes(num_classes=num_classes, vocab_size=vocab_size, max_length=max_length)
-        net = self.network(**sizes, seed=torch.initial_seed(), **model)
-        super().__init__(net, sizes["num_classes"], label_smoothing, lr, optimizer, schedule)
+        net = self.build_network(num_classes=num_classes, vocab_size=vocab_size, max_length=max_length, **model)
+        super().__init__(net, num_classes, label_smoothing, lr, optimizer, schedule)
 
     @staticmethod
     def network(**options: Any) -> TokenClassifier:

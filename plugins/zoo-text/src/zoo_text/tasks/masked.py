@@ -7,11 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.optim import AdamW
-from torchmetrics import MeanMetric
 
 from zoo.errors import UsageError
 from zoo.tasks.schedule import Cosine
-from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_size, required_sizes
+from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_size
 from zoo_text.models.encoder import MaskedLanguageModel
 from zoo_text.models.pseudo_likelihood import pseudo_log_probabilities
 
@@ -30,6 +29,7 @@ class MaskedLM(Task):
     data_sizes: ClassVar = {"vocab_size": 64, "max_length": 64, "mask_token": 1}
     in_matrix = False  # its stack is used as Translation's encoder is
     monitored_metrics: ClassVar[Directions] = {"loss": "min", "accuracy": "max"}
+    mean_metrics = ("accuracy", "pseudo_perplexity", "follow_accuracy")
     net: MaskedLanguageModel
 
     def __init__(
@@ -50,16 +50,13 @@ class MaskedLM(Task):
             mask_token: number of the token that hides others; what the data has unless given.
             next_sentence: how many hidden tokens the loss of a pair of texts counts for; 0 leaves pairs out.
         """
-        sizes = required_sizes(vocab_size=vocab_size, max_length=max_length)
         if next_sentence < 0:
             raise UsageError(f"model.next_sentence is a weight, got {next_sentence}.")
-        net = self.network(**sizes, next_sentence=next_sentence, seed=torch.initial_seed(), **model)
+        net = self.build_network(vocab_size=vocab_size, max_length=max_length, next_sentence=next_sentence, **model)
         super().__init__(net, lr, optimizer, schedule)
         if next_sentence and net.segments < 2:
             raise UsageError("model.next_sentence needs two kinds of segments. Add --model.segments 2")
         self.next_sentence, self.mask_token = next_sentence, mask_token
-        for name in ("accuracy", "pseudo_perplexity", "follow_accuracy"):
-            self.metrics[name] = MeanMetric()
 
     @staticmethod
     def network(**options: Any) -> MaskedLanguageModel:

@@ -7,12 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.optim import AdamW
-from torchmetrics import MeanMetric
 
 from zoo.errors import UsageError
 from zoo.models.language import LanguageModel
 from zoo.tasks.schedule import Cosine
-from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_sizes
+from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task
 
 
 class DPO(Task):
@@ -31,6 +30,7 @@ class DPO(Task):
     example_data = ("Preferences", "PreferenceFiles")
     data_sizes: ClassVar = {"vocab_size": 64, "max_length": 64}
     monitored_metrics: ClassVar[Directions] = {"loss": "min", "accuracy": "max"}
+    mean_metrics = ("accuracy", "margin")
     net: LanguageModel
 
     def __init__(
@@ -49,15 +49,14 @@ class DPO(Task):
             max_length: longest sequence; what the data has unless given.
             beta: how strongly the model is held to the reference; the paper's 0.1.
         """
-        sizes = required_sizes(vocab_size=vocab_size, max_length=max_length)
         if not 0 < beta < float("inf"):
             raise UsageError(f"model.beta must be above 0, got {beta}.")
-        super().__init__(self.network(**sizes, seed=torch.initial_seed(), **model), lr, optimizer, schedule)
+        super().__init__(
+            self.build_network(vocab_size=vocab_size, max_length=max_length, **model), lr, optimizer, schedule
+        )
         self.beta = beta
         self.reference = copy.deepcopy(self.net).requires_grad_(False)
         self.has_reference = False  # that of a start or of a checkpoint, not of random weights
-        self.metrics["accuracy"] = MeanMetric()
-        self.metrics["margin"] = MeanMetric()
 
     @staticmethod
     def network(**options: Any) -> LanguageModel:

@@ -7,11 +7,11 @@ import copy
 import torch
 
 from zoo.conformance.check import Inapplicable, once, require
-from zoo.conformance.common import CAP, COMMON, difference, reference, token_by_token
-from zoo.conformance.sequence import learns_two_samples, pad
+from zoo.conformance.parameter_checks import WEIGHTS
+from zoo.conformance.sequence_checks import learns_two_samples, pad
 from zoo.conformance.short_training import TASKS
 from zoo.conformance.subject import FFNSubject, spread
-from zoo.conformance.weights import WEIGHTS
+from zoo.conformance.token_checks import CAP, COMMON, difference, reference, token_by_token
 from zoo.models.initialization import initialize
 from zoo.parts.ffn import aux_losses
 

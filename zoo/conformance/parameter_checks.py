@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from zoo.conformance.check import Broken, require
-from zoo.conformance.common import any_layer, difference, each_layer, need_parameters, reloaded, takes_padding
-from zoo.conformance.running import RUNNING
+from zoo.conformance.run_checks import RUNNING
 from zoo.conformance.subject import SHORT_AND_LONG, Subject
+from zoo.conformance.token_checks import any_layer, difference, each_layer, need_parameters, reloaded, takes_padding
 from zoo.errors import UsageError
 from zoo.models.initialization import initialize
 from zoo.parts.ffn import aux_losses

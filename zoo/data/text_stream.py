@@ -18,7 +18,7 @@ from zoo.data.data import Data, at_least, log_once, require_fraction
 from zoo.data.document_files import DocumentFiles, Format, Unit, document_files, is_document_file
 from zoo.data.stdlib import library_files
 from zoo.data.streams import Sample, ShardReader, Stream
-from zoo.data.tables import BINARY, find_splits, is_columnar, is_table, split_columns
+from zoo.data.table_files import BINARY, find_splits, is_columnar, is_table, split_columns
 from zoo.data.text import IGNORE, RECIPES, Blocks, check_scheme
 from zoo.data.tokenizer import EOS, Tokenizer
 from zoo.errors import UsageError

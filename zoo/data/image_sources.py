@@ -22,10 +22,18 @@ from PIL import Image
 from zoo.data.augment import Augment
 from zoo.data.cache import cached_entry
 from zoo.data.data import require_fraction, split_by_content, tell_repeated
-from zoo.data.imagedata import ImageData, Split, square_images, stratified_split
-from zoo.data.imagefiles import UNREADABLE, FilePixels, Files, Items, Packed, open_header
-from zoo.data.read import VAL_NAMES, count_kinds, find_place, list_folder, missing_file, tell_left_out, tell_unused
-from zoo.data.tables import Row, Tables, choose_columns, is_columnar, is_table, label_of
+from zoo.data.image_data import ImageData, Split, square_images, stratified_split
+from zoo.data.image_decoding import UNREADABLE, FilePixels, Files, Items, Packed, open_header
+from zoo.data.source_files import (
+    VAL_NAMES,
+    count_kinds,
+    find_place,
+    list_folder,
+    missing_file,
+    tell_left_out,
+    tell_unused,
+)
+from zoo.data.table_files import Row, Tables, choose_columns, is_columnar, is_table, label_of
 from zoo.errors import UsageError
 from zoo.io import atomic_files, limits
 from zoo.registry import suggest

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from zoo.conformance.check import Inapplicable, once, require
-from zoo.conformance.common import clean_import, documentation, unknown_options_are_refused
 from zoo.conformance.coordinates import slopes
 from zoo.conformance.short_training import loss_of_language_falls
 from zoo.conformance.subject import InitSubject
+from zoo.conformance.token_checks import clean_import, documentation, unknown_options_are_refused
 from zoo.models.initialization import initialize, rule_of
 
 STEEP = 0.3  # slope of log change over log width; without muP it is above 0.5

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from zoo.conformance.check import Broken, Inapplicable, once, require
-from zoo.conformance.common import COMMON, difference, stack_on
-from zoo.conformance.sequence import SEQUENCE, learns_two_samples
+from zoo.conformance.parameter_checks import WEIGHTS
+from zoo.conformance.sequence_checks import SEQUENCE, learns_two_samples
 from zoo.conformance.short_training import TASKS
 from zoo.conformance.subject import DIM, GRID, HEADS, TEXT, PositionSubject, Refused
-from zoo.conformance.weights import WEIGHTS
+from zoo.conformance.token_checks import COMMON, difference, stack_on
 from zoo.errors import UsageError
 from zoo.models.initialization import initialize
 from zoo.parts.attention import MultiHead

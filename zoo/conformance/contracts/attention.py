@@ -7,13 +7,13 @@ from dataclasses import replace
 import torch
 
 from zoo.conformance.check import Inapplicable, in_situations, once, require
-from zoo.conformance.common import COMMON, difference, reference
-from zoo.conformance.kernel import FEATURES, calls, features
-from zoo.conformance.running import memory_claim
-from zoo.conformance.sequence import SEQUENCE, learns_two_samples, no_token_is_special
+from zoo.conformance.kernel_calls import FEATURES, calls, features
+from zoo.conformance.parameter_checks import WEIGHTS
+from zoo.conformance.run_checks import memory_claim
+from zoo.conformance.sequence_checks import SEQUENCE, learns_two_samples, no_token_is_special
 from zoo.conformance.short_training import TASKS
 from zoo.conformance.subject import DIM, HEADS, LENGTH, SHORT_AND_LONG, TEXT, AttentionSubject, Refused, spread
-from zoo.conformance.weights import WEIGHTS
+from zoo.conformance.token_checks import COMMON, difference, reference
 from zoo.errors import UsageError
 from zoo.models.initialization import initialize
 from zoo.parts.attention import Attention, TokenMixer

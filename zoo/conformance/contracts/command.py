@@ -11,8 +11,8 @@ import sys
 from zoo.cli import find_command, help
 from zoo.command_line import Command, Option
 from zoo.conformance.check import require
-from zoo.conformance.common import documentation
 from zoo.conformance.subject import Independent
+from zoo.conformance.token_checks import documentation
 from zoo.errors import UsageError
 
 HEAVY = ("torch", "lightning", "numpy", "matplotlib")  # packages that take longer to import than a shell waits

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from zoo.data.read import (
+from zoo.data.source_files import (
     BOM,
     VAL_NAMES,
     count_kinds,

@@ -12,9 +12,9 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from zoo.conformance.check import Inapplicable, once, require
-from zoo.conformance.common import clean_import, difference, documentation, reloaded, unknown_options_are_refused
 from zoo.conformance.short_training import loss_of_language_falls
 from zoo.conformance.subject import OptimizerSubject
+from zoo.conformance.token_checks import clean_import, difference, documentation, reloaded, unknown_options_are_refused
 
 
 def pull(net: nn.Module, target: dict[str, Tensor]) -> Tensor:

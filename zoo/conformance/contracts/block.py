@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 from zoo.conformance.check import Inapplicable, in_situations, require
-from zoo.conformance.common import COMMON, difference, reference, stack_on
-from zoo.conformance.running import memory_claim
-from zoo.conformance.sequence import CAUSAL, SEQUENCE, learns_two_samples, no_token_is_special, pad
+from zoo.conformance.parameter_checks import WEIGHTS
+from zoo.conformance.run_checks import memory_claim
+from zoo.conformance.sequence_checks import CAUSAL, SEQUENCE, learns_two_samples, no_token_is_special, pad
 from zoo.conformance.short_training import TASKS
 from zoo.conformance.subject import BlockSubject
-from zoo.conformance.weights import WEIGHTS
+from zoo.conformance.token_checks import COMMON, difference, reference, stack_on
 from zoo.models.initialization import initialize
 from zoo.models.stack import Stack
 from zoo.parts.attention import Attention

@@ -14,9 +14,9 @@ from typing import Any
 
 from zoo.compare.executor import Executor, Request, parse_resources
 from zoo.conformance.check import Inapplicable, require
-from zoo.conformance.command import description_is_light
-from zoo.conformance.common import documentation
+from zoo.conformance.contracts.command import description_is_light
 from zoo.conformance.subject import Independent
+from zoo.conformance.token_checks import documentation
 from zoo.errors import UsageError
 
 JOBS, LIMIT, LONG = 2, 120.0, 300.0  # runs at once; seconds for all of them; and of a run that is to be stopped

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from zoo.conformance.check import Broken, Inapplicable, in_situations, require
-from zoo.conformance.common import COMMON, difference
-from zoo.conformance.kernel import (
+from zoo.conformance.kernel_calls import (
     FEATURES,
     Call,
     calls,
@@ -21,11 +20,12 @@ from zoo.conformance.kernel import (
     reference_lse,
     reference_result,
 )
-from zoo.conformance.running import memory_claim
-from zoo.conformance.sequence import SEQUENCE, learns_two_samples, no_token_is_special
+from zoo.conformance.parameter_checks import WEIGHTS
+from zoo.conformance.run_checks import memory_claim
+from zoo.conformance.sequence_checks import SEQUENCE, learns_two_samples, no_token_is_special
 from zoo.conformance.short_training import TASKS
 from zoo.conformance.subject import BackendSubject
-from zoo.conformance.weights import WEIGHTS
+from zoo.conformance.token_checks import COMMON, difference
 from zoo.errors import UsageError
 from zoo.parts.backend import CASES, Backend, Naive
 from zoo.parts.pattern import Pattern

@@ -23,9 +23,16 @@ import torch
 from torch import Tensor
 
 from zoo.conformance.check import Inapplicable, once, require
-from zoo.conformance.common import clean_import, documentation
-from zoo.conformance.streams import STREAM_PROMISES, check_loaders, check_resume, check_shards, digest, first_samples
+from zoo.conformance.stream_checks import (
+    STREAM_PROMISES,
+    check_loaders,
+    check_resume,
+    check_shards,
+    digest,
+    first_samples,
+)
 from zoo.conformance.subject import DataSubject
+from zoo.conformance.token_checks import clean_import, documentation
 from zoo.data.batches import Batches, Loader
 from zoo.data.data import Data
 from zoo.data.streams import StreamLoader
@@ -89,7 +96,7 @@ def hash_seed_changes_nothing(subject: DataSubject) -> None:
     sizes = pickle.dumps((subject.part, options)).hex()
     program = f"""import sys; sys.path[:] = {sys.path!r}
 import pickle, torch
-from zoo.conformance.data import summary
+from zoo.conformance.contracts.data import summary
 torch.manual_seed(0)  # the seed of the run, which a new process would draw
 part, options = pickle.loads(bytes.fromhex({sizes!r}))
 data = part(**options | {{"seed": 1}})

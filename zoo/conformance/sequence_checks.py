@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from zoo.conformance.check import Broken, Inapplicable, in_situations, once, require
-from zoo.conformance.common import EXACT, any_layer, build_part, difference, stack_on, takes_padding
 from zoo.conformance.subject import LENGTH, SHORT_AND_LONG, Refused, Subject
+from zoo.conformance.token_checks import EXACT, any_layer, build_part, difference, stack_on, takes_padding
 from zoo.errors import UsageError
 from zoo.models.initialization import initialize
 from zoo.models.stack import Stack

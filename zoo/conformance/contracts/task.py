@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from zoo.conformance.check import Inapplicable, once, require
-from zoo.conformance.common import clean_import, difference, documentation
 from zoo.conformance.short_training import train
 from zoo.conformance.subject import TaskSubject
+from zoo.conformance.token_checks import clean_import, difference, documentation
 from zoo.errors import UsageError
 from zoo.models.loss import IGNORED
 from zoo.models.parameter_roles import parameter_roles

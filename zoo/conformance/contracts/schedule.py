@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from zoo.conformance.check import Inapplicable, once, require
-from zoo.conformance.common import clean_import, documentation, reloaded, unknown_options_are_refused
 from zoo.conformance.subject import ScheduleSubject
+from zoo.conformance.token_checks import clean_import, documentation, reloaded, unknown_options_are_refused
 from zoo.errors import UsageError
 from zoo.tasks.schedule import Schedule
 

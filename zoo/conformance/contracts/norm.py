@@ -7,10 +7,10 @@ import copy
 import torch
 
 from zoo.conformance.check import Inapplicable, require
-from zoo.conformance.common import CAP, COMMON, difference, reference, token_by_token
+from zoo.conformance.parameter_checks import WEIGHTS
 from zoo.conformance.short_training import TASKS
 from zoo.conformance.subject import NormSubject, spread
-from zoo.conformance.weights import WEIGHTS
+from zoo.conformance.token_checks import CAP, COMMON, difference, reference, token_by_token
 
 
 def any_width(subject: NormSubject) -> None:

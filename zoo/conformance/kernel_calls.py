@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from zoo.conformance.common import difference
+from zoo.conformance.token_checks import difference
 from zoo.parts.backend import Backend, Naive
 from zoo.parts.pattern import Pattern
 

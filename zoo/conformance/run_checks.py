@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from zoo.conformance.check import Broken, Inapplicable, once, require
-from zoo.conformance.common import any_layer, build_part, difference, need_parameters, stack_on
 from zoo.conformance.subject import DIM, SHORT_AND_LONG, Refused, Subject
+from zoo.conformance.token_checks import any_layer, build_part, difference, need_parameters, stack_on
 from zoo.console import format_bytes
 from zoo.models.initialization import initialize
 from zoo.models.stack import Stack
@@ -101,7 +101,7 @@ def signals_keep_their_size(subject: Subject) -> None:
 @once
 def processes_agree(subject: Subject) -> None:
     """Two processes that share a batch (DDP) learn what one learns."""
-    from zoo.conformance.processes import together
+    from zoo.conformance.two_processes import together
 
     layer = build_part(subject) if subject.kind in ("norm", "ffn") else any_layer(subject)
     need_parameters(layer)

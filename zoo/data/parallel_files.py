@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from zoo.data.batches import generator, sample_sentence
 from zoo.data.data import require_fraction, split_by_content, tell_repeated
-from zoo.data.pairdata import Pair, PairData, TooLong
-from zoo.data.read import (
+from zoo.data.pair_data import Pair, PairData, TooLong
+from zoo.data.source_files import (
     LONGEST_LINE,
     VAL_NAMES,
     find_place,
@@ -23,7 +23,7 @@ from zoo.data.read import (
     read_bytes,
     tell_unused,
 )
-from zoo.data.tables import Columns, Row, Tables, ValueKindError, holds_tables, is_table, read_header, text_of
+from zoo.data.table_files import Columns, Row, Tables, ValueKindError, holds_tables, is_table, read_header, text_of
 from zoo.errors import UsageError
 from zoo.io import atomic_files
 

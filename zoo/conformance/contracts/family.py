@@ -11,8 +11,8 @@ from torch import Tensor
 
 from zoo import registry
 from zoo.conformance.check import require
-from zoo.conformance.common import clean_import, documentation
 from zoo.conformance.subject import Independent
+from zoo.conformance.token_checks import clean_import, documentation
 from zoo.errors import PluginError, ZooError
 from zoo.inference.rebuild_task import complete_options, rebuild_task
 from zoo.inference.weight_files import keep_own_tensors

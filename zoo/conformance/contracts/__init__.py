@@ -1,0 +1,1 @@
+"""One module for each kind of part: the checks of its contract, in ``PROMISES``."""
