@@ -245,9 +245,8 @@ class ZooCLI(LightningCLI):
         self.plan.claimed = True
         console.open_log(self.run_folder)
         if run_folder.first_rank():
-            part_versions.write_records(
-                self.plan.config, self.run_folder
-            )  # also by --resume: its checkpoints are the newest
+            # also by --resume: its checkpoints are the newest
+            part_versions.write_records(self.plan.config, self.run_folder)
         flags = self.plan.command.flags
         if run_folder.first_rank() and ("resume" not in flags or resume.AGREE in flags):
             atomic_files.write_text(self.run_folder / run_folder.CONFIG, config_text(self.plan))

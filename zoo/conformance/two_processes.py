@@ -33,9 +33,8 @@ def together(layer: nn.Module, x: Tensor, target: Tensor, steps: int = 3) -> dic
                 if time.monotonic() > until:
                     raise Broken(f"two processes did not end within {PATIENCE:.0f} s.")
         except (ProcessRaisedException, ProcessExitedException) as error:
-            message = re.sub(
-                r".*\n  File [^\n]*\n(    [^\n]*\n)*", "", str(error), flags=re.DOTALL
-            )  # below its traceback
+            below_traceback = r".*\n  File [^\n]*\n(    [^\n]*\n)*"
+            message = re.sub(below_traceback, "", str(error), flags=re.DOTALL)
             raise Broken(f"with two processes: {' '.join(message.split())[:300]}") from error
         finally:
             for worker in workers.processes:

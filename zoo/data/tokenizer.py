@@ -246,7 +246,7 @@ class Tokenizer:
         return self.encode_array(text).tolist()
 
     def encode_array(self, text: str) -> np.ndarray:
-        """The same as one int array; for characters and bytes a hundred times faster than the library."""
+        """The same as one int array; for characters and bytes a hundred times, else twice as fast as with offsets."""
         if self._table is not None:
             codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
             numbers = self._table[np.minimum(codes, len(self._table) - 1)]
@@ -260,7 +260,7 @@ class Tokenizer:
         with native_call(self.source, text, self.foreign):
             if self.scheme == "bytes":
                 return np.frombuffer(text.encode(), np.uint8).astype(np.int64)
-            return np.array(self.inner.encode(text, add_special_tokens=False).ids, dtype=np.int64)
+            return np.array(self.inner.encode_batch_fast([text], add_special_tokens=False)[0].ids, dtype=np.int64)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The token numbers of several texts. Raises UsageError as `encode` does."""

@@ -84,11 +84,16 @@ def verify(path: Path) -> dict[str, Any]:
     if manifest is None or manifest.get("sha256") != digest:
         raise CheckpointError(f"{path_of_manifest}, the manifest of {path.name}, is damaged.")
     if SHARDS in manifest:
-        folder = shard_folder(path.parent, manifest[SHARDS])
-        for name, expected in manifest[SHARDS]["files"].items():
-            if not (folder / name).is_file() or sha256(folder / name) != expected:
-                raise CheckpointError(f"{path} is damaged: {folder / name} of it is missing or has changed.")
+        check_shards(path, manifest[SHARDS])
     return manifest
+
+
+def check_shards(path: Path, shards: Any) -> None:
+    """Raise CheckpointError where a shard of a checkpoint is missing, or its digest is not that of `shard_folder`."""
+    folder = shard_folder(path.parent, shards)
+    for name, expected in shards["files"].items():
+        if not (folder / name).is_file() or sha256(folder / name) != expected:
+            raise CheckpointError(f"{path} is damaged: its shard {folder / name} is missing or has changed.")
 
 
 def shard_folder(folder: Path, shards: Any) -> Path:

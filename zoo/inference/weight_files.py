@@ -147,6 +147,8 @@ def _with_shards(content: Any, path: Path, shards: Any, empty: Empty, part: str,
     folder = checkpoint_manifest.shard_folder(path.parent, shards)
     if not folder.is_dir():
         raise CheckpointError(f"the tensors of {path} lie in {folder}, which is missing: copy it to there, too.")
+    if not (path.parent / checkpoint_manifest.FOLDER).is_dir():  # else the manifest's digests were compared
+        checkpoint_manifest.check_shards(path, shards)
     content = {part: content.get(part)} if part else content
     names = list(_shard_names(content))
     try:

@@ -95,10 +95,14 @@ class StepProgress(ProgressBar):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:  # fmt: skip
-        """Show how many batches of the validation, or of the sanity check before training, are done."""
+        """Show how many batches of an evaluation, or of the sanity check before training, are done."""
         self.has_dataloader_changed(dataloader_idx)
-        name = "sanity check" if trainer.sanity_checking else "validating"
-        self._evaluate(name, batch_idx, self.total_val_batches_current_dataloader)
+        stage, name = "val", "sanity check" if trainer.sanity_checking else "validating"
+        if trainer.testing or trainer.predicting:
+            stage, name = ("test", "testing") if trainer.testing else ("predict", "predicting")
+        self._evaluate(name, batch_idx, getattr(self, f"total_{stage}_batches_current_dataloader"))
+
+    on_test_batch_end = on_predict_batch_end = on_validation_batch_end
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Show the line of training again."""
@@ -111,22 +115,6 @@ class StepProgress(ProgressBar):
         self._start()
 
     on_predict_start = on_test_start
-
-    def on_test_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:  # fmt: skip
-        """Show how many batches of the test are done."""
-        self.has_dataloader_changed(dataloader_idx)
-        self._evaluate("testing", batch_idx, self.total_test_batches_current_dataloader)
-
-    def on_predict_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:  # fmt: skip
-        """Show how many batches of the prediction are done."""
-        self.has_dataloader_changed(dataloader_idx)
-        self._evaluate("predicting", batch_idx, self.total_predict_batches_current_dataloader)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Leave the line as it is, so that the error message begins below it."""

@@ -1,7 +1,7 @@
 """A causal language model."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +20,8 @@ from zoo.value_checks import at_least
 
 class LanguageModel(nn.Module):
     """Logits of the next token, from all tokens so far: the decoder-only Transformer (GPT, LLaMA)."""
+
+    tensor_parallel: ClassVar = {"embedding": "vocabulary", "head": "vocabulary"}
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """An encoder-decoder."""
 
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from zoo.errors import UsageError
 from zoo.models.decoding_state import Seq2SeqState
 from zoo.models.initialization import initialize, preserve_rng
+from zoo.models.loss import cross_entropy
 from zoo.models.stack import Stack
 from zoo.parts.block import Memory
 from zoo.parts.cache import Caches
@@ -36,9 +37,17 @@ class EncoderDecoder(nn.Module):
 
     def decode(self, target: Tensor, memory: Memory, caches: Caches | None = None) -> Tensor:
         """Target tokens (B, T), after those in the caches, to logits (B, T, target_vocab_size)."""
-        x = self.decoder(self.target_embedding(target) * self.scale, memory=memory, caches=caches) * self.out_scale
-        logits = linear(x, self.output)
+        x = self.decoder(self.target_embedding(target) * self.scale, memory=memory, caches=caches)
+        return self.logits(x * self.out_scale)
+
+    def logits(self, states: Tensor) -> Tensor:
+        """States (..., dim), as ``states`` gives them, to logits (..., target_vocab_size)."""
+        logits = linear(states, self.output)
         return logits if self.bias is None else self.bias(logits)
+
+    def token_loss(self, states: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
+        """The sum of -log p(target), (), over states (..., dim) and targets (...), -100 for none."""
+        return cross_entropy(states, self.output, targets, None if self.bias is None else self.bias.weight, smoothing)
 
     @property
     def output(self) -> Tensor:
@@ -48,8 +57,7 @@ class EncoderDecoder(nn.Module):
     def states(
         self, source: Tensor, target: Tensor, source_valid: Tensor | None, packing: Packing | None = None
     ) -> Tensor:
-        """What ``output``, and ``bias`` where there is one, turn into logits: (B, T, dim), or (1, N, dim) by a
-        ``packing`` of the target.
+        """What ``logits`` turns into logits: (B, T, dim), or (1, N, dim) by a ``packing`` of the target.
 
         The target's padding stands on the right, where causality hides it from the tokens.
         """
@@ -68,6 +76,8 @@ class EncoderDecoder(nn.Module):
 
 class Seq2Seq(EncoderDecoder):
     """Logits of the next target token, from a source and the target so far (Vaswani et al., 2017)."""
+
+    tensor_parallel: ClassVar = dict.fromkeys(("source_embedding", "target_embedding", "head", "bias"), "vocabulary")
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ from torch.optim import AdamW
 from zoo.models.attention_weights import record_weights
 from zoo.models.decoding_state import State
 from zoo.models.generation import GenerationConfig, generate
-from zoo.models.loss import IGNORED, cross_entropy
+from zoo.models.loss import IGNORED
 from zoo.models.seq2seq import Seq2Seq
 from zoo.parts.packing import Packing
 from zoo.tasks.schedule import InverseSqrt
@@ -147,12 +147,10 @@ class TranslationTask(Task):
         """The target tokens that are to be predicted (B, T), IGNORED at padding."""
         return batch["target"][:, 1:].masked_fill(~batch["target_valid"][:, 1:], IGNORED)
 
-    @staticmethod
-    def _loss(logits: Tensor, batch: dict[str, Any], smoothing: float) -> Loss:
-        valid = batch["target_valid"][:, 1:]
-        targets = batch["target"][:, 1:].masked_fill(~valid, IGNORED)
-        total = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum", label_smoothing=smoothing)
-        return Loss(total, valid.sum())
+    def _loss(self, logits: Tensor, batch: dict[str, Any], smoothing: float) -> Loss:
+        logits, targets = logits.flatten(0, 1), self._targets(batch).flatten()
+        total = F.cross_entropy(logits, targets, reduction="sum", label_smoothing=smoothing)
+        return Loss(total, batch["target_valid"][:, 1:].sum())
 
     def evaluate(self, batch: dict[str, Any]) -> Loss:
         """The same without smoothing, after updating the metrics; decodes rows that ``decode`` (B,) marks."""
@@ -291,5 +289,4 @@ class Translation(TranslationTask):
         states = self.net.states(batch["source"], batch["target"][:, :-1], batch["source_valid"], packing)
         if packing is not None:
             targets = packing.pack(targets, IGNORED)
-        bias = None if self.net.bias is None else self.net.bias.weight
-        return Loss(cross_entropy(states, self.net.output, targets, bias, self.label_smoothing), valid.sum())
+        return Loss(self.net.token_loss(states, targets, self.label_smoothing), valid.sum())

@@ -103,13 +103,11 @@ def error_text(rank: int, code: int, world: int) -> str:
 
 def plan_trainer(options: Mapping[str, Any], **extras: Any) -> Trainer:
     """A trainer with the processes that the options of another one ask for, and nothing else of it."""
-    own_options = {
-        name: options[name] for name in ("accelerator", "devices", "num_nodes") if options.get(name) is not None
-    }
+    own = {name: options[name] for name in ("accelerator", "devices", "num_nodes") if options.get(name) is not None}
     off = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
     before, rank_zero.log.disabled = rank_zero.log.disabled, True  # the trainer of the run says what devices there are
     try:
-        return Trainer(**{**off, **own_options, **extras})
+        return Trainer(**{**off, **own, **extras})
     finally:
         rank_zero.log.disabled = before
 

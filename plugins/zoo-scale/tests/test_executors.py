@@ -120,6 +120,15 @@ def test_where_the_queue_does_not_answer_no_job_is_lost(slurm):
     assert not queue.has("")
 
 
+def test_a_job_that_was_submitted_after_the_queue_was_asked_is_not_lost(slurm, monkeypatch):
+    monkeypatch.setattr(executors, "POLL", 60.0)
+    queue = SlurmQueue()
+    assert not queue.has("1")  # asked now, and not for a minute
+    assert queue.has(queue.added("1"))
+    monkeypatch.setattr(executors, "POLL", 0.0)
+    assert not queue.has("1")
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [("90", 5400), ("90:30", 5430), ("4:00:00", 14400), ("1-0", 86400), ("1-2:3", 93780), ("1-2:3:4", 93784)],

@@ -123,7 +123,14 @@ def shard_files(folder):
     return sorted((folder / "shards").glob("*/*.safetensors"))
 
 
+def change_byte(path):
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
 DAMAGES = {
+    "a byte is another": lambda folder: change_byte(shard_files(folder)[0]),
     "a shard is missing": lambda folder: shard_files(folder)[1].unlink(),
     "a shard is empty": lambda folder: shard_files(folder)[0].write_bytes(b""),
     "a shard ends early": lambda folder: shard_files(folder)[0].write_bytes(shard_files(folder)[0].read_bytes()[:-9]),
@@ -140,18 +147,9 @@ def test_damaged_shards_are_refused_with_and_without_a_manifest(saved, tmp_path,
     with pytest.raises(CheckpointError, match="shard"):
         checkpoint_manifest.verify(folder / "last.ckpt")
     assert checkpoint_manifest.newest_intact(folder).path is None
+    shutil.rmtree(folder / checkpoint_manifest.FOLDER)
     with pytest.raises(CheckpointError, match="shard"):
         read_checkpoint(folder / "last.ckpt")
-
-
-def test_a_changed_byte_of_a_shard_is_noticed(saved, tmp_path):
-    folder = tmp_path / "copy"
-    shutil.copytree(saved, folder)
-    content = bytearray(shard_files(folder)[0].read_bytes())
-    content[-1] ^= 1
-    shard_files(folder)[0].write_bytes(content)
-    with pytest.raises(CheckpointError, match="has changed"):
-        checkpoint_manifest.verify(folder / "last.ckpt")
 
 
 @pytest.mark.parametrize("name", ["../written", "..", "", "a/b", "/etc", 3, None])
@@ -204,3 +202,18 @@ def test_a_sharded_run_is_measured_by_its_strategy_and_without(tmp_path, monkeyp
         assert main(["validate", "runs/lm-tiny/run/s1", "--trainer.strategy", strategy]) == 0
         losses.append(re.search(r"val/loss (\S+)", capsys.readouterr().out)[1])
     assert losses[0] == losses[1]
+    commands = (["generate", "--prompt", "x"], ["test"], ["export", "exported"])
+    for damage, (code, message) in {
+        "manifests": (5, "its shard .* is missing or has changed"),
+        "checkpoints": (2, "no checkpoint in"),
+    }.items():  # a changed byte that no manifest tells of, and a run that was killed before its first checkpoint
+        for command, *options in commands:
+            home = tmp_path / "copies" / damage
+            shutil.rmtree(home, ignore_errors=True)
+            shutil.copytree("runs/lm-tiny/run/s1", home)
+            for shard in shard_files(home / "checkpoints"):
+                change_byte(shard)
+            for path in [home / "checkpoints/manifests"] if damage == "manifests" else (home / "checkpoints").glob("*"):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            assert main([command, str(home), *options]) == code, (command, damage)
+            assert re.search(message, capsys.readouterr().err), (command, damage)

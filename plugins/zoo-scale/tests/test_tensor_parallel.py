@@ -11,11 +11,21 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 from worlds import in_processes
 from zoo_scale.strategies import shard_module
-from zoo_scale.tensor_parallel import Division, RowLinear, check_network, check_part, divide, gather_whole, plan_of
+from zoo_scale.tensor_parallel import (
+    Division,
+    RowLinear,
+    check_network,
+    check_part,
+    divide,
+    divide_vocabulary,
+    gather_whole,
+    plan_of,
+)
 
 from zoo.errors import UsageError
 from zoo.models.language import LanguageModel
 from zoo.models.layer_overrides import Override
+from zoo.models.loss import IGNORED
 from zoo.models.seq2seq import Seq2Seq
 from zoo.models.vit import ViT
 from zoo.parts.attention import Additive, Gaussian, MultiHead, TokenQueries
@@ -48,17 +58,20 @@ class Net(nn.Module):
         self.kind = kind
         gpt2 = {"position": Learned, "attention": multi_head(), "ffn": MLP}
         llama = {"position": RoPE, "norm": RMSNorm, "attention": multi_head(kv_heads=2, bias=False), "ffn": SwiGLU}
-        if kind in ("gpt2", "llama", "parallel", "gaussian", "frontier"):
+        if kind in ("gpt2", "llama", "parallel", "gaussian", "frontier", "capped"):
             parts = {
                 "gpt2": gpt2,
                 "llama": {**llama, "recompute": True},
                 "parallel": {**gpt2, "block": Parallel, "ffn": GEGLU},
                 "frontier": {**llama, **frontier_parts()} if kind == "frontier" else {},
+                "capped": {**llama, "logit_cap": 5.0, "head_bias": True, "logit_scale": 0.5, "tie": False},
                 "gaussian": {**gpt2, "attention": Gaussian, "block": Sandwich, "ffn": ReGLU},
             }[kind]
-            self.net = LanguageModel(17, max_length=8, tie=kind != "llama", **STACK, **parts)
+            self.net = LanguageModel(17, max_length=8, **{"tie": kind != "llama", **STACK, **parts})
         elif kind == "translation":
             self.net = Seq2Seq(17, 19, max_length=8, **STACK, **llama, block=PostNorm)
+        elif kind == "smoothed":
+            self.net = Seq2Seq(17, 17, max_length=8, tie="all", output_bias=True, **STACK, **llama, block=PostNorm)
         else:
             self.net = ViT(5, image_size=8, patch_size=4, **STACK, **{**gpt2, "ffn": Bilinear})
         for number, parameter in enumerate(self.parameters()):
@@ -73,6 +86,10 @@ class Net(nn.Module):
         if self.kind == "translation":
             logits = self.net(rows[:, :5], rows[:, 3:-1], torch.arange(5) < rows[:, :1] % 4 + 1)
             return F.cross_entropy(logits.flatten(0, 1), rows[:, 4:].flatten())
+        if self.kind == "smoothed":  # and padding, whose states may hold anything
+            targets = rows[:, 4:].masked_fill(rows[:, 4:] % 3 == 0, IGNORED)
+            states = self.net.states(rows[:, :5], rows[:, 3:-1], None)
+            return self.net.token_loss(states, targets, 0.2) / rows.size(0)
         states = self.net.states(rows[:, :-1])
         return self.net.token_loss(states, rows[:, 1:]) / rows[:, 1:].numel()
 
@@ -117,9 +134,73 @@ def compare_with_whole(rank, world, port, kind, tensor_parallel):
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "llama", "parallel", "gaussian", "translation", "vit"])
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "capped", "parallel", "gaussian", "translation", "smoothed", "vit"])
 def test_two_processes_train_as_one(kind):
     in_processes(compare_with_whole, 2, kind, 2)
+
+
+def compare_vocabulary(rank, world, port, kind):
+    """Run in each process: what a network with a part of the vocabulary gives, in training and in an evaluation."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
+    whole, divided = Net(kind).net, Net(kind).net
+    divisions = divide_vocabulary(divided, dist.group.WORLD)
+    assert divisions.keys() == {name for name, p in whole.state_dict().items() if len(p) in (17, 19)}
+    states = torch.randn(2, 3, 16, generator=torch.Generator().manual_seed(0)).double().requires_grad_()
+    targets = torch.tensor([[16, 0, IGNORED], [8, 9, 16]])
+    results = []
+    for net in (whole, divided):
+        values = net.logits(states), net.output * 2, net.token_loss(states, targets)
+        gradients = torch.autograd.grad(
+            sum((value**2).sum() for value in values), (states, *net.parameters()), allow_unused=True
+        )
+        results.append((*values, gradients[0]))
+        owners = [name for name, _ in net.named_parameters()]
+        results.append(dict(zip(owners, gradients[1:], strict=True)))
+    for expected, actual in zip(results[0], results[2], strict=True):
+        torch.testing.assert_close(actual, expected, atol=1e-12, rtol=1e-12)
+    for name, expected in results[1].items():
+        if expected is not None:
+            actual = gather_whole(results[3][name], divisions.get(name), dist.group.WORLD)
+            torch.testing.assert_close(actual, expected, atol=1e-12, rtol=1e-12, msg=name)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "capped", "translation", "smoothed"])
+@pytest.mark.parametrize("world", [2, 3])
+def test_a_divided_vocabulary_gives_logits_loss_and_gradients_of_the_whole(kind, world):
+    in_processes(compare_vocabulary, world, kind)
+
+
+class ReadsVocabulary(LanguageModel):
+    """Code of its own, and no plan of its own."""
+
+    def logits(self, states):
+        return super().logits(states) + self.embedding.weight.mean()
+
+
+@pytest.mark.parametrize("world", [1])
+def test_a_vocabulary_that_others_read_stays_whole(world):
+    in_processes(keep_vocabulary, world)
+
+
+def keep_vocabulary(rank, world, port):
+    """Run in a process: networks whose vocabulary is not divided."""
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
+    shared = nn.ModuleList([LanguageModel(17, max_length=8, **STACK), nn.Linear(16, 17, bias=False)])
+    shared[1].weight = shared[0].embedding.weight
+    padded = LanguageModel(17, max_length=8, **STACK)
+    padded.embedding.padding_idx = 0
+    for net in (
+        ReadsVocabulary(17, max_length=8, **STACK),
+        shared,
+        padded,
+        ViT(5, image_size=8, patch_size=4, **STACK),
+    ):
+        assert divide_vocabulary(net, dist.group.WORLD) == {}
+    assert divide_vocabulary(LanguageModel(17, max_length=8, **STACK), dist.group.WORLD)
+    dist.destroy_process_group()
 
 
 def test_parts_of_a_package_that_declare_plans_train_as_one():
@@ -137,11 +218,12 @@ def test_parts_make_the_whole(seed):
     draw = random.Random(seed)
     count, dim = draw.choice([1, 2, 4]), draw.choice([0, 1])
     sections = tuple(count * draw.randint(1, 3) for _ in range(draw.randint(1, 4)))
+    sections = draw.choice([sections, (draw.randint(count, 20),)])  # a vocabulary need not be divisible
     shape = (sum(sections), 3) if dim == 0 else (3, sum(sections))
     whole, division = torch.arange(3.0 * sum(sections)).view(shape), Division(dim, sections)
     parts = [division.part(whole, rank, count) for rank in range(count)]
     assert torch.equal(division.whole(parts), whole)
-    assert len({part.shape for part in parts}) == 1
+    assert [part.size(dim) for part in parts] == [sum(division.sizes(rank, count)) for rank in range(count)]
 
 
 class WithMore(MultiHead):

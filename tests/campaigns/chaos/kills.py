@@ -80,7 +80,8 @@ def campaign(
             code = lives.ended(child, draw.uniform(0.0, lasted[task]) if disturb and not writing else 600)
             if code is None:
                 code = lives.kill(child)
-                time.sleep(0.5 * (processes > 1))
+            # what the next life does must not meet a process of this one, which may take long on a busy machine
+            assert worlds.emptied(child, lives.PATIENCE) is not None, f"processes of {child} outlive it"
             if code == -9:
                 counts["kills"] += 1
                 counts["while writing"] += writing

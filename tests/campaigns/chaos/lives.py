@@ -16,6 +16,7 @@ import torch
 
 torch.set_num_threads(1)
 
+PATIENCE = 300.0  # seconds that a killed process may take to end on a busy machine
 NEEDED = (
     "zoo.training.setup zoo.training.model_cost zoo.cli.fit zoo.data.text zoo.data.phrasebook zoo.data.glyphs "
     "zoo.tasks.lm zoo.tasks.translation zoo.tasks.classification torchvision.transforms.v2"
@@ -79,7 +80,7 @@ def kill(child: int, number: int = signal.SIGKILL) -> int | None:
     """Signal a process and everything in its group; after SIGKILL its exit code."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child, number)
-    return ended(child, 10.0) if number == signal.SIGKILL else None
+    return ended(child, PATIENCE) if number == signal.SIGKILL else None
 
 
 def aimed(draw: random.Random) -> Callable[[], None]:

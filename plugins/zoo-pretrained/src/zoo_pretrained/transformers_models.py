@@ -679,8 +679,7 @@ class ZooForConditionalGeneration(ZooModel, GenerationMixin):
             last = net.decoder(x * net.scale, target, memory=Memory(source, valid), caches=caches)
         if cache is not None:
             count_tokens(cache, tokens)
-        logits = linear(last * net.out_scale, net.output)
-        logits = logits if net.bias is None else net.bias(logits)
+        logits = net.logits(last * net.out_scale)
         loss = None
         if labels is not None:
             # labels stand where they are predicted: the target tokens were moved

@@ -305,7 +305,7 @@ class Submitit(Executor):
         note = folder / "job"
         number = note.read_text() if note.is_file() else ""
         if not self.queue.has(number):
-            number = self._submit_job(run, folder)
+            number = self.queue.added(self._submit_job(run, folder))
             atomic_files.write_text(note, number)
         job: SlurmJob[Outcome] = SlurmJob(folder, number)
         while self.queue.has(number) and not job.paths.result_pickle.exists():
@@ -397,6 +397,13 @@ class SlurmQueue:
                 self.numbers = set(answer.stdout.split()) if answer.returncode == 0 else self.numbers | {number}
                 self.when = time.monotonic()
             return number in self.numbers
+
+    def added(self, number: str) -> str:
+        """The number of a job that was submitted after the queue was asked, which it has until it is asked again."""
+        with self.lock:
+            self.numbers.add(number)
+            self.when = time.monotonic()
+        return number
 
     def cancel(self, number: str) -> None:
         """Take a job out of the queue; one that runs is told by SIGTERM, and has SLURM's KillWait to save its run."""

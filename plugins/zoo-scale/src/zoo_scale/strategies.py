@@ -142,6 +142,14 @@ class FSDP2(ModelParallelStrategy):
         for module in self._sharded():
             module.set_reshard_after_forward(False, recurse=False)
             module.unshard()
+        assert self.lightning_module is not None
+        for name, division in self._divisions.items():
+            if division.vocabulary:  # decoding needs all logits; what shards weights puts the own part back
+                place, _, own = name.rpartition(".")
+                owner = self.lightning_module.get_submodule(place)
+                if len(part := owner.get_parameter(own)) < sum(division.sections):
+                    whole = gather_whole(part.detach(), division, self._tensor_group)
+                    owner.register_parameter(own, nn.Parameter(whole, requires_grad=False))
 
     def _release_weights(self) -> None:
         for module in self._sharded():

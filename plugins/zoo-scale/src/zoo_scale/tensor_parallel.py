@@ -2,21 +2,25 @@
 
 A part says what can be divided, ``tensor_parallel = {"up": "columns", "down": "rows"}``: its matrices by name, and how.
 ``heads`` divides queries, keys and values, ``columns`` what a matrix gives, ``rows`` what it takes. The sums of rows
-are added up over processes; everything else of a model is computed by each of them.
+are added up over processes. A network says so of its ``vocabulary``: embeddings, and what turns states into logits, of
+which no process has all in training. Everything else of a model is computed by each process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from zoo.errors import UsageError
 from zoo.models.initialization import MuP
+from zoo.models.loss import IGNORED, ROWS
+from zoo.models.seq2seq import TokenBias
 from zoo.parts.attention import Attention
 from zoo.parts.few_row_linear import Linear, linear
 from zoo.parts.ffn import FFN
@@ -32,16 +36,21 @@ class Division:
 
     dim: int
     sections: tuple[int, ...]  # sizes in the whole tensor
+    vocabulary: bool = False
 
     def part(self, whole: Tensor, rank: int, count: int) -> Tensor:
         """The part of a whole tensor that process ``rank`` of ``count`` has, shaped as it but for ``dim``."""
         sections = whole.split(self.sections, self.dim)
-        return torch.cat([section.chunk(count, self.dim)[rank] for section in sections], self.dim)
+        return torch.cat([section.tensor_split(count, self.dim)[rank] for section in sections], self.dim)
 
-    def whole(self, parts: list[Tensor]) -> Tensor:
+    def sizes(self, rank: int, count: int) -> list[int]:
+        """The sizes of the sections in the part of process ``rank`` of ``count``; the first ones have what is over."""
+        return [size // count + (rank < size % count) for size in self.sections]
+
+    def whole(self, parts: Sequence[Tensor]) -> Tensor:
         """The whole tensor from the parts of all processes, shaped as these but for ``dim``."""
-        sizes = [size // len(parts) for size in self.sections]
-        pieces = zip(*(part.split(sizes, self.dim) for part in parts), strict=True)  # of each section, all processes'
+        own = [part.split(self.sizes(rank, len(parts)), self.dim) for rank, part in enumerate(parts)]
+        pieces = zip(*own, strict=True)  # of each section, all processes'
         return torch.cat([torch.cat(section, self.dim) for section in pieces], self.dim)
 
 
@@ -78,6 +87,22 @@ class Summed(torch.autograd.Function):
         return grads[0], None
 
 
+class Gathered(torch.autograd.Function):
+    """The whole of what each process has a part of, and goes on with in the same way: its gradient is cut to parts."""
+
+    @staticmethod
+    def forward(ctx: Any, own: Tensor, division: Division, group: Any) -> Tensor:
+        """A part of any shape to the whole."""
+        ctx.division, ctx.group = division, group
+        return gather_whole(own, division, group)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        """The part of the gradient, shaped as that of the whole."""
+        own = ctx.division.part(grads[0], dist.get_rank(ctx.group), dist.get_world_size(ctx.group))
+        return own.contiguous(), None, None
+
+
 class RowLinear(Linear):
     """x W^T + b of which a process has some columns of W, and some features of x: products are added up."""
 
@@ -88,6 +113,124 @@ class RowLinear(Linear):
         """x (..., own share of in) to (..., out)."""
         out = cast(Tensor, Summed.apply(linear(input, self.weight), self.group))
         return out if self.bias is None else out + self.bias
+
+
+class VocabularyEmbedding(nn.Embedding):
+    """An embedding of which a process has the rows of some tokens; rows of zeros for others are added up."""
+
+    group: Any
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Tokens (...) to (..., dim)."""
+        if len(self.weight) == self.num_embeddings:  # in an evaluation
+            return super().forward(input)
+        place, outside = own_place(input, self.num_embeddings, self.group)
+        rows = super().forward(place).masked_fill(outside[..., None], 0.0)
+        return cast(Tensor, Summed.apply(rows, self.group))
+
+
+def own_place(tokens: Tensor, vocabulary: int, group: Any) -> tuple[Tensor, Tensor]:
+    """Where tokens (...) stand among those of this process, 0 for others; and which are others, as tokens."""
+    rank, count = dist.get_rank(group), dist.get_world_size(group)
+    size, more = divmod(vocabulary, count)
+    place = tokens - rank * size - min(rank, more)
+    outside = (place < 0) | (place >= size + (rank < more))
+    return place.masked_fill(outside, 0), outside
+
+
+class VocabularyOutput:
+    """A network of which a process has some rows of the matrix that gives logits, of ``vocabulary`` tokens."""
+
+    group: Any
+    vocabulary: int
+    reads_own = False  # whether ``output`` is the own part at present
+
+    @property
+    def output(self) -> Tensor:
+        """The matrix (vocabulary, dim) for whatever reads it, and for ``own_logits`` its own part."""
+        own = cast(Tensor, super().output)  # type: ignore[misc]
+        return own if self.reads_own else self._whole(own, 0)
+
+    def _whole(self, own: Tensor, dim: int) -> Tensor:
+        if own.size(dim) == self.vocabulary:  # in an evaluation
+            return own
+        return cast(Tensor, Gathered.apply(own, Division(dim, (self.vocabulary,)), self.group))
+
+    def own_logits(self, states: Tensor) -> Tensor:
+        """States (..., dim) to logits (..., own part of vocabulary)."""
+        self.reads_own = True
+        try:
+            return cast(Tensor, super().logits(states))  # type: ignore[misc]
+        finally:
+            self.reads_own = False
+
+    def logits(self, states: Tensor) -> Tensor:
+        """States (..., dim) to logits (..., vocabulary)."""
+        return self._whole(self.own_logits(share(states, self.group)), -1)
+
+    def token_loss(self, states: Tensor, targets: Tensor, *smoothing: float) -> Tensor:
+        """The sum of -log p(target), (), over states (..., dim) and targets (...), -100 for none.
+
+        Some rows of logits are computed at a time, and again for the gradient.
+        """
+        if len(super().output) == self.vocabulary:  # type: ignore[misc]
+            return cast(Tensor, super().token_loss(states, targets, *smoothing))  # type: ignore[misc]
+        states, targets = share(states, self.group).flatten(0, -2), targets.flatten()
+        losses = [checkpoint(self._loss, *rows, *smoothing, use_reentrant=False)
+                  for rows in zip(states.split(ROWS), targets.split(ROWS), strict=True)]  # fmt: skip
+        return torch.stack(losses).sum()
+
+    def _loss(self, states: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
+        real = targets != IGNORED
+        logits = self.own_logits(torch.where(real[:, None], states, 0.0))  # a row of padding may hold anything
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        largest = logits.detach().amax(-1)
+        dist.all_reduce(largest, dist.ReduceOp.MAX, group=self.group)
+        place, outside = own_place(targets, self.vocabulary, self.group)
+        own = logits.gather(1, place[:, None])[:, 0].masked_fill(outside, 0.0)
+        sums = torch.stack([(logits - largest[:, None]).exp().sum(-1), own, logits.sum(-1)])
+        weight, target, every = Summed.apply(sums, self.group)
+        losses = weight.log() + largest - target * (1.0 - smoothing) - every / self.vocabulary * smoothing
+        return torch.where(real, losses, 0.0).sum()
+
+
+def divide_vocabulary(net: nn.Module, group: Any) -> dict[str, Division]:
+    """Leave each process its share of the vocabulary of networks that declare how; how, by names of parameters.
+
+    A network whose matrices are shared with others, or are no plain ones, keeps them whole.
+    """
+    rank, count = dist.get_rank(group), dist.get_world_size(group)
+    named = [*net.named_parameters(remove_duplicate=False)]
+    divisions: dict[str, Division] = {}
+    for network in [*net.modules()]:
+        names = [name for name, way in plan_of(network).items() if way == "vocabulary"]
+        modules = [module for name in names if (module := getattr(network, name)) is not None]
+        own = {id(parameter) for module in modules for parameter in module.parameters()}
+        elsewhere = {id(parameter) for module in net.modules() if module not in modules
+                     for parameter in module.parameters(recurse=False)}  # fmt: skip
+        if not own or own & elsewhere or not all(map(is_plain, modules)):
+            continue
+        sizes = {name: len(parameter) for name, parameter in named if id(parameter) in own}
+        if min(sizes.values()) < count:
+            continue
+        divided = cast(Any, network)
+        divided.vocabulary, divided.group = len(divided.output), group
+        divided.__class__ = type(type(network).__name__, (VocabularyOutput, type(network)), {})
+        for module in modules:
+            if type(module) is nn.Embedding:
+                module.__class__, module.group = VocabularyEmbedding, group
+        divisions |= {name: Division(0, (size,), vocabulary=True) for name, size in sizes.items()}
+    for name, parameter in net.named_parameters():
+        if name in divisions:
+            parameter.data = divisions[name].part(parameter.data, rank, count).clone()
+    return divisions
+
+
+def is_plain(module: nn.Module) -> bool:
+    """Whether a module of a vocabulary has a row for each token and no code that would have to know of parts."""
+    if type(module) is nn.Embedding:
+        return module.padding_idx is None and module.max_norm is None and not module.sparse
+    return type(module) in (nn.Linear, Linear, TokenBias)
 
 
 def divide(net: nn.Module, group: Any) -> dict[str, Division]:
@@ -115,7 +258,7 @@ def divide(net: nn.Module, group: Any) -> dict[str, Division]:
         if isinstance(part, Attention):
             part.heads, part.kv_heads = part.heads // count, part.kv_heads // count
         part.register_forward_pre_hook(lambda _, inputs: tuple(share(x, group) for x in inputs))
-    return divisions
+    return divisions | divide_vocabulary(net, group)
 
 
 def share(x: Any, group: Any) -> Any:
@@ -123,7 +266,7 @@ def share(x: Any, group: Any) -> Any:
     return Shared.apply(x, group) if isinstance(x, Tensor) and x.is_floating_point() else x
 
 
-def plan_of(part: Attention | FFN) -> dict[str, str]:
+def plan_of(part: nn.Module) -> dict[str, str]:
     """What a part declares about itself; a subclass with code of its own has to declare it again."""
     return cast(dict[str, str], declared(type(part), PLAN) or {})
 
@@ -204,6 +347,10 @@ def gather_whole(own: Tensor, division: Division | None, group: Any) -> Tensor:
     """The whole of a tensor of any shape of which this process has a part; every process must call it."""
     if division is None:
         return own
-    parts = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(parts, own.contiguous(), group=group)
-    return division.whole(parts)
+    count = dist.get_world_size(group)
+    sizes = [sum(division.sizes(rank, count)) for rank in range(count)]
+    first = own.movedim(division.dim, 0)
+    filled = torch.cat([first, first.new_zeros(sizes[0] - len(first), *first.shape[1:])])  # parts of one size
+    parts = [torch.empty_like(filled) for _ in range(count)]
+    dist.all_gather(parts, filled, group=group)
+    return division.whole([part[:size].movedim(0, division.dim) for part, size in zip(parts, sizes, strict=True)])
