@@ -9,7 +9,7 @@ import torch
 from zoo.errors import UsageError
 from zoo_pretrained.config_keys import BOOKKEEPING, Key, Keys, flag, real, size, word
 from zoo_pretrained.family import ACTIVATION_NAMES, Config, Family, Options, activation, inner, part, unsupported_value
-from zoo_pretrained.tensor_mapping import MappedTensors, Shaped, Stacked, TensorRule, Tensors
+from zoo_pretrained.tensor_mapping import MappedTensors, Shaped, Stacked, TensorRule, Tensors, Transform
 
 OFFSET = 2  # rows in front of BART's first position
 READ = {
@@ -53,14 +53,17 @@ def both(config: Config, name: str) -> Any:
     return one
 
 
-def layers(dim: int, side: str) -> list[TensorRule]:
-    """The rules for the layers of one side, encoder or decoder, of width ``dim``."""
+def layers(dim: int, side: str, biases: tuple[str, Transform] | None = None) -> list[TensorRule]:
+    """The rules for the layers of one side, encoder or decoder, of width ``dim``; ``biases`` are the letters and the
+    transform of those of queries, keys and values, where they are not one for each.
+    """
     theirs, ours, rules = f"model.{side}.layers.{{n}}.", f"{side}.blocks.{{n}}.", []
     looks = [("self_attn", "attend")] + ([("encoder_attn", "cross")] if side == "decoder" else [])
     for end in ("weight", "bias"):
         for key, name in looks:
-            three = tuple(f"{theirs}{key}.{one}_proj.{end}" for one in "qkv")
-            rules.append(TensorRule(three, f"{ours}{name}.part.qkv.{end}", Stacked([dim] * 3)))
+            letters, how = biases if biases and end == "bias" else ("qkv", Stacked([dim] * 3))
+            keys = tuple(f"{theirs}{key}.{letter}_proj.{end}" for letter in letters)
+            rules.append(TensorRule(keys, f"{ours}{name}.part.qkv.{end}", how))
             rules.append(TensorRule(f"{theirs}{key}.out_proj.{end}", f"{ours}{name}.part.out.{end}"))
             rules.append(TensorRule(f"{theirs}{key}_layer_norm.{end}", f"{ours}{name}.norm.{end}"))
         rules.append(TensorRule(f"{theirs}fc1.{end}", f"{ours}ffn.part.up.{end}"))
