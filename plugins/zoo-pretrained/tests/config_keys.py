@@ -48,7 +48,7 @@ NAMES = (
     *("distilbert-texts", "distilbert-tokens", "modernbert", "modernbert-biases", "modernbert-texts"),
     *("modernbert-tokens", "eurobert", "eurobert-biases", "eurobert-texts", "eurobert-tokens", "dinov2"),
     *("dinov2-gated", "mbart", "m2m100", "deepseek-v2", "deepseek-v3", "qwen3-next", "mamba2"),
-    *("siglip", "clip", "whisper"),
+    *("siglip", "clip", "whisper", "clip-text"),
 )
 # the others are further heads and options of these families, with whose keys of bookkeeping nothing new happens
 FIRST = {
@@ -56,7 +56,7 @@ FIRST = {
     *("roberta", "deberta-3", "qwen3-moe", "smollm3", "granite", "phi3-long", "gemma2", "gemma3", "olmo2", "olmo3"),
     *("starcoder2", "gpt-neox", "gptj", "gpt-oss", "xlm-roberta", "camembert", "distilbert", "modernbert", "eurobert"),
     *("dinov2", "mbart", "m2m100", "deepseek-v2", "deepseek-v3", "qwen3-next", "mamba2", "siglip", "clip"),
-    "whisper",
+    *("whisper", "clip-text"),
 }
 BEHIND_PADDING = ("roberta", "xlm-roberta", "camembert")  # whose positions begin behind the number of their padding
 TIMM = {
@@ -139,7 +139,7 @@ class Change(NamedTuple):
 
 def cases() -> dict[str, tuple[str, str, dict[str, Any]]]:
     """The peers' tiny models by name."""
-    every = {**peers.LANGUAGE, **peers.IMAGES, **peers.PAIRS, **peers.ENCODERS, **peers.SPEECH}
+    every = {**peers.LANGUAGE, **peers.IMAGES, **peers.PAIRS, **peers.ENCODERS, **peers.SPEECH, **peers.TEXT_TOWERS}
     return {name: every[name] for name in NAMES}
 
 
@@ -299,6 +299,9 @@ def inputs(model: Any, name: str, size: int) -> dict[str, Any]:
         return {"input_ids": tokens, "decoder_input_ids": targets}
     if name in peers.LANGUAGE:
         return {"input_ids": tokens}
+    if name in peers.TEXT_TOWERS:  # whose vector is that of the end
+        tokens[:, -1] = vocab - 1 if model.config.eos_token_id == 2 else model.config.eos_token_id
+        return {"input_ids": tokens}
     valid = torch.ones(2, length, dtype=torch.bool)
     valid[0, length // 2 + 1 :] = False
     pad = model.config.pad_token_id or 0
@@ -310,11 +313,11 @@ def inputs(model: Any, name: str, size: int) -> dict[str, Any]:
 def peer_logits(model: Any, name: str, inputs: dict[str, Any]) -> torch.Tensor:
     if name == "timm":
         return model(inputs["pixel_values"])
-    more = {} if name in peers.IMAGES else {"use_cache": False} if name in {*peers.LANGUAGE, *peers.PAIRS, *peers.SPEECH} else {}
+    more = {"use_cache": False} if name in {*peers.LANGUAGE, *peers.PAIRS, *peers.SPEECH} else {}
     if "attention_mask" in inputs:
         inputs = {**inputs, "attention_mask": inputs["attention_mask"].long()}
     output = model(**inputs, **more, return_dict=True)
-    return output.prediction_logits if hasattr(output, "prediction_logits") else output.logits
+    return next(output[key] for key in ("prediction_logits", "text_embeds", "logits") if key in output)
 
 
 NETS: dict[str, Any] = {}

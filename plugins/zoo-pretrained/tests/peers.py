@@ -218,6 +218,21 @@ SPEECH = with_configs({
 })  # fmt: skip
 
 
+CLIP_TEXT = {
+    "vocab_size": WORDS, "hidden_size": 32, "intermediate_size": 44, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "max_position_embeddings": 21, "projection_dim": 10, "eos_token_id": 40, "bos_token_id": 39, "pad_token_id": 40,
+}  # fmt: skip
+TEXT_TOWERS = {
+    "clip-text": ("CLIPTextModelWithProjection", "CLIPTextConfig", CLIP_TEXT),
+    "clip-text-gelu": (
+        "CLIPTextModelWithProjection",
+        "CLIPTextConfig",
+        {**CLIP_TEXT, "hidden_act": "gelu", "eos_token_id": 2, "layer_norm_eps": 0.1},
+    ),
+    "clip-text-headless": ("CLIPTextModel", "CLIPTextConfig", CLIP_TEXT),
+}
+
+
 T5 = {
     "vocab_size": WORDS, "d_model": 32, "d_kv": 6, "d_ff": 44, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4,
     "relative_attention_num_buckets": 8, "relative_attention_max_distance": 16, "eos_token_id": None,

@@ -96,6 +96,7 @@ BEGINNINGS = {
     "translate": ({}, {"language": "zh", "task": "translate"}, {"predict_timestamps": True}),
     "task": ({"forced_decoder_ids": [[1, 3], [2, 6]]}, {"task": "translate"}, {"task": "translate"}),
     "by-file": ({"language": "chinese", "task": "transcribe"}, {}, {"language": "Mandarin"}),
+    "forced-by-config": ({"suppress_tokens": []}, {}, {}),
     "forced": ({"forced_decoder_ids": [[1, 4], [2, 6], [3, 9]]}, {}, {"add_prefix_space": True}),
     "english-alone": ({"lang_to_id": None, "task_to_id": None, "is_multilingual": False,
                        "forced_decoder_ids": [[1, 9]]}, {}, {}),
@@ -132,6 +133,8 @@ def folder_of_theirs(folder, said, **settings):
             value = [[place, None if number is None else first + number] for place, number in value]
         if value is not None:
             setattr(peer.generation_config, key, value)
+    if said.get("suppress_tokens") == []:
+        peer.config.forced_decoder_ids = [[1, first + 3], [2, first + 5]]
     peer.generation_config._from_model_config = False  # or transformers makes it anew, without these
     peer.save_pretrained(folder)
     processor = transformers.WhisperProcessor(extractor(case), tokenizer)
@@ -221,16 +224,16 @@ def test_a_language_and_a_task_that_a_model_lacks_are_refused(tmp_path):
 def test_an_import_is_trained_further_on_recordings(tmp_path, monkeypatch):
     folder_of_theirs(tmp_path / "theirs", {}, language="german", task="transcribe")
     assert main(["import", str(tmp_path / "theirs"), str(tmp_path / "ours")]) == 0
-    (tmp_path / "sounds").mkdir()
+    (tmp_path / "sounds" / "wav").mkdir(parents=True)
     lines = []
     for number, samples in enumerate(sounds(3) * 4):
-        with wave.open(str(tmp_path / "sounds" / f"{number}.wav"), "wb") as file:
+        with wave.open(str(tmp_path / "sounds" / "wav" / f"{number}.wav"), "wb") as file:
             file.setparams((1, 2, RATE, 0, "NONE", ""))
             file.writeframes((samples / 4 * 32767).astype("<i2").tobytes())
-        lines.append(json.dumps({"audio": f"{number}.wav", "text": f"the fox {number}"}))
+        lines.append(json.dumps({"audio": f"wav/{number}.wav", "text": f"the fox {number}"}))
     (tmp_path / "sounds" / "train.jsonl").write_text("\n".join(lines))
     monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "cache"))
-    words = ["--data.path", str(tmp_path / "sounds"), "--data.seconds", "1", "--trainer.max_steps", "2"]
+    words = ["--data.path", str(tmp_path / "sounds"), "--trainer.max_steps", "2"]
     words += ["--trainer.val_check_interval", "2", "--trainer.logger", "false", "--trainer.accelerator", "cpu"]
     assert main(["fit", str(tmp_path / "ours" / "recipe.yaml"), "--runs", str(tmp_path / "runs"), *words]) == 0
     run = next((tmp_path / "runs").glob("*/*/s1"))

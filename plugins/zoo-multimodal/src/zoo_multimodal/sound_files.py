@@ -45,7 +45,7 @@ def read_wave(path: Path, rate: int, most: int) -> np.ndarray:
 
 
 class SoundFiles(Data):
-    """Your own recordings: a table with the columns `audio`, names of WAV files beside it, and `text`.
+    """Your own recordings: a table with the columns `audio`, paths of WAV files from its folder, and `text`.
 
     A table is a file of JSON lines, CSV or Parquet, or a folder with one for each split. Sounds are mono, 16 bits.
     Without a table to validate, `val_fraction` of the texts is set aside; without one to test, test is validation.
@@ -59,6 +59,7 @@ class SoundFiles(Data):
         tokenizer: str | None = None,
         sample_rate: int = 16000,
         seconds: float = 30.0,
+        max_length: int = 448,
         max_seconds: float = 120.0,
         val_fraction: float = 0.1,
         columns: dict[str, str] | None = None,
@@ -72,6 +73,7 @@ class SoundFiles(Data):
                 unless given.
             sample_rate: samples per second of all files.
             seconds: of the longest sound that is taken.
+            max_length: tokens of the longest text that is taken, special ones included.
             max_seconds: seconds of a batch per process, padding included.
             val_fraction: share of the texts that validate where no table is for that.
             columns: names of the columns `audio` and `text`, where they have others.
@@ -79,24 +81,25 @@ class SoundFiles(Data):
             seed: of the order; the run's unless given.
         """
         super().__init__(1, num_workers, seed)
-        at_least(1, sample_rate=sample_rate)
+        at_least(1, sample_rate=sample_rate, max_length=max_length)
         require_fraction(val_fraction=val_fraction)
         if not 0 < seconds <= max_seconds:
             raise UsageError(f"seconds={seconds} must lie above 0 and be no more than max_seconds={max_seconds}.")
         self.path, self.tokenizer, self.columns = find_place(path), tokenizer, choose_columns(columns, ROLES)
         self.sample_rate, self.max_samples = sample_rate, round(seconds * sample_rate)
-        self.max_seconds, self.val_fraction = max_seconds, val_fraction
+        self.max_length, self.max_seconds, self.val_fraction = max_length, max_seconds, val_fraction
 
     @classmethod
     def sample_files(cls, folder: Path, seed: int) -> dict[str, Any]:
         """Write twenty short sounds with random texts and their table; the options that read them."""
         draw, lines = generator(seed, 0), []
+        (folder / "sounds").mkdir()
         for number in range(20):
-            with wave.open(str(folder / f"{number}.wav"), "wb") as file:
+            with wave.open(str(folder / "sounds" / f"{number}.wav"), "wb") as file:
                 file.setparams((1, 2, RATE, 0, "NONE", ""))
                 samples = draw.normal(0, 3000, 400 + 20 * number).astype("<i2")
                 file.writeframes(samples.tobytes())
-            lines.append(json.dumps({"audio": f"{number}.wav", "text": f"{sample_sentence(draw)} {number}"}))
+            lines.append(json.dumps({"audio": f"sounds/{number}.wav", "text": f"{sample_sentence(draw)} {number}"}))
         atomic_files.write_text(folder / "train.jsonl", "\n".join(lines) + "\n")
         return {"path": str(folder), "sample_rate": RATE, "seconds": 1.0, "val_fraction": 0.25}
 
@@ -126,13 +129,13 @@ class SoundFiles(Data):
         )
         waves, edges = map_array(entry / "waves.npy"), np.load(entry / "edges.npy")
         spans = {path: (edges[n], edges[n + 1]) for n, path in enumerate(every)}
-        self.longest_text = 0
         self.datasets = {}
         for split, own in rows.items():
             extra = {"source_text": [""] * len(own), "text": texts[split], "type": [""] * len(own),
                      "decode": [True] * len(own)}  # fmt: skip
             targets = [self._target(ids) for ids in self.target_tokenizer.encode_batch(texts[split])]
-            self.longest_text = max(self.longest_text, *map(len, targets))
+            for text in (text for text, ids in zip(texts[split], targets, strict=True) if len(ids) > self.max_length):
+                raise UsageError(f"{text!r:.60} has more than max_length={self.max_length} tokens.")
             sounds = Sounds(waves, np.array([spans[path] for path, _ in own]), targets,
                             extra=None if split == "train" else extra)  # fmt: skip
             self.datasets[split] = sounds
@@ -171,7 +174,7 @@ class SoundFiles(Data):
         """The size of the vocabulary, the longest text and the longest sound, and the samples per second."""
         self.ready()
         return {
-            "target_vocab_size": self.target_tokenizer.vocab_size, "max_length": self.longest_text,
+            "target_vocab_size": self.target_tokenizer.vocab_size, "max_length": self.max_length,
             "sample_rate": self.sample_rate, "max_samples": self.max_samples,
         }  # fmt: skip
 

@@ -322,12 +322,12 @@ class _Builder:
             single = [language, "$A", text["eos"]] if before else ["$A", text["eos"], language]
             inner.post_processor = processors.TemplateProcessing(single=single, pair=None, special_tokens=marks)
         elif name == "WhisperTokenizer":
-            before = ["<|startoftranscript|>", *self._spoken(), "<|notimestamps|>"]
-            before = before[:-1] if self.settings.get("predict_timestamps") else before
-            marks = [(token, inner.token_to_id(token)) for token in (*before, text.get("eos", "an eos_token"))]
-            for lacking in (token for token, place in marks if place is None):
+            times = [] if self.settings.get("predict_timestamps") else ["<|notimestamps|>"]
+            single = ["<|startoftranscript|>", *self._spoken(), *times, "$A", text.get("eos", "an eos_token")]
+            places = {token: inner.token_to_id(token) for token in single if token != "$A"}
+            for lacking in (token for token, place in places.items() if place is None):
                 raise UsageError(f"{self.source / CONFIG}: {name} needs {lacking}, which its files do not have.")
-            single = [*before, "$A", text["eos"]]
+            marks = [(token, place) for token, place in places.items() if place is not None]
             inner.post_processor = processors.TemplateProcessing(single=single, pair=None, special_tokens=marks)
         elif name == "T5Tokenizer":
             marks = [("</s>", number["eos"])]

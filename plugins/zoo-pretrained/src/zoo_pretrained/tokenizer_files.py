@@ -32,7 +32,7 @@ GENERATING = ("CausalLM", "Translation", "Transcription")
 KEPT_FILES = "family.json"  # what an export needs of their configuration and ours has no word for
 FACTS = (
     *("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_eos_token_id"),
-    "forced_bos_token_id",
+    *("forced_bos_token_id", "forced_decoder_ids"),
     *("id2label", "label2id"),
 )
 NAMES = "special_tokens_map.json"
@@ -86,6 +86,8 @@ def generation_settings(source: Path, theirs: Mapping[str, Any], size: int) -> t
     path, keys = source / GENERATION, SPEECH_CONFIG if theirs.get("model_type") == "whisper" else GENERATION_CONFIG
     if path.is_file():
         content = read_side_file(path, keys)
+        if content.get(forced := "forced_decoder_ids") is None and forced in keys.read:  # then config.json's hold
+            content |= {forced: theirs.get(forced)}
     else:
         path = source / hf_files.CONFIG
         names = {*keys.read, *keys.fixed, *SEARCH_SETTINGS}
@@ -141,8 +143,9 @@ def export_tokenizers(source: Path, folder: Path, task: str, config: Mapping[str
         if (source / name).is_file():
             atomic_files.copy(source / name, folder / name)
     for side in ("target", "source"):
-        if (source / f"{side}-tokenizer.json").is_file():
-            atomic_files.copy(source / f"{side}-tokenizer.json", folder / "tokenizer.json")
+        for name in ("tokenizer.json", NAMES):
+            if (source / f"{side}-{name}").is_file() and not (name == NAMES and (source / NAMES).is_file()):
+                atomic_files.copy(source / f"{side}-{name}", folder / name)
     facts = hf_files.optional(source / KEPT_FILES)
     content = hf_files.optional(source / "images.json") or hf_files.optional(source / "labels.json")
     if content and "id2label" not in facts:
