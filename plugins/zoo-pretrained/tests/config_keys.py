@@ -121,11 +121,7 @@ SPECIAL: dict[str, list[Any]] = {
     "architecture": ["vit_small_patch16_224", "vit_base_patch32_224.x", "resnet18", "deit_tiny_patch16_224",
                      "vit_tiny_patch16_384", "vit_medium_patch16_gap_240"],
 }  # fmt: skip
-WIDE = {
-    "hidden_size",
-    "d_model",
-    "n_embd",
-}  # whose defaults are no tiny model: the table of defaults is checked
+WIDE = {"hidden_size", "d_model", "n_embd"}  # whose defaults are no tiny model: the table of defaults is checked
 
 
 class Change(NamedTuple):

@@ -122,25 +122,27 @@ class SoundFiles(Data):
         else:
             here = Path(self.tokenizer).expanduser()
             self.target_tokenizer = Tokenizer.load(here / "target-tokenizer.json" if here.is_dir() else here)
-        every = {path: None for own in rows.values() for path, _ in own}
-        files = [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in every if path.is_file()]
+        every: dict[Path, None] = {path: None for own in rows.values() for path, _ in own}
+        stamps = [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in every if path.is_file()]
         entry = cached_entry(
-            "sounds", [files, self.sample_rate, self.max_samples], lambda to: self._gather([*every], to)
+            "sounds", [stamps, self.sample_rate, self.max_samples], lambda to: self._gather([*every], to)
         )
         waves, edges = map_array(entry / "waves.npy"), np.load(entry / "edges.npy")
         spans = {path: (edges[n], edges[n + 1]) for n, path in enumerate(every)}
         self.datasets = {}
         for split, own in rows.items():
-            extra = {"source_text": [""] * len(own), "text": texts[split], "type": [""] * len(own),
-                     "decode": [True] * len(own)}  # fmt: skip
+            count = len(own)
+            extra: dict[str, list[Any]] = {
+                "source_text": [""] * count, "text": texts[split], "type": [""] * count, "decode": [True] * count,
+            }  # fmt: skip
             targets = [self._target(ids) for ids in self.target_tokenizer.encode_batch(texts[split])]
             for text in (text for text, ids in zip(texts[split], targets, strict=True) if len(ids) > self.max_length):
                 raise UsageError(f"{text!r:.60} has more than max_length={self.max_length} tokens.")
             sounds = Sounds(waves, np.array([spans[path] for path, _ in own]), targets,
                             extra=None if split == "train" else extra)  # fmt: skip
             self.datasets[split] = sounds
-        content = json.dumps([self.target_tokenizer.to_json(), texts, files, self.sample_rate])
-        self._fingerprint = hashlib.sha256(content.encode()).hexdigest()
+        content = json.dumps([self.target_tokenizer.to_json(), texts, edges.tolist(), self.sample_rate]).encode()
+        self._fingerprint = hashlib.sha256(content + waves[:: len(waves) // 65536 + 1].tobytes()).hexdigest()
 
     def _target(self, ids: Sequence[int]) -> list[int]:
         """The tokens of a text with those around it: the template of a published tokenizer, or <bos> and <eos>."""
@@ -179,7 +181,7 @@ class SoundFiles(Data):
         }  # fmt: skip
 
     def fingerprint(self) -> str:
-        """SHA-256 of texts, of the files' names, sizes and times, and of the tokenizer."""
+        """SHA-256 of sounds, texts and the tokenizer, wherever the files lie."""
         self.ready()
         return self._fingerprint
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from zoo_pretrained.bert import TEXT_PLACES
 from zoo_pretrained.clip import OLDER, UNUSED, layers
 from zoo_pretrained.config_keys import Keys, real, size, word
-from zoo_pretrained.family import ACTIVATION_NAMES, Config, Family, Options, activation, inner, part, unsupported_value
+from zoo_pretrained.family import Config, Family, Options, part, read_places, unsupported_value, write_places
 from zoo_pretrained.tensor_mapping import MappedTensors, TensorRule
 
-# keys of a configuration, and the options that they are
-NAMES = {
-    "vocab_size": "vocab_size", "max_position_embeddings": "max_length", "hidden_size": "dim",
-    "num_hidden_layers": "depth", "num_attention_heads": "heads", "attention_dropout": "attention_dropout",
+# keys whose values are options, and the places of these
+PLACES = {key: place for key, place in TEXT_PLACES.items() if not key.endswith("dropout_prob")} | {
+    "max_position_embeddings": "max_length", "attention_dropout": "attention_dropout",
 }  # fmt: skip
 
 
@@ -43,29 +43,24 @@ class CLIPText(Family):
         if config["hidden_size"] % config["num_attention_heads"]:
             raise unsupported_value(config, "num_attention_heads", self.name, f"a divisor of {config['hidden_size']}")
         headless = (config.get("architectures") or self.architectures)[0] == "CLIPTextModel"
-        return {
-            **{option: config[key] for key, option in NAMES.items()},
+        options = {
             **({} if headless else {"features": config["projection_dim"], "dense_bias": False}),
-            "hidden": config["intermediate_size"],
             "causal": True,
             "pool": "last",
             "normalize": False,
             "position": part("position.Learned"),
             "attention": part("attention.MultiHead"),
-            "norm": part("norm.LayerNorm", eps=config["layer_norm_eps"]),
+            "norm": part("norm.LayerNorm"),
             "block": part("block.PreNorm"),
-            "ffn": part("ffn.MLP", activation=activation(config, "hidden_act")),
+            "ffn": part("ffn.MLP"),
         }
+        return read_places(config, PLACES, options)
 
     def config(self, options: Options) -> dict[str, Any]:
         """The published configuration for the options of zoo's task."""
-        act = ACTIVATION_NAMES[inner(options["ffn"])["activation"]]
         headless = options["features"] is None
         return {
-            **{key: options[option] for key, option in NAMES.items()},
-            "intermediate_size": options["hidden"] or 4 * options["dim"],
-            "layer_norm_eps": inner(options["norm"])["eps"],
-            "hidden_act": "gelu_pytorch_tanh" if act == "gelu_new" else act,
+            **write_places(options, PLACES),
             **({} if headless else {"projection_dim": options["features"]}),
             "architectures": [self.architectures[headless]],
         }

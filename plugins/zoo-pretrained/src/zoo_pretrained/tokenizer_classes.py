@@ -115,8 +115,7 @@ CLASSES = {
     ),
     "T5Tokenizer": TokenizerClass("Unigram", _roles(eos="</s>", unk="<unk>", pad="<pad>")),
     "DebertaV2Tokenizer": TokenizerClass(
-        "Unigram",
-        _roles(bos="[CLS]", eos="[SEP]", unk="[UNK]", sep="[SEP]", pad="[PAD]", cls="[CLS]", mask="[MASK]"),
+        "Unigram", _roles(bos="[CLS]", eos="[SEP]", unk="[UNK]", sep="[SEP]", pad="[PAD]", cls="[CLS]", mask="[MASK]")
     ),
 }
 

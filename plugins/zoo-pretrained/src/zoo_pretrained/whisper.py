@@ -13,9 +13,9 @@ from zoo.errors import UsageError
 from zoo.inference.weight_files import LazyTensors
 from zoo.io import atomic_files
 from zoo_pretrained import hf_files
-from zoo_pretrained.bart import ALIASES, BART, both, layers
+from zoo_pretrained.bart import ALIASES, BART, both_sides, layers, written_sides
 from zoo_pretrained.config_keys import BOOKKEEPING, Key, Keys, real, size, word
-from zoo_pretrained.family import ACTIVATION_NAMES, Config, Options, activation, inner, part, unsupported_value
+from zoo_pretrained.family import Config, Options, part, unsupported_value
 from zoo_pretrained.image_files import IMAGES, PROCESSOR
 from zoo_pretrained.tensor_mapping import MappedTensors, TensorRule, Transform
 
@@ -94,7 +94,7 @@ class Whisper(BART):
             right = f"half of the frames of {heard['chunk_length']} s, of which {IMAGES} speaks,"
             raise unsupported_value(config, "max_source_positions", self.name, right)
         return {
-            "target_vocab_size": config["vocab_size"],
+            **both_sides(config, "block.PreNorm"),
             "sample_rate": RATE,
             "max_samples": frames * hop,
             "max_length": config["max_target_positions"],
@@ -103,37 +103,15 @@ class Whisper(BART):
             "hop_ms": 1000 * hop / RATE,
             "front": "whisper",
             "scale_embedding": False,
-            "dim": config["d_model"],
-            "depth": config["encoder_layers"],
-            "decoder_depth": config["decoder_layers"],
-            "heads": both(config, "attention_heads"),
-            "hidden": both(config, "ffn_dim"),
             "position": part("position.Learned"),
-            "attention": part("attention.MultiHead"),
-            "norm": part("norm.LayerNorm"),
-            "block": part("block.PreNorm"),
-            "ffn": part("ffn.MLP", activation=activation(config, "activation_function")),
-            "dropout": config["dropout"],
-            "attention_dropout": config["attention_dropout"],
         }
 
     def config(self, options: Options) -> dict[str, Any]:
         """The published configuration for the options of zoo's task, with what the other file says."""
         window, hop = (round(options[f"{name}_ms"] * RATE / 1000) for name in ("window", "hop"))
-        own = (options["depth"], options["heads"], options["hidden"] or 4 * options["dim"])
-        sizes = dict(zip(SIDES, own, strict=True))
-        sides = {f"{side}_{key}": value for side in ("encoder", "decoder") for key, value in sizes.items()}
         return {
-            **sides,
-            "decoder_layers": options["decoder_depth"] or options["depth"],
-            "is_encoder_decoder": True,
-            "tie_word_embeddings": True,
-            "vocab_size": options["target_vocab_size"],
+            **written_sides(options),
             "num_mel_bins": options["mels"],
-            "d_model": options["dim"],
-            "dropout": options["dropout"],
-            "attention_dropout": options["attention_dropout"],
-            "activation_function": ACTIVATION_NAMES[inner(options["ffn"])["activation"]],
             "max_source_positions": options["max_samples"] // hop // 2,
             "max_target_positions": options["max_length"],
             FEATURES: {
