@@ -296,7 +296,9 @@ def inputs(model: Any, name: str, size: int) -> dict[str, Any]:
     if name in peers.LANGUAGE:
         return {"input_ids": tokens}
     if name in peers.TEXT_TOWERS:  # whose vector is that of the end
-        tokens[:, -1] = vocab - 1 if model.config.eos_token_id == 2 else model.config.eos_token_id
+        end = vocab - 1 if model.config.eos_token_id == 2 else model.config.eos_token_id
+        tokens = tokens.masked_fill(tokens == end, 0 if end else 1)  # which no text has inside
+        tokens[:, -1] = end
         return {"input_ids": tokens}
     valid = torch.ones(2, length, dtype=torch.bool)
     valid[0, length // 2 + 1 :] = False

@@ -192,6 +192,7 @@ def test_a_recipe_has_the_parameters_of_the_published_model_and_biases_of_keys()
         ("preprocessor_config.json", {"feature_size": 11}, "num_mel_bins=10"),
         ("preprocessor_config.json", {"sampling_rate": 8000}, "sampling_rate=8000"),
         ("preprocessor_config.json", {"dither": 0.1}, "dither=0.1"),
+        ("preprocessor_config.json", {"n_fft": 100}, "n_fft=100"),
         ("config.json", {"decoder_attention_heads": 2}, "decoder_attention_heads=2"),
         ("config.json", {"tie_word_embeddings": False}, "tie_word_embeddings=False"),
         ("generation_config.json", {"forced_decoder_ids": [[2, 3]]}, "forced_decoder_ids"),

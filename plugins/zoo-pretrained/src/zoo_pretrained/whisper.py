@@ -72,7 +72,7 @@ class Whisper(BART):
     example: ClassVar = {
         **{f"{side}_{key}": 2 for side in ("encoder", "decoder") for key in SIDES}, "vocab_size": 41, "d_model": 16,
         "num_mel_bins": 8, "max_source_positions": 10, "max_target_positions": 12,
-        FEATURES: {"feature_size": 8, "hop_length": 800, "chunk_length": 1},
+        FEATURES: {"feature_size": 8, "hop_length": 800, "chunk_length": 1, "n_fft": 800},
     }  # fmt: skip
 
     def read_beside(self, folder: Path) -> dict[str, Any]:
@@ -88,6 +88,10 @@ class Whisper(BART):
             )
         heard = EXTRACTOR.complete(config[FEATURES] or {"feature_size": config["num_mel_bins"]}, self.name, IMAGES)
         frames, hop = 2 * config["max_source_positions"], heard["hop_length"]
+        if heard["n_fft"] < hop:
+            raise UsageError(
+                f"{IMAGES}: n_fft={heard['n_fft']} is not supported in whisper; hop_length or more would be."
+            )
         if heard["feature_size"] != config["num_mel_bins"]:
             raise unsupported_value(config, "num_mel_bins", self.name, f"{IMAGES}'s feature_size")
         if config[FEATURES] and heard["chunk_length"] * RATE // hop != frames:
