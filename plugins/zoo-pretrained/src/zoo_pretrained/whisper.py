@@ -53,6 +53,7 @@ class Whisper(BART):
     types = ("whisper",)
     architectures: ClassVar = ("WhisperForConditionalGeneration",)
     task = "zoo_multimodal.transcription.Transcription"
+    known_failures: ClassVar = {"tensors_return": "a bias of keys, on which nothing depends, comes back as zeros"}
     keys = Keys(
         {
             **{f"{side}_{key}": size(default) for side in ("encoder", "decoder") for key, default in SIDES.items()},
