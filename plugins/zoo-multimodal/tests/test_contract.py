@@ -7,6 +7,7 @@ from zoo_multimodal.dalle import DALLE
 from zoo_multimodal.flamingo import Flamingo
 from zoo_multimodal.moving_characters import MovingCharacters
 from zoo_multimodal.shapes import CaptionedShapes
+from zoo_multimodal.sound_files import SoundFiles
 from zoo_multimodal.speech import SpokenLetters
 from zoo_multimodal.transcription import Transcription
 
@@ -15,6 +16,7 @@ from zoo.conformance import checks
 ALL = [
     *checks(CaptionedShapes, size=300, batch_size=40), *checks(CLIP), *checks(DALLE), *checks(Flamingo),
     *checks(MovingCharacters, size=1500), *checks(ClipClassification), *checks(SpokenLetters), *checks(Transcription),
+    *checks(SoundFiles),
 ]  # fmt: skip
 
 

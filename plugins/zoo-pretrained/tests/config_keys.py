@@ -48,7 +48,7 @@ NAMES = (
     *("distilbert-texts", "distilbert-tokens", "modernbert", "modernbert-biases", "modernbert-texts"),
     *("modernbert-tokens", "eurobert", "eurobert-biases", "eurobert-texts", "eurobert-tokens", "dinov2"),
     *("dinov2-gated", "mbart", "m2m100", "deepseek-v2", "deepseek-v3", "qwen3-next", "mamba2"),
-    *("siglip", "clip"),
+    *("siglip", "clip", "whisper", "clip-text"),
 )
 # the others are further heads and options of these families, with whose keys of bookkeeping nothing new happens
 FIRST = {
@@ -56,6 +56,7 @@ FIRST = {
     *("roberta", "deberta-3", "qwen3-moe", "smollm3", "granite", "phi3-long", "gemma2", "gemma3", "olmo2", "olmo3"),
     *("starcoder2", "gpt-neox", "gptj", "gpt-oss", "xlm-roberta", "camembert", "distilbert", "modernbert", "eurobert"),
     *("dinov2", "mbart", "m2m100", "deepseek-v2", "deepseek-v3", "qwen3-next", "mamba2", "siglip", "clip"),
+    *("whisper", "clip-text"),
 }
 BEHIND_PADDING = ("roberta", "xlm-roberta", "camembert")  # whose positions begin behind the number of their padding
 TIMM = {
@@ -120,11 +121,7 @@ SPECIAL: dict[str, list[Any]] = {
     "architecture": ["vit_small_patch16_224", "vit_base_patch32_224.x", "resnet18", "deit_tiny_patch16_224",
                      "vit_tiny_patch16_384", "vit_medium_patch16_gap_240"],
 }  # fmt: skip
-WIDE = {
-    "hidden_size",
-    "d_model",
-    "n_embd",
-}  # whose defaults are no tiny model: the table of defaults is checked
+WIDE = {"hidden_size", "d_model", "n_embd"}  # whose defaults are no tiny model: the table of defaults is checked
 
 
 class Change(NamedTuple):
@@ -138,7 +135,7 @@ class Change(NamedTuple):
 
 def cases() -> dict[str, tuple[str, str, dict[str, Any]]]:
     """The peers' tiny models by name."""
-    every = {**peers.LANGUAGE, **peers.IMAGES, **peers.PAIRS, **peers.ENCODERS}
+    every = {**peers.LANGUAGE, **peers.IMAGES, **peers.PAIRS, **peers.ENCODERS, **peers.SPEECH, **peers.TEXT_TOWERS}
     return {name: every[name] for name in NAMES}
 
 
@@ -284,8 +281,12 @@ def inputs(model: Any, name: str, size: int) -> dict[str, Any]:
         pair = embeddings.img_size if name == "timm" else embeddings.image_size
         channels = embeddings.proj.in_channels if name == "timm" else embeddings.num_channels
         return {"pixel_values": torch.randn(2, channels, *pair)}
-    length = min(20, size)
     vocab = model.config.vocab_size
+    if name in peers.SPEECH:
+        sizes = (model.config.num_mel_bins, 2 * model.config.max_source_positions)
+        targets = torch.randint(vocab, (2, min(20, model.config.max_target_positions)))
+        return {"input_features": torch.randn(2, *sizes), "decoder_input_ids": targets}
+    length = min(20, size)
     tokens = torch.randint(min(3, vocab - 1), vocab, (2, length))
     if name in peers.PAIRS:
         targets, pad = torch.randint(vocab, (2, length)), model.config.pad_token_id
@@ -293,6 +294,11 @@ def inputs(model: Any, name: str, size: int) -> dict[str, Any]:
             tokens, targets = (x.masked_fill(x == pad, 0 if pad else min(1, vocab - 1)) for x in (tokens, targets))
         return {"input_ids": tokens, "decoder_input_ids": targets}
     if name in peers.LANGUAGE:
+        return {"input_ids": tokens}
+    if name in peers.TEXT_TOWERS:  # whose vector is that of the end
+        end = vocab - 1 if model.config.eos_token_id == 2 else model.config.eos_token_id
+        tokens = tokens.masked_fill(tokens == end, 0 if end else 1)  # which no text has inside
+        tokens[:, -1] = end
         return {"input_ids": tokens}
     valid = torch.ones(2, length, dtype=torch.bool)
     valid[0, length // 2 + 1 :] = False
@@ -305,11 +311,11 @@ def inputs(model: Any, name: str, size: int) -> dict[str, Any]:
 def peer_logits(model: Any, name: str, inputs: dict[str, Any]) -> torch.Tensor:
     if name == "timm":
         return model(inputs["pixel_values"])
-    more = {} if name in peers.IMAGES else {"use_cache": False} if name in {*peers.LANGUAGE, *peers.PAIRS} else {}
+    more = {"use_cache": False} if name in {*peers.LANGUAGE, *peers.PAIRS, *peers.SPEECH} else {}
     if "attention_mask" in inputs:
         inputs = {**inputs, "attention_mask": inputs["attention_mask"].long()}
     output = model(**inputs, **more, return_dict=True)
-    return output.prediction_logits if hasattr(output, "prediction_logits") else output.logits
+    return next(output[key] for key in ("prediction_logits", "text_embeds", "logits") if key in output)
 
 
 NETS: dict[str, Any] = {}
@@ -348,6 +354,8 @@ def our_logits(folder: Path, name: str, inputs: dict[str, Any], dtype: torch.dty
         return torch.empty(0)
     if "pixel_values" in inputs:
         return net(inputs["pixel_values"])
+    if name in peers.SPEECH:
+        return net.decode(inputs["decoder_input_ids"], net.encode_frames(inputs["input_features"].mT))
     if name in peers.PAIRS:
         return net(inputs["input_ids"], inputs["decoder_input_ids"])
     return net(inputs["input_ids"], inputs.get("attention_mask"))

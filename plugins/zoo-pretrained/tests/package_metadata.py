@@ -17,7 +17,9 @@ def read_project(folder: Path) -> dict[str, Any]:
 
 PROJECT = read_project(Path(__file__).parents[1])
 # which have the tasks and parts of some families
-NEEDED_PROJECTS = [read_project(Path(__file__).parents[2] / name) for name in ("zoo-text", "zoo-frontier")]
+NEEDED_PROJECTS = [
+    read_project(Path(__file__).parents[2] / name) for name in ("zoo-text", "zoo-frontier", "zoo-multimodal")
+]
 
 
 def write_metadata(folder: Path, name: str, points: dict[str, dict[str, str]]) -> None:

@@ -1,6 +1,7 @@
 """Tiny models of the libraries that publish checkpoints, with random weights, saved to disk as they save them."""
 
 import contextlib
+import re
 
 import pytest
 import torch
@@ -11,6 +12,18 @@ transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
 
 WORDS = 41
+
+
+def with_configs(cases):
+    """Peers by name, (class, class of its configuration, options), from their classes and
+    options, with the configuration's class where its name is another."""
+    ends = re.compile(r"(For[A-Z]\w+|LMHeadModel|MTModel)$")
+    return {
+        name: (model, own[0] if own else ends.sub("Config", model), options)
+        for name, (model, options, *own) in cases.items()
+    }
+
+
 LLAMA = {
     "vocab_size": WORDS, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
     "intermediate_size": 44, "max_position_embeddings": 128, "bos_token_id": 1, "eos_token_id": None,
@@ -47,365 +60,176 @@ MAMBA2 = {
     "vocab_size": WORDS, "hidden_size": 32, "num_hidden_layers": 3, "num_heads": 8, "head_dim": 8, "state_size": 5,
     "n_groups": 4, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None,
 }  # fmt: skip
-LANGUAGE = {
-    "gpt2": ("GPT2LMHeadModel", "GPT2Config", GPT2),
-    "gpt2-untied": ("GPT2LMHeadModel", "GPT2Config", {**GPT2, "tie_word_embeddings": False, "n_inner": 50}),
-    "llama": ("LlamaForCausalLM", "LlamaConfig", LLAMA),
-    "llama-tied": ("LlamaForCausalLM", "LlamaConfig", {**LLAMA, "tie_word_embeddings": True, "head_dim": 12}),
-    "llama-bias": ("LlamaForCausalLM", "LlamaConfig", {**LLAMA, "attention_bias": True}),
-    "llama-3": ("LlamaForCausalLM", "LlamaConfig", {**LLAMA, "rope_parameters": STRETCH}),
-    "mistral": ("MistralForCausalLM", "MistralConfig", {**LLAMA, "sliding_window": 5}),
-    "qwen2": ("Qwen2ForCausalLM", "Qwen2Config", LLAMA),
-    "qwen2-window": (
-        "Qwen2ForCausalLM",
-        "Qwen2Config",
-        {**LLAMA, "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 2},
-    ),
-    "qwen3": ("Qwen3ForCausalLM", "Qwen3Config", {**LLAMA, "head_dim": 12, "tie_word_embeddings": True}),
-    "qwen3-window": (
-        "Qwen3ForCausalLM",
-        "Qwen3Config",
-        {
-            **LLAMA,
-            "head_dim": 8,
-            "attention_bias": True,
-            "use_sliding_window": True,
-            "sliding_window": 5,
-            "max_window_layers": 1,
-        },
-    ),
-    "mixtral": (
-        "MixtralForCausalLM",
-        "MixtralConfig",
-        {
-            **LLAMA,
-            "num_local_experts": 4,
-            "num_experts_per_tok": 2,
-            "sliding_window": None,
-        },
-    ),
-    "qwen3-moe": (
-        "Qwen3MoeForCausalLM",
-        "Qwen3MoeConfig",
-        {
-            **{key: value for key, value in LLAMA.items() if key != "num_hidden_layers"},
-            "num_hidden_layers": 4,
-            "head_dim": 12,
-            "num_experts": 5,
-            "num_experts_per_tok": 3,
-            "moe_intermediate_size": 10,
-            "decoder_sparse_step": 2,
-            "mlp_only_layers": [3],
-            "norm_topk_prob": False,
-            "attention_bias": True,
-        },
-    ),
-    "qwen3-moe-window": (
-        "Qwen3MoeForCausalLM",
-        "Qwen3MoeConfig",
-        {
-            **LLAMA,
-            "num_experts": 4,
-            "num_experts_per_tok": 2,
-            "moe_intermediate_size": 14,
-            "norm_topk_prob": True,
-            "use_sliding_window": True,
-            "sliding_window": 5,
-            "tie_word_embeddings": True,
-        },
-    ),
-    "smollm3": (
-        "SmolLM3ForCausalLM",
-        "SmolLM3Config",
-        {**LLAMA, "no_rope_layer_interval": 2, "use_sliding_window": True, "sliding_window": 5, "mlp_bias": True},
-    ),
-    "smollm3-untied": (
-        "SmolLM3ForCausalLM",
-        "SmolLM3Config",
-        {
-            **LLAMA,
-            "tie_word_embeddings": False,
-            "attention_bias": True,
-            "no_rope_layers": [0, 1, 1],
-            "layer_types": ["full_attention", "sliding_attention", "full_attention"],
-            "use_sliding_window": True,
-            "sliding_window": 7,
-        },
-    ),
-    "granite": (
-        "GraniteForCausalLM",
-        "GraniteConfig",
-        {
-            **LLAMA,
-            "embedding_multiplier": 3.0,
-            "residual_multiplier": 0.22,
-            "attention_multiplier": 0.3,
-            "logits_scaling": 6.0,
-            "attention_bias": True,
-            "tie_word_embeddings": False,
-        },
-    ),
-    "granite-tied": (
-        "GraniteForCausalLM",
-        "GraniteConfig",
-        {
-            **LLAMA,
-            "embedding_multiplier": 0.5,
-            "logits_scaling": 49,
-            "mlp_bias": True,
-            "attention_multiplier": 0.125,
-            "tie_word_embeddings": True,
-        },
-    ),
-    "phi3": ("Phi3ForCausalLM", "Phi3Config", {**LLAMA, "sliding_window": 5, "tie_word_embeddings": True}),
-    "phi3-long": (
-        "Phi3ForCausalLM",
-        "Phi3Config",
-        {
-            **LLAMA,
-            "partial_rotary_factor": 0.5,
-            "original_max_position_embeddings": 64,
-            "rope_parameters": {"rope_type": "longrope", "short_factor": [1.0, 1.5], "long_factor": [2.0, 9.0]},
-        },
-    ),
-    "gemma2": (
-        "Gemma2ForCausalLM",
-        "Gemma2Config",
-        {
-            **LLAMA,
-            "head_dim": 12,
-            "sliding_window": 5,
-            "query_pre_attn_scalar": 20,
-            "final_logit_softcapping": 3.0,
-            "attn_logit_softcapping": 2.0,
-        },
-    ),
-    "gemma2-uncapped": (
-        "Gemma2ForCausalLM",
-        "Gemma2Config",
-        {
-            **LLAMA,
-            "head_dim": 6,
-            "sliding_window": 7,
-            "final_logit_softcapping": None,
-            "attention_bias": True,
-            "attn_logit_softcapping": None,
-            "tie_word_embeddings": False,
-            "query_pre_attn_scalar": 7,
-            "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
-            "hidden_activation": "silu",
-        },
-    ),
-    "gemma3": (
-        "Gemma3ForCausalLM",
-        "Gemma3TextConfig",
-        {
-            **LLAMA,
-            "head_dim": 12,
-            "sliding_window": 5,
-            "query_pre_attn_scalar": 10,
-            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
-            "rope_parameters": {
-                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 900.0},
-                "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
-            },
-        },
-    ),
-    "gemma3-capped": (
-        "Gemma3ForCausalLM",
-        "Gemma3TextConfig",
-        {
-            **LLAMA,
-            "head_dim": 8,
-            "sliding_window": 7,
-            "final_logit_softcapping": 4.0,
-            "tie_word_embeddings": False,
-            "attention_bias": True,
-        },
-    ),
-    "olmo2": ("Olmo2ForCausalLM", "Olmo2Config", {**LLAMA, "head_dim": 20}),
-    "olmo2-tied": (
-        "Olmo2ForCausalLM",
-        "Olmo2Config",
-        {**LLAMA, "tie_word_embeddings": True, "attention_bias": True, "head_dim": 20},
-    ),
-    "olmo3": (
-        "Olmo3ForCausalLM",
-        "Olmo3Config",
-        {
-            **LLAMA,
-            "sliding_window": 5,
-            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
-            "rope_parameters": {
-                "full_attention": {
-                    "rope_type": "yarn",
-                    "factor": 4.0,
-                    "rope_theta": 900.0,
-                    "original_max_position_embeddings": 32,
-                },
-                "sliding_attention": {"rope_type": "default", "rope_theta": 300.0},
-            },
-        },
-    ),
-    "starcoder2": (
-        "Starcoder2ForCausalLM",
-        "Starcoder2Config",
-        {**LLAMA, "sliding_window": 5, "tie_word_embeddings": False},
-    ),
-    "starcoder2-no-bias": (
-        "Starcoder2ForCausalLM",
-        "Starcoder2Config",
-        {**LLAMA, "use_bias": False, "tie_word_embeddings": True, "hidden_act": "gelu", "intermediate_size": 90},
-    ),
-    "gpt-neox": (
-        "GPTNeoXForCausalLM",
-        "GPTNeoXConfig",
-        {**NEOX, "rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5, "rope_theta": 100.0}},
-    ),
-    "gpt-neox-in-turn": (
-        "GPTNeoXForCausalLM",
-        "GPTNeoXConfig",
-        {**NEOX, "use_parallel_residual": False, "attention_bias": False, "tie_word_embeddings": True},
-    ),
-    "gpt-oss": (
-        "GptOssForCausalLM",
-        "GptOssConfig",
-        {
-            **LLAMA,
-            "head_dim": 12,
-            "sliding_window": 5,
-            "num_local_experts": 5,
-            "num_experts_per_tok": 3,
-            "swiglu_limit": 0.3,
-            "swiglu_alpha": 1.3,
-            "attention_bias": True,
-            "rope_parameters": {
-                "rope_type": "yarn",
-                "factor": 8.0,
-                "beta_fast": 4.0,
-                "beta_slow": 1.0,
-                "truncate": False,
-                "original_max_position_embeddings": 16,
-                "rope_theta": 300.0,
-            },
-        },
-    ),
-    "gpt-oss-even": (
-        "GptOssForCausalLM",
-        "GptOssConfig",
-        {
-            **LLAMA,
-            "head_dim": 8,
-            "sliding_window": 7,
-            "num_local_experts": 3,
-            "num_experts_per_tok": 1,
-            "attention_bias": False,
-            "tie_word_embeddings": True,
-            "rope_parameters": {"rope_type": "default"},
-            "layer_types": ["full_attention", "sliding_attention", "full_attention"],
-        },
-    ),
-    "deepseek-v2": (
-        "DeepseekV2ForCausalLM",
-        "DeepseekV2Config",
-        {
-            **DEEPSEEK,
-            "q_lora_rank": None,
-            "topk_method": "group_limited_greedy",
-            "routed_scaling_factor": 1.7,
-            "n_shared_experts": 2,
-        },
-    ),
-    "deepseek-v2-greedy": (
-        "DeepseekV2ForCausalLM",
-        "DeepseekV2Config",
-        {
-            **DEEPSEEK,
-            "first_k_dense_replace": 0,
-            "tie_word_embeddings": True,
-            "rope_parameters": {**YARN, "mscale": 0.7},
-        },
-    ),
-    "deepseek-v3": (
-        "DeepseekV3ForCausalLM",
-        "DeepseekV3Config",
-        {**DEEPSEEK, "rope_parameters": {**YARN, "mscale": 1.0}},
-    ),
-    "deepseek-v3-ungrouped": (
-        "DeepseekV3ForCausalLM",
-        "DeepseekV3Config",
-        {
-            **DEEPSEEK,
-            "q_lora_rank": None,
-            "n_group": 1,
-            "topk_group": 1,
-            "n_shared_experts": 3,
-            "tie_word_embeddings": False,
-            "rope_parameters": YARN,
-        },
-    ),
-    "qwen3-next": (
-        "Qwen3NextForCausalLM",
-        "Qwen3NextConfig",
-        {
-            **LLAMA,
-            **DELTA,
-            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
-            "mlp_only_layers": [1],
-        },
-    ),
-    "qwen3-next-alternating": (
-        "Qwen3NextForCausalLM",
-        "Qwen3NextConfig",
-        {
-            **LLAMA,
-            **DELTA,
-            "full_attention_interval": 2,
-            "attention_bias": True,
-            "tie_word_embeddings": True,
-            "norm_topk_prob": False,
-            "linear_num_key_heads": 6,
-            "num_hidden_layers": 4,
-        },
-    ),
-    "mamba2": ("Mamba2ForCausalLM", "Mamba2Config", MAMBA2),
-    "mamba2-plain": (
-        "Mamba2ForCausalLM",
-        "Mamba2Config",
-        {
-            **MAMBA2,
-            "n_groups": 1,
-            "use_conv_bias": False,
-            "tie_word_embeddings": True,
-            "conv_kernel": 3,
-            "expand": 3,
-            "head_dim": 12,
-        },
-    ),
-    "gptj": ("GPTJForCausalLM", "GPTJConfig", {**GPT2, "n_embd": 40, "rotary_dim": 6, "n_inner": 50}),
-}
+LANGUAGE = with_configs({
+    "gpt2": ("GPT2LMHeadModel", GPT2),
+    "gpt2-untied": ("GPT2LMHeadModel", {**GPT2, "tie_word_embeddings": False, "n_inner": 50}),
+    "llama": ("LlamaForCausalLM", LLAMA),
+    "llama-tied": ("LlamaForCausalLM", {**LLAMA, "tie_word_embeddings": True, "head_dim": 12}),
+    "llama-bias": ("LlamaForCausalLM", {**LLAMA, "attention_bias": True}),
+    "llama-3": ("LlamaForCausalLM", {**LLAMA, "rope_parameters": STRETCH}),
+    "mistral": ("MistralForCausalLM", {**LLAMA, "sliding_window": 5}),
+    "qwen2": ("Qwen2ForCausalLM", LLAMA),
+    "qwen2-window": ("Qwen2ForCausalLM", {
+        **LLAMA, "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 2,
+    }),
+    "qwen3": ("Qwen3ForCausalLM", {**LLAMA, "head_dim": 12, "tie_word_embeddings": True}),
+    "qwen3-window": ("Qwen3ForCausalLM", {
+        **LLAMA, "head_dim": 8, "attention_bias": True, "use_sliding_window": True, "sliding_window": 5,
+        "max_window_layers": 1,
+    }),
+    "mixtral": ("MixtralForCausalLM", {
+        **LLAMA, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None,
+    }),
+    "qwen3-moe": ("Qwen3MoeForCausalLM", {
+        **{key: value for key, value in LLAMA.items() if key != "num_hidden_layers"}, "num_hidden_layers": 4,
+        "head_dim": 12, "num_experts": 5, "num_experts_per_tok": 3, "moe_intermediate_size": 10,
+        "decoder_sparse_step": 2, "mlp_only_layers": [3], "norm_topk_prob": False, "attention_bias": True,
+    }),
+    "qwen3-moe-window": ("Qwen3MoeForCausalLM", {
+        **LLAMA, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 14, "norm_topk_prob": True,
+        "use_sliding_window": True, "sliding_window": 5, "tie_word_embeddings": True,
+    }),
+    "smollm3": ("SmolLM3ForCausalLM", {
+        **LLAMA, "no_rope_layer_interval": 2, "use_sliding_window": True, "sliding_window": 5, "mlp_bias": True,
+    }),
+    "smollm3-untied": ("SmolLM3ForCausalLM", {
+        **LLAMA, "tie_word_embeddings": False, "attention_bias": True, "no_rope_layers": [0, 1, 1],
+        "layer_types": ["full_attention", "sliding_attention", "full_attention"], "use_sliding_window": True,
+        "sliding_window": 7,
+    }),
+    "granite": ("GraniteForCausalLM", {
+        **LLAMA, "embedding_multiplier": 3.0, "residual_multiplier": 0.22, "attention_multiplier": 0.3,
+        "logits_scaling": 6.0, "attention_bias": True, "tie_word_embeddings": False,
+    }),
+    "granite-tied": ("GraniteForCausalLM", {
+        **LLAMA, "embedding_multiplier": 0.5, "logits_scaling": 49, "mlp_bias": True, "attention_multiplier": 0.125,
+        "tie_word_embeddings": True,
+    }),
+    "phi3": ("Phi3ForCausalLM", {**LLAMA, "sliding_window": 5, "tie_word_embeddings": True}),
+    "phi3-long": ("Phi3ForCausalLM", {
+        **LLAMA, "partial_rotary_factor": 0.5, "original_max_position_embeddings": 64,
+        "rope_parameters": {"rope_type": "longrope", "short_factor": [1.0, 1.5], "long_factor": [2.0, 9.0]},
+    }),
+    "gemma2": ("Gemma2ForCausalLM", {
+        **LLAMA, "head_dim": 12, "sliding_window": 5, "query_pre_attn_scalar": 20, "final_logit_softcapping": 3.0,
+        "attn_logit_softcapping": 2.0,
+    }),
+    "gemma2-uncapped": ("Gemma2ForCausalLM", {
+        **LLAMA, "head_dim": 6, "sliding_window": 7, "final_logit_softcapping": None, "attention_bias": True,
+        "attn_logit_softcapping": None, "tie_word_embeddings": False, "query_pre_attn_scalar": 7,
+        "layer_types": ["full_attention", "sliding_attention", "sliding_attention"], "hidden_activation": "silu",
+    }),
+    "gemma3": ("Gemma3ForCausalLM", {
+        **LLAMA, "head_dim": 12, "sliding_window": 5, "query_pre_attn_scalar": 10,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 900.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 50.0}},
+    }, "Gemma3TextConfig"),
+    "gemma3-capped": ("Gemma3ForCausalLM", {
+        **LLAMA, "head_dim": 8, "sliding_window": 7, "final_logit_softcapping": 4.0, "tie_word_embeddings": False,
+        "attention_bias": True,
+    }, "Gemma3TextConfig"),
+    "olmo2": ("Olmo2ForCausalLM", {**LLAMA, "head_dim": 20}),
+    "olmo2-tied": ("Olmo2ForCausalLM", {**LLAMA, "tie_word_embeddings": True, "attention_bias": True, "head_dim": 20}),
+    "olmo3": ("Olmo3ForCausalLM", {
+        **LLAMA, "sliding_window": 5, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "rope_parameters": {"full_attention": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 900.0,
+            "original_max_position_embeddings": 32},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 300.0}},
+    }),
+    "starcoder2": ("Starcoder2ForCausalLM", {**LLAMA, "sliding_window": 5, "tie_word_embeddings": False}),
+    "starcoder2-no-bias": ("Starcoder2ForCausalLM", {
+        **LLAMA, "use_bias": False, "tie_word_embeddings": True, "hidden_act": "gelu", "intermediate_size": 90,
+    }),
+    "gpt-neox": ("GPTNeoXForCausalLM", {
+        **NEOX, "rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5, "rope_theta": 100.0},
+    }),
+    "gpt-neox-in-turn": ("GPTNeoXForCausalLM", {
+        **NEOX, "use_parallel_residual": False, "attention_bias": False, "tie_word_embeddings": True,
+    }),
+    "gpt-oss": ("GptOssForCausalLM", {
+        **LLAMA, "head_dim": 12, "sliding_window": 5, "num_local_experts": 5, "num_experts_per_tok": 3,
+        "swiglu_limit": 0.3, "swiglu_alpha": 1.3, "attention_bias": True,
+        "rope_parameters": {"rope_type": "yarn", "factor": 8.0, "beta_fast": 4.0, "beta_slow": 1.0, "truncate": False,
+            "original_max_position_embeddings": 16, "rope_theta": 300.0},
+    }),
+    "gpt-oss-even": ("GptOssForCausalLM", {
+        **LLAMA, "head_dim": 8, "sliding_window": 7, "num_local_experts": 3, "num_experts_per_tok": 1,
+        "attention_bias": False, "tie_word_embeddings": True, "rope_parameters": {"rope_type": "default"},
+        "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+    }),
+    "deepseek-v2": ("DeepseekV2ForCausalLM", {
+        **DEEPSEEK, "q_lora_rank": None, "topk_method": "group_limited_greedy", "routed_scaling_factor": 1.7,
+        "n_shared_experts": 2,
+    }),
+    "deepseek-v2-greedy": ("DeepseekV2ForCausalLM", {
+        **DEEPSEEK, "first_k_dense_replace": 0, "tie_word_embeddings": True, "rope_parameters": {**YARN, "mscale": 0.7},
+    }),
+    "deepseek-v3": ("DeepseekV3ForCausalLM", {**DEEPSEEK, "rope_parameters": {**YARN, "mscale": 1.0}}),
+    "deepseek-v3-ungrouped": ("DeepseekV3ForCausalLM", {
+        **DEEPSEEK, "q_lora_rank": None, "n_group": 1, "topk_group": 1, "n_shared_experts": 3,
+        "tie_word_embeddings": False, "rope_parameters": YARN,
+    }),
+    "qwen3-next": ("Qwen3NextForCausalLM", {
+        **LLAMA, **DELTA, "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        "mlp_only_layers": [1],
+    }),
+    "qwen3-next-alternating": ("Qwen3NextForCausalLM", {
+        **LLAMA, **DELTA, "full_attention_interval": 2, "attention_bias": True, "tie_word_embeddings": True,
+        "norm_topk_prob": False, "linear_num_key_heads": 6, "num_hidden_layers": 4,
+    }),
+    "mamba2": ("Mamba2ForCausalLM", MAMBA2),
+    "mamba2-plain": ("Mamba2ForCausalLM", {
+        **MAMBA2, "n_groups": 1, "use_conv_bias": False, "tie_word_embeddings": True, "conv_kernel": 3, "expand": 3,
+        "head_dim": 12,
+    }),
+    "gptj": ("GPTJForCausalLM", {**GPT2, "n_embd": 40, "rotary_dim": 6, "n_inner": 50}),
+})  # fmt: skip
 VISION = {
     "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48, "image_size": 16,
     "patch_size": 4, "num_labels": 5,
 }  # fmt: skip
 DINOV2 = {key: value for key, value in VISION.items() if key != "intermediate_size"} | {"use_mask_token": False}
 TOWER = {key: value for key, value in VISION.items() if key != "num_labels"}
-IMAGES = {
-    "vit": ("ViTForImageClassification", "ViTConfig", VISION),
-    "vit-no-bias": ("ViTForImageClassification", "ViTConfig", {**VISION, "qkv_bias": False, "num_channels": 1}),
-    "deit": ("DeiTForImageClassification", "DeiTConfig", VISION),
-    "dinov2": ("Dinov2ForImageClassification", "Dinov2Config", {**DINOV2, "hidden_act": "relu"}),
-    "dinov2-gated": (
-        "Dinov2ForImageClassification",
-        "Dinov2Config",
-        {**DINOV2, "use_swiglu_ffn": True, "qkv_bias": False, "num_channels": 1, "mlp_ratio": 2},
+IMAGES = with_configs({
+    "vit": ("ViTForImageClassification", VISION),
+    "vit-no-bias": ("ViTForImageClassification", {**VISION, "qkv_bias": False, "num_channels": 1}),
+    "deit": ("DeiTForImageClassification", VISION),
+    "dinov2": ("Dinov2ForImageClassification", {**DINOV2, "hidden_act": "relu"}),
+    "dinov2-gated": ("Dinov2ForImageClassification", {
+        **DINOV2, "use_swiglu_ffn": True, "qkv_bias": False, "num_channels": 1, "mlp_ratio": 2,
+    }),
+    "siglip": ("SiglipForImageClassification", {"vision_config": {**TOWER, "vision_use_head": False}, "num_labels": 5}),
+    "clip": ("CLIPForImageClassification", {"vision_config": TOWER, "num_labels": 5}),
+})  # fmt: skip
+
+
+WHISPER = {
+    "vocab_size": WORDS, "d_model": 32, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4, "encoder_ffn_dim": 44, "decoder_ffn_dim": 44, "num_mel_bins": 10,
+    "max_source_positions": 50, "max_target_positions": 40, "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 1,
+    "decoder_start_token_id": 2, "begin_suppress_tokens": None,
+}  # fmt: skip
+SPEECH = with_configs({
+    "whisper": ("WhisperForConditionalGeneration", WHISPER),
+    "whisper-wide": ("WhisperForConditionalGeneration", {
+        **WHISPER, "max_source_positions": 25, "num_mel_bins": 128, "activation_function": "relu", "decoder_layers": 1,
+    }),
+})  # fmt: skip
+
+
+CLIP_TEXT = {
+    "vocab_size": WORDS, "hidden_size": 32, "intermediate_size": 44, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "max_position_embeddings": 21, "projection_dim": 10, "eos_token_id": 40, "bos_token_id": 39, "pad_token_id": 40,
+}  # fmt: skip
+TEXT_TOWERS = {
+    "clip-text": ("CLIPTextModelWithProjection", "CLIPTextConfig", CLIP_TEXT),
+    "clip-text-gelu": (
+        "CLIPTextModelWithProjection",
+        "CLIPTextConfig",
+        {**CLIP_TEXT, "hidden_act": "gelu", "eos_token_id": 2, "layer_norm_eps": 0.1},
     ),
-    "siglip": (
-        "SiglipForImageClassification",
-        "SiglipConfig",
-        {"vision_config": {**TOWER, "vision_use_head": False}, "num_labels": 5},
-    ),
-    "clip": ("CLIPForImageClassification", "CLIPConfig", {"vision_config": TOWER, "num_labels": 5}),
+    "clip-text-headless": ("CLIPTextModel", "CLIPTextConfig", CLIP_TEXT),
 }
 
 
@@ -420,36 +244,20 @@ BART = {
     "eos_token_id": None, "bos_token_id": None, "pad_token_id": 1, "decoder_start_token_id": 2,
     "forced_eos_token_id": None,
 }  # fmt: skip
-PAIRS = {
-    "t5": ("T5ForConditionalGeneration", "T5Config", T5),
-    "t5-1.1": (
-        "T5ForConditionalGeneration",
-        "T5Config",
-        {**T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "initializer_factor": 0.3},
-    ),
-    "mt5": (
-        "MT5ForConditionalGeneration",
-        "MT5Config",
-        {**T5, "feed_forward_proj": "gated-gelu", "initializer_factor": 0.3},
-    ),
-    "bart": ("BartForConditionalGeneration", "BartConfig", BART),
-    "bart-scaled": (
-        "BartForConditionalGeneration",
-        "BartConfig",
-        {**BART, "scale_embedding": True, "activation_function": "relu"},
-    ),
-    "mbart": ("MBartForConditionalGeneration", "MBartConfig", {**BART, "scale_embedding": True}),
-    "m2m100": (
-        "M2M100ForConditionalGeneration",
-        "M2M100Config",
-        {**BART, "pad_token_id": 0, "decoder_layers": 2, "encoder_layers": 3, "max_position_embeddings": 70},
-    ),
-    "marian": (
-        "MarianMTModel",
-        "MarianConfig",
-        {**BART, "scale_embedding": True, "activation_function": "swish"},
-    ),
-}
+PAIRS = with_configs({
+    "t5": ("T5ForConditionalGeneration", T5),
+    "t5-1.1": ("T5ForConditionalGeneration", {
+        **T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "initializer_factor": 0.3,
+    }),
+    "mt5": ("MT5ForConditionalGeneration", {**T5, "feed_forward_proj": "gated-gelu", "initializer_factor": 0.3}),
+    "bart": ("BartForConditionalGeneration", BART),
+    "bart-scaled": ("BartForConditionalGeneration", {**BART, "scale_embedding": True, "activation_function": "relu"}),
+    "mbart": ("MBartForConditionalGeneration", {**BART, "scale_embedding": True}),
+    "m2m100": ("M2M100ForConditionalGeneration", {
+        **BART, "pad_token_id": 0, "decoder_layers": 2, "encoder_layers": 3, "max_position_embeddings": 70,
+    }),
+    "marian": ("MarianMTModel", {**BART, "scale_embedding": True, "activation_function": "swish"}),
+})  # fmt: skip
 
 BERT = {
     "vocab_size": WORDS, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 44,
@@ -476,88 +284,54 @@ DEBERTA_PLAIN = {
     "type_vocab_size": 2,
 }  # fmt: skip
 LABELS = {"num_labels": 5}
-ENCODERS = {
-    "bert": ("BertForMaskedLM", "BertConfig", BERT),
-    "bert-relu": ("BertForMaskedLM", "BertConfig", {**BERT, "hidden_act": "relu", "type_vocab_size": 3}),
-    "bert-pairs": ("BertForPreTraining", "BertConfig", BERT),
-    "bert-texts": ("BertForSequenceClassification", "BertConfig", {**BERT, **LABELS}),
-    "bert-tokens": ("BertForTokenClassification", "BertConfig", {**BERT, **LABELS}),
-    "roberta": ("RobertaForMaskedLM", "RobertaConfig", ROBERTA),
-    "roberta-relu": ("RobertaForMaskedLM", "RobertaConfig", {**ROBERTA, "hidden_act": "relu"}),
-    "roberta-texts": ("RobertaForSequenceClassification", "RobertaConfig", {**ROBERTA, **LABELS}),
-    "roberta-tokens": ("RobertaForTokenClassification", "RobertaConfig", {**ROBERTA, **LABELS}),
-    "xlm-roberta": ("XLMRobertaForMaskedLM", "XLMRobertaConfig", {**ROBERTA, "pad_token_id": 3}),
-    "xlm-roberta-texts": ("XLMRobertaForSequenceClassification", "XLMRobertaConfig", {**ROBERTA, **LABELS}),
-    "xlm-roberta-tokens": ("XLMRobertaForTokenClassification", "XLMRobertaConfig", {**ROBERTA, **LABELS}),
-    "camembert": ("CamembertForMaskedLM", "CamembertConfig", {**ROBERTA, "hidden_act": "relu", "type_vocab_size": 3}),
-    "camembert-texts": ("CamembertForSequenceClassification", "CamembertConfig", {**ROBERTA, **LABELS}),
-    "camembert-tokens": ("CamembertForTokenClassification", "CamembertConfig", {**ROBERTA, **LABELS}),
-    "distilbert": ("DistilBertForMaskedLM", "DistilBertConfig", {**DISTILBERT, "activation": "relu"}),
-    "distilbert-sines": ("DistilBertForMaskedLM", "DistilBertConfig", {**DISTILBERT, "sinusoidal_pos_embds": True}),
-    "distilbert-texts": ("DistilBertForSequenceClassification", "DistilBertConfig", {**DISTILBERT, **LABELS}),
-    "distilbert-tokens": ("DistilBertForTokenClassification", "DistilBertConfig", {**DISTILBERT, **LABELS}),
-    "modernbert": ("ModernBertForMaskedLM", "ModernBertConfig", MODERNBERT),
-    "modernbert-biases": (
-        "ModernBertForMaskedLM",
-        "ModernBertConfig",
-        {
-            **MODERNBERT,
-            "norm_bias": True,
-            "attention_bias": True,
-            "mlp_bias": True,
-            "classifier_bias": True,
-            "decoder_bias": False,
-            "tie_word_embeddings": False,
-            "hidden_activation": "silu",
-            "classifier_activation": "relu",
-            "layer_types": ["sliding_attention"] * 3,
-        },
-    ),
-    "modernbert-texts": (
-        "ModernBertForSequenceClassification",
-        "ModernBertConfig",
-        {**MODERNBERT, **LABELS, "classifier_pooling": "mean"},
-    ),
-    "modernbert-first": ("ModernBertForSequenceClassification", "ModernBertConfig", {**MODERNBERT, **LABELS}),
-    "modernbert-tokens": ("ModernBertForTokenClassification", "ModernBertConfig", {**MODERNBERT, **LABELS}),
-    "eurobert": ("EuroBertForMaskedLM", "EuroBertConfig", EUROBERT),
-    "eurobert-biases": (
-        "EuroBertForMaskedLM",
-        "EuroBertConfig",
-        {
-            **EUROBERT,
-            "tie_word_embeddings": True,
-            "attention_bias": True,
-            "mlp_bias": True,
-            "hidden_act": "gelu",
-            "head_dim": 12,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 250.0},
-        },
-    ),
-    "eurobert-texts": ("EuroBertForSequenceClassification", "EuroBertConfig", {**EUROBERT, **LABELS}),
-    "eurobert-mean": (
-        "EuroBertForSequenceClassification",
-        "EuroBertConfig",
-        {**EUROBERT, **LABELS, "classifier_pooling": "mean"},
-    ),
-    "eurobert-tokens": ("EuroBertForTokenClassification", "EuroBertConfig", {**EUROBERT, **LABELS}),
-    "deberta-3": ("DebertaV2ForMaskedLM", "DebertaV2Config", DEBERTA),
-    "deberta-new-head": ("DebertaV2ForMaskedLM", "DebertaV2Config", {**DEBERTA, "legacy": False}),
-    "deberta-own-matrices": (
-        "DebertaV2ForMaskedLM",
-        "DebertaV2Config",
-        {**DEBERTA, "share_att_key": False, "norm_rel_ebd": "none", "position_biased_input": True},
-    ),
-    "deberta-no-buckets": ("DebertaV2ForMaskedLM", "DebertaV2Config", {**DEBERTA_PLAIN, "hidden_act": "gelu_new"}),
-    "deberta-c2p": ("DebertaV2ForMaskedLM", "DebertaV2Config", {**DEBERTA, "pos_att_type": ["c2p"]}),
-    "deberta-p2c": (
-        "DebertaV2ForMaskedLM",
-        "DebertaV2Config",
-        {**DEBERTA, "pos_att_type": ["p2c"], "share_att_key": False},
-    ),
-    "deberta-texts": ("DebertaV2ForSequenceClassification", "DebertaV2Config", {**DEBERTA, **LABELS}),
-    "deberta-tokens": ("DebertaV2ForTokenClassification", "DebertaV2Config", {**DEBERTA_PLAIN, **LABELS}),
-}
+ENCODERS = with_configs({
+    "bert": ("BertForMaskedLM", BERT),
+    "bert-relu": ("BertForMaskedLM", {**BERT, "hidden_act": "relu", "type_vocab_size": 3}),
+    "bert-pairs": ("BertForPreTraining", BERT),
+    "bert-texts": ("BertForSequenceClassification", {**BERT, **LABELS}),
+    "bert-tokens": ("BertForTokenClassification", {**BERT, **LABELS}),
+    "roberta": ("RobertaForMaskedLM", ROBERTA),
+    "roberta-relu": ("RobertaForMaskedLM", {**ROBERTA, "hidden_act": "relu"}),
+    "roberta-texts": ("RobertaForSequenceClassification", {**ROBERTA, **LABELS}),
+    "roberta-tokens": ("RobertaForTokenClassification", {**ROBERTA, **LABELS}),
+    "xlm-roberta": ("XLMRobertaForMaskedLM", {**ROBERTA, "pad_token_id": 3}),
+    "xlm-roberta-texts": ("XLMRobertaForSequenceClassification", {**ROBERTA, **LABELS}),
+    "xlm-roberta-tokens": ("XLMRobertaForTokenClassification", {**ROBERTA, **LABELS}),
+    "camembert": ("CamembertForMaskedLM", {**ROBERTA, "hidden_act": "relu", "type_vocab_size": 3}),
+    "camembert-texts": ("CamembertForSequenceClassification", {**ROBERTA, **LABELS}),
+    "camembert-tokens": ("CamembertForTokenClassification", {**ROBERTA, **LABELS}),
+    "distilbert": ("DistilBertForMaskedLM", {**DISTILBERT, "activation": "relu"}),
+    "distilbert-sines": ("DistilBertForMaskedLM", {**DISTILBERT, "sinusoidal_pos_embds": True}),
+    "distilbert-texts": ("DistilBertForSequenceClassification", {**DISTILBERT, **LABELS}),
+    "distilbert-tokens": ("DistilBertForTokenClassification", {**DISTILBERT, **LABELS}),
+    "modernbert": ("ModernBertForMaskedLM", MODERNBERT),
+    "modernbert-biases": ("ModernBertForMaskedLM", {
+        **MODERNBERT, "norm_bias": True, "attention_bias": True, "mlp_bias": True, "classifier_bias": True,
+        "decoder_bias": False, "tie_word_embeddings": False, "hidden_activation": "silu",
+        "classifier_activation": "relu", "layer_types": ["sliding_attention"] * 3,
+    }),
+    "modernbert-texts": ("ModernBertForSequenceClassification", {**MODERNBERT, **LABELS, "classifier_pooling": "mean"}),
+    "modernbert-first": ("ModernBertForSequenceClassification", {**MODERNBERT, **LABELS}),
+    "modernbert-tokens": ("ModernBertForTokenClassification", {**MODERNBERT, **LABELS}),
+    "eurobert": ("EuroBertForMaskedLM", EUROBERT),
+    "eurobert-biases": ("EuroBertForMaskedLM", {
+        **EUROBERT, "tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True, "hidden_act": "gelu",
+        "head_dim": 12, "rope_parameters": {"rope_type": "default", "rope_theta": 250.0},
+    }),
+    "eurobert-texts": ("EuroBertForSequenceClassification", {**EUROBERT, **LABELS}),
+    "eurobert-mean": ("EuroBertForSequenceClassification", {**EUROBERT, **LABELS, "classifier_pooling": "mean"}),
+    "eurobert-tokens": ("EuroBertForTokenClassification", {**EUROBERT, **LABELS}),
+    "deberta-3": ("DebertaV2ForMaskedLM", DEBERTA),
+    "deberta-new-head": ("DebertaV2ForMaskedLM", {**DEBERTA, "legacy": False}),
+    "deberta-own-matrices": ("DebertaV2ForMaskedLM", {
+        **DEBERTA, "share_att_key": False, "norm_rel_ebd": "none", "position_biased_input": True,
+    }),
+    "deberta-no-buckets": ("DebertaV2ForMaskedLM", {**DEBERTA_PLAIN, "hidden_act": "gelu_new"}),
+    "deberta-c2p": ("DebertaV2ForMaskedLM", {**DEBERTA, "pos_att_type": ["c2p"]}),
+    "deberta-p2c": ("DebertaV2ForMaskedLM", {**DEBERTA, "pos_att_type": ["p2c"], "share_att_key": False}),
+    "deberta-texts": ("DebertaV2ForSequenceClassification", {**DEBERTA, **LABELS}),
+    "deberta-tokens": ("DebertaV2ForTokenClassification", {**DEBERTA_PLAIN, **LABELS}),
+})  # fmt: skip
 
 
 @contextlib.contextmanager

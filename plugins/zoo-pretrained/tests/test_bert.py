@@ -85,11 +85,7 @@ def edited(target, change):
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        (
-            "bert",
-            {"position_embedding_type": "relative_key"},
-            "type='relative_key' is not supported",
-        ),
+        ("bert", {"position_embedding_type": "relative_key"}, "type='relative_key' is not supported"),
         ("bert", {"is_decoder": True}, "is_decoder=True is not supported in bert"),
         ("bert", {"tie_word_embeddings": False}, "tie_word_embeddings=False is not supported"),
         ("bert", {"hidden_act": "mish"}, "activation 'mish' is not supported"),
@@ -124,11 +120,7 @@ def test_what_no_part_expresses_is_refused_by_its_key(name, changes, message, tm
         ("bert-pairs", "cls.seq_relationship.bias", r"no tensor for follows\.bias"),
         ("roberta", "roberta.embeddings.token_type_embeddings.weight", r"no tensor for segment\.weight"),
         ("deberta-3", "deberta.encoder.rel_embeddings.weight", r"no tensor for .*places\.table\.weight"),
-        (
-            "deberta-own-matrices",
-            "deberta.encoder.layer.1.attention.self.pos_key_proj.weight",
-            r"1\.attend.*place_key",
-        ),
+        ("deberta-own-matrices", "deberta.encoder.layer.1.attention.self.pos_key_proj.weight", r"1\.attend.*place_key"),
         ("deberta-3", "deberta.encoder.layer.0.attention.self.key_proj.weight", r"lacks .*key_proj\.weight"),
     ],
 )

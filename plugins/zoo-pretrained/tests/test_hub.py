@@ -112,10 +112,7 @@ def hub(tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_PROGRESS_BARS", True)
-    server.repositories["org/tiny"] = {
-        OLD: model_files(tmp_path / "old", 0),
-        NEW: model_files(tmp_path / "new", 1),
-    }
+    server.repositories["org/tiny"] = {OLD: model_files(tmp_path / "old", 0), NEW: model_files(tmp_path / "new", 1)}
     yield server
     server.shutdown()
     server.server_close()

@@ -124,10 +124,7 @@ def test_what_is_not_obeyed_is_refused_by_its_key(tmp_path, key, value):
         ours(tmp_path, picture(np.random.default_rng(0), 20, 20), {"model_type": "vit"})
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [("crop_mode", "border"), ("interpolation", "random"), ("crop_pct", 0)],
-)
+@pytest.mark.parametrize(("key", "value"), [("crop_mode", "border"), ("interpolation", "random"), ("crop_pct", 0)])
 def test_what_timm_would_do_otherwise_is_refused_by_its_key(tmp_path, key, value):
     cfg = CFG.complete({"input_size": [3, SIDE, SIDE], key: value}, "timm", "x")
     with pytest.raises(UsageError, match=key):

@@ -114,8 +114,7 @@ def test_numbers_of_tokens_are_checked_against_the_vocabulary(key, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "rule",
-    [{"bad_words_ids": [[]]}, {"bad_words_ids": [5, 6]}, {"suppress_tokens": ["x"]}, {"repetition_penalty": 0}],
+    "rule", [{"bad_words_ids": [[]]}, {"bad_words_ids": [5, 6]}, {"suppress_tokens": ["x"]}, {"repetition_penalty": 0}]
 )
 def test_a_malformed_rule_is_named(rule, tmp_path):
     (tmp_path / "generation_config.json").write_text(json.dumps(rule))

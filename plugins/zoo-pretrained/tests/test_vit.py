@@ -55,6 +55,30 @@ def test_the_image_tower_of_a_model_of_images_and_texts_gets_a_classifier_of_zer
     assert gap(net(images), patches.mean(1)) <= 1e-5
 
 
+@torch.no_grad()
+@peers.in_both_types(peers.TEXT_TOWERS)
+def test_a_tower_of_texts_and_its_import_agree_and_its_export_is_the_tower(case, dtype, tmp_path, monkeypatch):
+    with peers.wide(monkeypatch, dtype):
+        model = peers.build_peer(case, dtype)
+        model.save_pretrained(tmp_path / "theirs")
+        assert main(["import", str(tmp_path / "theirs"), str(tmp_path / "ours")]) == 0
+        ours = loaded(tmp_path / "ours", dtype)
+        tokens = torch.randint(3, peers.WORDS - 2, (3, 21))
+        ends = torch.tensor([20, 11, 1])
+        tokens[torch.arange(21) >= ends[:, None]] = peers.WORDS - 1  # the end is padding, too
+        valid = torch.arange(21) <= ends[:, None]
+
+        def vectors(peer):
+            output = peer(input_ids=tokens, attention_mask=valid.long())
+            return output.pooler_output if case[0] == "CLIPTextModel" else output.text_embeds
+
+        assert gap(ours.net(tokens, valid), vectors(model)) <= DTYPES[dtype]
+        export_pretrained(ours, tmp_path / "again")
+        again = peers.reloaded(case, tmp_path / "again", dtype)
+        assert same_tensors(model, again)
+        assert gap(vectors(again), vectors(model)) <= 1e-12
+
+
 def timm_model(folder, dtype=torch.float32, **options):
     """A random model of timm, and the folder that its hub functions write."""
     from safetensors.torch import save_file

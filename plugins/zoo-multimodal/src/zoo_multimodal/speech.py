@@ -161,17 +161,20 @@ def is_for_training(text: str) -> bool:
 
 
 class Sounds(BatchDataset):
-    """Sounds with their texts; `extra` holds what evaluation wants to know of each."""
+    """Sounds with their texts; `extra` holds what evaluation wants to know of each.
+
+    Sound i is samples ``edges[i, 0]`` to ``edges[i, 1]`` of ``waves`` (int16); its target has its special tokens.
+    """
 
     def __init__(
         self,
         waves: np.ndarray,
         edges: np.ndarray,
         targets: list[list[int]],
-        noise: float,
-        silent: bool,
-        seed: int | None,
-        extra: dict[str, list[Any]] | None,
+        noise: float = 0.0,
+        silent: bool = False,
+        seed: int | None = None,
+        extra: dict[str, list[Any]] | None = None,
     ) -> None:
         self.waves, self.edges, self.targets = waves, edges, targets
         self.noise, self.silent, self.seed, self.extra = noise, silent, seed, extra
@@ -182,7 +185,7 @@ class Sounds(BatchDataset):
     @property
     def lengths(self) -> np.ndarray:
         """Samples of each sound."""
-        return np.diff(self.edges)
+        return self.edges[:, 1] - self.edges[:, 0]
 
     def batch(self, indices: np.ndarray, epoch: int) -> dict[str, Any]:
         """``source`` (B, N) float32 samples, ``target`` (B, T): <bos>, tokens, <eos>. ``…_valid``: False at padding.
@@ -191,12 +194,12 @@ class Sounds(BatchDataset):
         """
         lengths, targets = self.lengths[indices], [self.targets[i] for i in indices]
         source = np.zeros((len(indices), int(lengths.max())), np.float32)
-        target = np.zeros((len(indices), max(map(len, targets)) + 2), np.int64)
+        target = np.zeros((len(indices), max(map(len, targets))), np.int64)
         for row, index in enumerate(indices):
-            target[row, : len(targets[row]) + 2] = [1, *targets[row], 2]
+            target[row, : len(targets[row])] = targets[row]
             if not self.silent:
                 source[row, : lengths[row]] = self._sound(int(index), epoch)
-        sizes = np.array([len(one) + 2 for one in targets])
+        sizes = np.array([len(one) for one in targets])
         batch = {
             "source": torch.from_numpy(source),
             "source_valid": torch.from_numpy(np.arange(source.shape[1]) < lengths[:, None]),
@@ -210,7 +213,10 @@ class Sounds(BatchDataset):
         return {**batch, **columns, "decode": decode, "slots": slots}
 
     def _sound(self, index: int, epoch: int) -> np.ndarray:
-        sound = self.waves[self.edges[index] : self.edges[index + 1]].astype(np.float32) / 32768
+        begin, end = self.edges[index]
+        sound = self.waves[begin:end].astype(np.float32) / 32768
+        if not self.noise:
+            return sound
         key = (EVALUATION_SEED, 0, index) if self.seed is None else (self.seed, epoch, index)
         loudness = self.noise * float(np.sqrt(np.square(sound).mean()))
         return sound + loudness * generator(*key).standard_normal(len(sound), dtype=np.float32)
@@ -298,8 +304,9 @@ class SpokenLetters(Data):
         extra = {
             "source_text": [""] * count, "text": own, "type": [""] * count, "decode": [i < limit for i in range(count)]
         }  # fmt: skip
+        targets = [[1, *ids, 2] for ids in self.target_tokenizer.encode_batch(own)]
         return Sounds(
-            waves, edges[start : end + 1], self.target_tokenizer.encode_batch(own), self.noise, self.silent,
+            waves, np.stack([edges[start:end], edges[start + 1 : end + 1]], 1), targets, self.noise, self.silent,
             *((self.seed, None) if split == "train" else (None, extra)),
         )  # fmt: skip
 

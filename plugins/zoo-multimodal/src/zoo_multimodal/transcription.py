@@ -25,7 +25,7 @@ class Transcription(TranslationTask):
     training_options = ("label_smoothing",)
     pictures = "zoo_multimodal.sound_pictures:sound_pictures"
     learns_from = "sounds with texts"
-    example_data = ("SpokenLetters",)
+    example_data = ("SpokenLetters", "SoundFiles")
     data_sizes: ClassVar = {"target_vocab_size": 64, "max_length": 16, "sample_rate": 8000, "max_samples": 4000}
     monitored_metrics: ClassVar[Directions] = {"loss": "min", "cer": "min", "exact": "max"}
     in_matrix = False  # its stacks are used as Translation's are

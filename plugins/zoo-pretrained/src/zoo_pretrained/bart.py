@@ -8,8 +8,8 @@ import torch
 
 from zoo.errors import UsageError
 from zoo_pretrained.config_keys import BOOKKEEPING, Key, Keys, flag, real, size, word
-from zoo_pretrained.family import ACTIVATION_NAMES, Config, Family, Options, activation, inner, part, unsupported_value
-from zoo_pretrained.tensor_mapping import MappedTensors, Shaped, Stacked, TensorRule, Tensors
+from zoo_pretrained.family import Config, Family, Options, inner, part, read_places, unsupported_value, write_places
+from zoo_pretrained.tensor_mapping import MappedTensors, Shaped, Stacked, TensorRule, Tensors, Transform
 
 OFFSET = 2  # rows in front of BART's first position
 READ = {
@@ -18,6 +18,12 @@ READ = {
     "decoder_layers": size(12), "decoder_ffn_dim": size(4096), "decoder_attention_heads": size(16),
     "activation_function": word("gelu"), "scale_embedding": flag(False), "dropout": real(0.1),
     "attention_dropout": real(0.0),
+}  # fmt: skip
+# keys whose values are options, and the places of these
+PLACES = {
+    "vocab_size": "target_vocab_size", "d_model": "dim", "encoder_layers": "depth", "encoder_attention_heads": "heads",
+    "encoder_ffn_dim": "hidden", "activation_function": "ffn.activation", "dropout": "dropout",
+    "attention_dropout": "attention_dropout",
 }  # fmt: skip
 FIXED: dict[str, list[Any]] = {
     "normalize_before": [False], "add_final_layer_norm": [False], "add_bias_logits": [False],
@@ -53,14 +59,33 @@ def both(config: Config, name: str) -> Any:
     return one
 
 
-def layers(dim: int, side: str) -> list[TensorRule]:
-    """The rules for the layers of one side, encoder or decoder, of width ``dim``."""
+def both_sides(config: Config, block: str) -> Options:
+    """The options of both stacks, Whisper's too. Raises UsageError where they are not alike."""
+    for name in ("attention_heads", "ffn_dim"):
+        both(config, name)
+    kinds = {"attention": "attention.MultiHead", "norm": "norm.LayerNorm", "block": block, "ffn": "ffn.MLP"}
+    options = {"decoder_depth": config["decoder_layers"], **{kind: part(path) for kind, path in kinds.items()}}
+    return read_places(config, PLACES, options)
+
+
+def written_sides(options: Options) -> dict[str, Any]:
+    """The keys of a published configuration that describe both stacks."""
+    config = {"is_encoder_decoder": True, "tie_word_embeddings": True, **write_places(options, PLACES)}
+    alike = {f"decoder_{key}": config[f"encoder_{key}"] for key in ("attention_heads", "ffn_dim")}
+    return {**config, **alike, "decoder_layers": options["decoder_depth"] or options["depth"]}
+
+
+def layers(dim: int, side: str, biases: tuple[str, Transform] | None = None) -> list[TensorRule]:
+    """The rules for the layers of one side, encoder or decoder, of width ``dim``; ``biases`` are the letters and the
+    transform of those of queries, keys and values, where they are not one for each.
+    """
     theirs, ours, rules = f"model.{side}.layers.{{n}}.", f"{side}.blocks.{{n}}.", []
     looks = [("self_attn", "attend")] + ([("encoder_attn", "cross")] if side == "decoder" else [])
     for end in ("weight", "bias"):
         for key, name in looks:
-            three = tuple(f"{theirs}{key}.{one}_proj.{end}" for one in "qkv")
-            rules.append(TensorRule(three, f"{ours}{name}.part.qkv.{end}", Stacked([dim] * 3)))
+            letters, how = biases if biases and end == "bias" else ("qkv", Stacked([dim] * 3))
+            keys = tuple(f"{theirs}{key}.{letter}_proj.{end}" for letter in letters)
+            rules.append(TensorRule(keys, f"{ours}{name}.part.qkv.{end}", how))
             rules.append(TensorRule(f"{theirs}{key}.out_proj.{end}", f"{ours}{name}.part.out.{end}"))
             rules.append(TensorRule(f"{theirs}{key}_layer_norm.{end}", f"{ours}{name}.norm.{end}"))
         rules.append(TensorRule(f"{theirs}fc1.{end}", f"{ours}ffn.part.up.{end}"))
@@ -87,27 +112,16 @@ class BART(Family):
 
     def options(self, config: Config) -> Options:
         """Options of zoo's task for a published configuration. Raises UsageError for unsupported values."""
-        return {
+        options = {
             "source_vocab_size": config["vocab_size"],
-            "target_vocab_size": config["vocab_size"],
             "max_length": config["max_position_embeddings"],
             "tie": "all",
             "scale_embedding": config["scale_embedding"],
             "output_bias": self.output_bias,
             "embedding_norm": self.learned,
-            "dim": config["d_model"],
-            "depth": config["encoder_layers"],
-            "decoder_depth": config["decoder_layers"],
-            "heads": both(config, "attention_heads"),
-            "hidden": both(config, "ffn_dim"),
             "position": self.position(config),
-            "attention": part("attention.MultiHead"),
-            "norm": part("norm.LayerNorm"),
-            "block": part(self.block),
-            "ffn": part("ffn.MLP", activation=activation(config, "activation_function")),
-            "dropout": config["dropout"],
-            "attention_dropout": config["attention_dropout"],
         }
+        return {**options, **both_sides(config, self.block)}
 
     def position(self, config: Config) -> Options:
         """How positions enter."""
@@ -115,21 +129,10 @@ class BART(Family):
 
     def config(self, options: Options) -> dict[str, Any]:
         """The published configuration for the options of zoo's task."""
-        hidden, heads = options["hidden"] or 4 * options["dim"], options["heads"]
         return {
-            "is_encoder_decoder": True,
-            "vocab_size": options["target_vocab_size"],
+            **written_sides(options),
             "max_position_embeddings": options["max_length"],
             "scale_embedding": options["scale_embedding"],
-            "d_model": options["dim"],
-            "encoder_layers": options["depth"],
-            "decoder_layers": options["decoder_depth"] or options["depth"],
-            **{"encoder_attention_heads": heads, "decoder_attention_heads": heads},
-            **{"encoder_ffn_dim": hidden, "decoder_ffn_dim": hidden},
-            "activation_function": ACTIVATION_NAMES[inner(options["ffn"])["activation"]],
-            "tie_word_embeddings": True,
-            "dropout": options["dropout"],
-            "attention_dropout": options["attention_dropout"],
         }
 
     def map_tensors(self, config: Config) -> MappedTensors:

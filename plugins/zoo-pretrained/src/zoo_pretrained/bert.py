@@ -8,13 +8,24 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from zoo_pretrained.config_keys import BOOKKEEPING, Keys, real, size, word
-from zoo_pretrained.family import ACTIVATION_NAMES, Config, Family, Options, activation, inner, part, unsupported_value
+from zoo_pretrained.family import (
+    Config,
+    Family,
+    Options,
+    activation,
+    inner,
+    part,
+    read_places,
+    unsupported_value,
+    write_places,
+)
 from zoo_pretrained.tensor_mapping import MappedTensors, Stacked, TensorRule, Tensors, Transform
-from zoo_pretrained.vit import CLASSES, classes
+from zoo_pretrained.vit import CLASSES, PLACES, classes
 
 MASKED = "zoo_text.tasks.masked.MaskedLM"
 TEXTS, TOKENS = "zoo_text.tasks.labelling.SequenceClassification", "zoo_text.tasks.labelling.TokenClassification"
 PAIRS = "BertForPreTraining"
+TEXT_PLACES = {**PLACES, "vocab_size": "vocab_size"}
 READ = {
     "vocab_size": size(30522), "hidden_size": size(768), "num_hidden_layers": size(12),
     "num_attention_heads": size(12), "intermediate_size": size(3072), "hidden_act": word("gelu"),
@@ -61,35 +72,16 @@ def encoder(config: Config) -> Options:
     if config["hidden_size"] % config["num_attention_heads"]:
         divisor = f"a divisor of hidden_size={config['hidden_size']}"
         raise unsupported_value(config, "num_attention_heads", config["model_type"], divisor)
-    return {
-        "vocab_size": config["vocab_size"],
-        "dim": config["hidden_size"],
-        "depth": config["num_hidden_layers"],
-        "heads": config["num_attention_heads"],
-        "hidden": config["intermediate_size"],
-        "embedding_norm": True,
-        "norm": part("norm.LayerNorm", eps=config["layer_norm_eps"]),
-        "block": part("block.PostNorm"),
-        "ffn": part("ffn.MLP", activation=activation(config, "hidden_act")),
-        "dropout": config["hidden_dropout_prob"],
-        "attention_dropout": config["attention_probs_dropout_prob"],
-    }
+    parts = {"norm": part("norm.LayerNorm"), "block": part("block.PostNorm"), "ffn": part("ffn.MLP")}
+    return read_places(config, TEXT_PLACES, {"embedding_norm": True, **parts})
 
 
 def written_encoder(options: Options) -> dict[str, Any]:
     """The encoder's keys of a published configuration, for the options of zoo's task."""
     return {
-        "vocab_size": options["vocab_size"],
-        "hidden_size": options["dim"],
-        "num_hidden_layers": options["depth"],
-        "num_attention_heads": options["heads"],
-        "intermediate_size": options["hidden"] or 4 * options["dim"],
-        "hidden_act": ACTIVATION_NAMES[inner(options["ffn"])["activation"]],
-        "hidden_dropout_prob": options["dropout"],
-        "attention_probs_dropout_prob": options["attention_dropout"],
+        **write_places(options, TEXT_PLACES),
         "max_position_embeddings": options["max_length"],
         "type_vocab_size": options["segments"],
-        "layer_norm_eps": inner(options["norm"])["eps"],
         "tie_word_embeddings": True,
     }
 
@@ -129,10 +121,7 @@ def config_of(options: Options, kind: str) -> dict[str, Any]:
 def labelled(config: Config) -> Options:
     """The classes of a classifier and its dropout."""
     rate = config["classifier_dropout"]
-    return {
-        "num_classes": classes(config),
-        "head_dropout": config["hidden_dropout_prob"] if rate is None else rate,
-    }
+    return {"num_classes": classes(config), "head_dropout": config["hidden_dropout_prob"] if rate is None else rate}
 
 
 def written_labels(options: Options) -> dict[str, Any]:

@@ -33,6 +33,21 @@ OUTER = Keys(
 )
 
 
+def layers(stem: str, dim: int, pairs: Mapping[str, str]) -> list[TensorRule]:
+    """The rules of the layers of a tower of width ``dim``, and of further modules."""
+    theirs, ours, rules = f"{stem}encoder.layers.{{n}}.", "stack.blocks.{n}.", []
+    modules = {
+        f"{theirs}self_attn.out_proj": f"{ours}attend.part.out", f"{theirs}layer_norm1": f"{ours}attend.norm",
+        f"{theirs}mlp.fc1": f"{ours}ffn.part.up", f"{theirs}mlp.fc2": f"{ours}ffn.part.down",
+        f"{theirs}layer_norm2": f"{ours}ffn.norm", **pairs,
+    }  # fmt: skip
+    for end in ("weight", "bias"):
+        three = tuple(f"{theirs}self_attn.{letter}_proj.{end}" for letter in "qkv")
+        rules.append(TensorRule(three, f"{ours}attend.part.qkv.{end}", Stacked([dim] * 3)))
+        rules += [TensorRule(f"{key}.{end}", f"{name}.{end}") for key, name in modules.items()]
+    return rules
+
+
 class SigLIP(ViT):
     """SigLIP's image tower: no class token, and a classifier that reads the mean of the normalised patches."""
 
@@ -92,12 +107,7 @@ class SigLIP(ViT):
         """The rules that convert the family's tensors to zoo's, for a complete configuration."""
         options, stem = self.options(config), "vision_model."
         dim, pixels, channels = options["dim"], options["patch_size"], options["channels"]
-        theirs, ours = f"{stem}encoder.layers.{{n}}.", "stack.blocks.{n}."
-        pairs = {f"{stem}{key}": name for name, key in self.outer.items() if name != "embedding"} | {
-            f"{theirs}self_attn.out_proj": f"{ours}attend.part.out", f"{theirs}layer_norm1": f"{ours}attend.norm",
-            f"{theirs}mlp.fc1": f"{ours}ffn.part.up", f"{theirs}mlp.fc2": f"{ours}ffn.part.down",
-            f"{theirs}layer_norm2": f"{ours}ffn.norm", "classifier": "head",
-        }  # fmt: skip
+        pairs = {f"{stem}{key}": name for name, key in self.outer.items() if name != "embedding"}
         patches = f"{stem}{self.outer['embedding']}"
         rules = [
             TensorRule(f"{patches}.weight", "embedding.weight", Shaped((dim, channels, pixels, pixels), (dim, -1))),
@@ -105,10 +115,7 @@ class SigLIP(ViT):
             TensorRule(f"{stem}embeddings.position_embedding.weight", "stack.position.table.weight"),
             TensorRule(f"{stem}embeddings.class_embedding", "registers.weight", Shaped((dim,), (1, 1, dim))),
         ]
-        for end in ("weight", "bias"):
-            three = tuple(f"{theirs}self_attn.{letter}_proj.{end}" for letter in "qkv")
-            rules.append(TensorRule(three, f"{ours}attend.part.qkv.{end}", Stacked([dim] * 3)))
-            rules += [TensorRule(f"{key}.{end}", f"{name}.{end}") for key, name in pairs.items()]
+        rules += layers(stem, dim, {**pairs, "classifier": "head"})
         return MappedTensors(rules, [f"{stem}embeddings.position_ids"])
 
 

@@ -11,17 +11,21 @@ import torch
 from zoo.errors import UsageError
 from zoo.models.layer_overrides import PLACES, configured_layers
 from zoo_pretrained.config_keys import BOOKKEEPING, Key, Keys, flag, real, size, word
-from zoo_pretrained.family import Config, Family, Options, budget, inner, name_of, part, unsupported_value, width
-from zoo_pretrained.rope import read_rope, rope_object, write_rope
-from zoo_pretrained.tensor_mapping import (
-    SAME,
-    Columns,
-    MappedTensors,
-    Parted,
-    Stacked,
-    TensorRule,
-    Transform,
+from zoo_pretrained.family import (
+    Config,
+    Family,
+    Options,
+    budget,
+    get_option,
+    inner,
+    name_of,
+    part,
+    set_option,
+    unsupported_value,
+    width,
 )
+from zoo_pretrained.rope import read_rope, rope_object, write_rope
+from zoo_pretrained.tensor_mapping import SAME, Columns, MappedTensors, Parted, Stacked, TensorRule, Transform
 
 OBJECT = Key(None, dict, optional=True)
 READ = {
@@ -55,21 +59,6 @@ def relative_keys(
     base = {key: spec for key, spec in READ.items() if key not in without}
     own = {key: rights for key, rights in FIXED.items() if key not in read}
     return Keys({**base, **read}, {**own, **(fixed or {})}, BOOKKEEPING | set(ignored), aliases or {})
-
-
-def get_option(options: Mapping[str, Any], place: str) -> Any:
-    """The option at a place such as ``norm.eps``, in complete options. Raises KeyError where there is none."""
-    name, _, within = place.partition(".")
-    return get_option(inner(options[name]), within) if within else options[name]
-
-
-def set_option(options: Options, place: str, value: Any) -> None:
-    """Set the option at a place such as ``norm.eps``."""
-    name, _, within = place.partition(".")
-    if within:
-        set_option(options[name]["init_args"], within, value)
-    else:
-        options[name] = value
 
 
 def spread_layers(options: Mapping[str, Any]) -> list[Options]:

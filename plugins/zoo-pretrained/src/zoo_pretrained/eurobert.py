@@ -15,10 +15,12 @@ from zoo_pretrained.family import (
     budget,
     inner,
     part,
+    read_places,
     unsupported_value,
     width,
+    write_places,
 )
-from zoo_pretrained.modernbert import FIXED, OBJECT, POOLS, gate, gated, rope
+from zoo_pretrained.modernbert import ENCODER_PLACES, FIXED, OBJECT, POOLS, gate, gated, rope
 from zoo_pretrained.tensor_mapping import MappedTensors, Stacked, TensorRule
 from zoo_pretrained.vit import CLASSES
 
@@ -66,19 +68,14 @@ class EuroBERT(Family):
         attention = {"kv_heads": config["num_key_value_heads"] or heads, "head_dim": config["head_dim"] or dim // heads}
         if attention["head_dim"] % 2:
             raise unsupported_value(config, "head_dim", NAME, "an even number")
-        options = {
-            "vocab_size": config["vocab_size"],
-            "max_length": config["max_position_embeddings"],
-            "dim": dim,
-            "depth": config["num_hidden_layers"],
-            "heads": heads,
+        options: Options = {
             "hidden": budget(config["intermediate_size"]),
             "position": rope(config["rope_parameters"], config["rope_theta"], "config.json: rope_parameters", NAME),
-            "attention": part("attention.MultiHead", **attention, bias=config["attention_bias"]),
-            "norm": part("norm.RMSNorm", eps=config["rms_norm_eps"]),
+            "attention": part("attention.MultiHead", **attention),
+            "norm": part("norm.RMSNorm"),
             "ffn": gated(activation(config, "hidden_act"), config["mlp_bias"]),
-            "attention_dropout": config["attention_dropout"],
         }
+        read_places(config, {**ENCODER_PLACES, "rms_norm_eps": "norm.eps"}, options)
         if self.task == MASKED:
             return {**options, "tie": config["tie_word_embeddings"], "transform": False,
                     "output_bias": config["mlp_bias"]}  # fmt: skip
@@ -93,20 +90,13 @@ class EuroBERT(Family):
         """The published configuration for the options of zoo's task."""
         attention, ffn, heads = inner(options["attention"]), inner(options["ffn"]), options["heads"]
         config = {
-            "vocab_size": options["vocab_size"],
-            "max_position_embeddings": options["max_length"],
-            "hidden_size": options["dim"],
-            "num_hidden_layers": options["depth"],
-            "num_attention_heads": heads,
+            **write_places(options, {**ENCODER_PLACES, "rms_norm_eps": "norm.eps"}),
             "num_key_value_heads": attention["kv_heads"] or heads,
             "head_dim": attention["head_dim"] or options["dim"] // heads,
             "intermediate_size": width(options["hidden"] or 4 * options["dim"], ffn["multiple_of"]),
             "rope_parameters": {"rope_type": "default", "rope_theta": inner(options["position"])["base"]},
-            "attention_bias": attention["bias"],
-            "rms_norm_eps": inner(options["norm"])["eps"],
             "hidden_act": ACTIVATION_NAMES[gate(options["ffn"])],
             "mlp_bias": ffn["bias"],
-            "attention_dropout": options["attention_dropout"],
         }
         if self.task == MASKED:
             return {**config, "tie_word_embeddings": options["tie"]}

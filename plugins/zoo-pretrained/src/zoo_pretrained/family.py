@@ -142,6 +142,36 @@ def inner(value: object) -> Mapping[str, Any]:
     return (value.get("init_args") or {}) if isinstance(value, Mapping) else {}
 
 
+def get_option(options: Mapping[str, Any], place: str) -> Any:
+    """The option at a place such as ``norm.eps``, in complete options. Raises KeyError where there is none."""
+    name, _, within = place.partition(".")
+    return get_option(inner(options[name]), within) if within else options[name]
+
+
+def set_option(options: Options, place: str, value: Any) -> None:
+    """Set the option at a place such as ``norm.eps``."""
+    name, _, within = place.partition(".")
+    if within:
+        set_option(options[name]["init_args"], within, value)
+    else:
+        options[name] = value
+
+
+def read_places(config: Config, places: Mapping[str, str], options: Options) -> Options:
+    """The options with the value of each key at its place, where an activation has our name."""
+    for key, place in places.items():
+        set_option(options, place, activation(config, key) if place == "ffn.activation" else config[key])
+    return options
+
+
+def write_places(options: Options, places: Mapping[str, str]) -> dict[str, Any]:
+    """The keys with the value at each place of complete options, the inverse of `read_places`. Raises KeyError."""
+    values = {**options, "hidden": options.get("hidden") or 4 * options["dim"]}
+    config = {key: get_option(values, place) for key, place in places.items()}
+    acts = {key: ACTIVATION_NAMES[config[key]] for key, place in places.items() if place == "ffn.activation"}
+    return {**config, **acts}
+
+
 def activation(config: Config, key: str) -> str:
     """Our name of the activation that a key names. Raises UsageError for one that we do not have."""
     name = config[key]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from zoo_pretrained.config_keys import BOOKKEEPING, Keys, flag, real, size, word
-from zoo_pretrained.family import ACTIVATION_NAMES, Config, Family, Options, activation, inner, part
+from zoo_pretrained.family import Config, Family, Options, part, read_places, write_places
 from zoo_pretrained.tensor_mapping import MappedTensors, TensorRule, Transposed
 
 TURNED = Transposed()
@@ -30,6 +30,14 @@ KEYS = Keys(
 )  # fmt: skip
 
 
+# keys whose values are options, and the places of these
+PLACES = {
+    "vocab_size": "vocab_size", "n_positions": "max_length", "n_embd": "dim", "n_layer": "depth", "n_head": "heads",
+    "n_inner": "hidden", "tie_word_embeddings": "tie", "layer_norm_epsilon": "norm.eps",
+    "activation_function": "ffn.activation", "resid_pdrop": "dropout", "attn_pdrop": "attention_dropout",
+}  # fmt: skip
+
+
 class GPT2(Family):
     """GPT-2 (Radford et al., 2019)."""
 
@@ -43,39 +51,17 @@ class GPT2(Family):
 
     def options(self, config: Config) -> Options:
         """Options of zoo's task for a published configuration. Raises UsageError for unsupported values."""
-        dim = config["n_embd"]
-        return {
-            "vocab_size": config["vocab_size"],
-            "max_length": config["n_positions"],
-            "dim": dim,
-            "depth": config["n_layer"],
-            "heads": config["n_head"],
-            "hidden": config["n_inner"] or 4 * dim,
-            "tie": config["tie_word_embeddings"],
+        options = {
             "position": part("position.Learned"),
             "attention": part("attention.MultiHead"),
-            "norm": part("norm.LayerNorm", eps=config["layer_norm_epsilon"]),
-            "ffn": part("ffn.MLP", activation=activation(config, "activation_function")),
-            "dropout": config["resid_pdrop"],
-            "attention_dropout": config["attn_pdrop"],
+            "norm": part("norm.LayerNorm"),
+            "ffn": part("ffn.MLP"),
         }
+        return read_places({**config, "n_inner": config["n_inner"] or 4 * config["n_embd"]}, PLACES, options)
 
     def config(self, options: Options) -> dict[str, Any]:
         """The published configuration for the options of zoo's task."""
-        rate = options["dropout"]
-        return {
-            "vocab_size": options["vocab_size"],
-            "n_positions": options["max_length"],
-            "n_ctx": options["max_length"],
-            "n_embd": options["dim"],
-            "n_layer": options["depth"],
-            "n_head": options["heads"],
-            "n_inner": options["hidden"] or 4 * options["dim"],
-            "tie_word_embeddings": options["tie"],
-            "layer_norm_epsilon": inner(options["norm"])["eps"],
-            "activation_function": ACTIVATION_NAMES[inner(options["ffn"])["activation"]],
-            **{"resid_pdrop": rate, "embd_pdrop": rate, "attn_pdrop": options["attention_dropout"]},
-        }
+        return {**write_places(options, PLACES), "n_ctx": options["max_length"], "embd_pdrop": options["dropout"]}
 
     def map_tensors(self, config: Config) -> MappedTensors:
         """The rules that convert the family's tensors to zoo's, for a configuration."""

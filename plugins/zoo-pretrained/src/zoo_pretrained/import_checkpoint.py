@@ -108,6 +108,10 @@ def _data(kind: str, options: Mapping[str, Any], folder: str) -> dict[str, Any]:
     """The data module of a recipe for a task: files of the user's own, read with the tokenizer of a folder."""
     if kind == "Classification":
         return {"class_path": "ImageFolder", "init_args": {"path": "images", "batch_size": 32}}
+    if kind == "Transcription":
+        heard = {"sample_rate": options["sample_rate"], "seconds": options["max_samples"] / options["sample_rate"]}
+        said = {"max_length": options["max_length"], "tokenizer": folder}
+        return {"class_path": "SoundFiles", "init_args": {"path": "sounds", **heard, **said}}
     shared = {"tokenizer": folder, "max_length": min(options["max_length"], ROW)}
     text = {"class_path": "TextFiles", "init_args": {"path": "corpus", "batch_size": 8, **shared}}
     if kind == "MaskedLM":

@@ -19,8 +19,10 @@ from zoo_pretrained.family import (
     inner,
     name_of,
     part,
+    read_places,
     unsupported_value,
     width,
+    write_places,
 )
 from zoo_pretrained.tensor_mapping import MappedTensors, TensorRule
 from zoo_pretrained.vit import CLASSES
@@ -42,6 +44,13 @@ READ = {
     "rope_parameters": OBJECT, "global_rope_theta": real(160000.0), "local_rope_theta": real(10000.0),
     "local_attention": size(128, 0),
 }  # fmt: skip
+# keys whose values are options, and the places of these: EuroBERT's too, and ModernBERT's alone
+ENCODER_PLACES = {
+    "vocab_size": "vocab_size", "max_position_embeddings": "max_length", "hidden_size": "dim",
+    "num_hidden_layers": "depth", "num_attention_heads": "heads", "attention_bias": "attention.bias",
+    "attention_dropout": "attention_dropout",
+}  # fmt: skip
+OWN_PLACES = {"norm_eps": "norm.eps", "norm_bias": "norm.bias", "mlp_dropout": "dropout"}
 FIXED: dict[str, list[Any]] = {"is_encoder_decoder": [False]}
 IGNORED = BOOKKEEPING | {
     "deterministic_flash_attn", "embedding_dropout", "initializer_cutoff_factor", "layer_norm_eps",
@@ -115,26 +124,20 @@ class ModernBERT(Family):
         narrow = ", ".join(str(number) for number, kind in enumerate(kinds) if kind == SLIDING)
         window = {"window": config["local_attention"] // 2 + 1, "position": bases[SLIDING]}
         act = activation(config, "classifier_activation")
-        return {
-            "vocab_size": config["vocab_size"],
-            "max_length": config["max_position_embeddings"],
-            "dim": dim,
-            "depth": config["num_hidden_layers"],
-            "heads": config["num_attention_heads"],
+        options = {
             "hidden": budget(config["intermediate_size"]),
             "embedding_norm": True,
             "position": bases[FULL],
-            "attention": part("attention.MultiHead", bias=config["attention_bias"]),
-            "norm": part("norm.LayerNorm", eps=config["norm_eps"], bias=config["norm_bias"]),
+            "attention": part("attention.MultiHead"),
+            "norm": part("norm.LayerNorm"),
             "ffn": gated(activation(config, "hidden_activation"), config["mlp_bias"]),
-            "dropout": config["mlp_dropout"],
-            "attention_dropout": config["attention_dropout"],
             "overrides": [
                 {"layers": "first", "block": part("block.PreNorm", attention_norm=False)},
                 *([{"layers": narrow, **window}] if narrow else []),
             ],
             **self.head(config, act),
         }
+        return read_places(config, {**ENCODER_PLACES, **OWN_PLACES}, options)
 
     def head(self, config: Config, act: str) -> Options:
         """The options of the head, whose layer has the activation ``act``."""
@@ -159,26 +162,16 @@ class ModernBERT(Family):
         ):
             raise UsageError("only a window and a position of some layers have a place in the published configuration.")
         bases = {FULL: inner(options["position"])["base"], SLIDING: inner(narrow["position"])["base"]}
-        norm, act = inner(options["norm"]), options["activation" if masked else "pooler"]
         config = {
-            "vocab_size": options["vocab_size"],
-            "max_position_embeddings": options["max_length"],
-            "hidden_size": options["dim"],
-            "num_hidden_layers": depth,
-            "num_attention_heads": options["heads"],
+            **write_places(options, {**ENCODER_PLACES, **OWN_PLACES}),
             "intermediate_size": width(options["hidden"] or 4 * options["dim"], inner(options["ffn"])["multiple_of"]),
             "hidden_activation": ACTIVATION_NAMES[gate(options["ffn"])],
             "mlp_bias": inner(options["ffn"])["bias"],
-            "attention_bias": inner(options["attention"])["bias"],
-            "norm_eps": norm["eps"],
-            "norm_bias": norm["bias"],
-            "mlp_dropout": options["dropout"],
             "embedding_dropout": options["dropout"],
-            "attention_dropout": options["attention_dropout"],
             "layer_types": [SLIDING if number in layers else FULL for number in range(depth)],
             "local_attention": 2 * (narrow["window"] - 1),
             "rope_parameters": {kind: {"rope_type": "default", "rope_theta": base} for kind, base in bases.items()},
-            "classifier_activation": ACTIVATION_NAMES[act],
+            "classifier_activation": ACTIVATION_NAMES[options["activation" if masked else "pooler"]],
             "classifier_bias": options["transform_bias" if masked else "pooler_bias"],
         }
         if masked:

@@ -12,8 +12,20 @@ from torch import Tensor
 
 from zoo.errors import UsageError
 from zoo_pretrained.config_keys import flag, real, size
-from zoo_pretrained.decoder import FULL, Decoder, gather_layers, get_option, relative_keys, set_option, spread_layers
-from zoo_pretrained.family import Config, Family, Options, budget, inner, name_of, part, unsupported_value, width
+from zoo_pretrained.decoder import FULL, Decoder, gather_layers, relative_keys, spread_layers
+from zoo_pretrained.family import (
+    Config,
+    Family,
+    Options,
+    budget,
+    inner,
+    name_of,
+    part,
+    read_places,
+    unsupported_value,
+    width,
+    write_places,
+)
 from zoo_pretrained.llama import ROUTER, Qwen3MoE
 from zoo_pretrained.neox import Permuted
 from zoo_pretrained.rope import LIST
@@ -219,14 +231,13 @@ class Mamba2(Decoder):
         if heads % config["n_groups"]:
             raise unsupported_value(config, "n_groups", self.name, f"a divisor of num_heads={heads}")
         options: Options = {name: copy.deepcopy(getattr(self, name)) for name in ("norm", "attention", "block")}
-        for key, place in self.places.items():
-            set_option(options, place, config[key])
+        read_places(config, self.places, options)
         options["attention"]["init_args"]["eps"] = config["layer_norm_epsilon"]
         return {**options, **self.constant_options}
 
     def config(self, options: Options) -> dict[str, Any]:
         """The published configuration for the options of zoo's task."""
-        config = {key: get_option(options, place) for key, place in self.places.items()}
+        config = write_places(options, self.places)
         return {**config, "head_dim": config["expand"] * config["hidden_size"] // config["num_heads"]}
 
     def transform(self, name: str, config: Config) -> Transform:

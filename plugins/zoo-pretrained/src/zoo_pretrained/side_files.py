@@ -26,7 +26,7 @@ _TOKENIZER_BOOKKEEPING = """
     tgt_lang
     spaces_between_special_tokens special_tokens_map_file stride target_lang tokenizer_file tokenizer_type
     transformers_version truncation truncation_side truncation_strategy use_default_system_prompt use_fast verbose
-    vocab_file vocab_type
+    vocab_file vocab_type language predict_timestamps task normalizer_file normalize
 """.split()
 TOKENIZER_CONFIG = Keys(
     {
@@ -78,6 +78,19 @@ GENERATION_CONFIG = Keys(
     _UNUSED,
     [*_GENERATION_BOOKKEEPING, *SEARCH_SETTINGS],
 )
+# of Whisper, which begins a text with tokens for its language and task
+SPEECH_CONFIG = Keys(
+    {
+        **GENERATION_CONFIG.read,
+        **dict.fromkeys(["lang_to_id", "task_to_id"], Key(None, dict, optional=True)),
+        **dict.fromkeys(["language", "task"], Key(None, str, optional=True)),
+        **dict.fromkeys(["no_timestamps_token_id", "prev_sot_token_id"], COUNT),
+        "forced_decoder_ids": Key(None, list, optional=True), "is_multilingual": FLAG,
+    },
+    {**{key: rights for key, rights in _UNUSED.items() if key != "forced_decoder_ids"},
+     "return_timestamps": [False, None]},
+    [*GENERATION_CONFIG.ignored, "alignment_heads", "max_initial_timestamp_index", "median_filter_width"],
+)  # fmt: skip
 
 
 def read_side_file(path: Path, keys: Keys, suffix: str | None = None) -> dict[str, Any]:

@@ -7,7 +7,19 @@ from typing import Any, ClassVar
 import torch
 
 from zoo_pretrained.config_keys import BOOKKEEPING, Key, Keys, flag, real, size, word
-from zoo_pretrained.family import Config, Family, Options, budget, inner, name_of, part, unsupported_value, width
+from zoo_pretrained.family import (
+    Config,
+    Family,
+    Options,
+    budget,
+    inner,
+    name_of,
+    part,
+    read_places,
+    unsupported_value,
+    width,
+    write_places,
+)
 from zoo_pretrained.tensor_mapping import MappedTensors, Shaped, Stacked, TensorRule, Tensors
 
 # their feed-forwards and ours
@@ -32,6 +44,15 @@ IGNORED = BOOKKEEPING | {"classifier_dropout", "initializer_factor"}
 ALIASES = {
     "hidden_size": "d_model", "num_attention_heads": "num_heads", "num_hidden_layers": "num_layers",
     "head_dim": "d_kv",
+}  # fmt: skip
+
+
+# keys whose values are options, and the places of these
+PLACES = {
+    "vocab_size": "target_vocab_size", "n_positions": "max_length", "d_model": "dim", "num_layers": "depth",
+    "num_heads": "heads", "d_kv": "attention.head_dim", "relative_attention_num_buckets": "position.num_buckets",
+    "relative_attention_max_distance": "position.max_distance", "layer_norm_epsilon": "norm.eps",
+    "dropout_rate": "dropout",
 }  # fmt: skip
 
 
@@ -101,52 +122,33 @@ class T5(Family):
     def options(self, config: Config) -> Options:
         """Options of zoo's task for a published configuration. Raises UsageError for unsupported values."""
         tied, name = config["tie_word_embeddings"], feed(config)
-        depth = config["num_layers"]
-        return {
+        options = {
             "source_vocab_size": config["vocab_size"],
-            "target_vocab_size": config["vocab_size"],
-            "max_length": config["n_positions"],
             "tie": "all" if tied else "inputs",
             "scale_embedding": False,
             "scale_logits": config["model_type"] == "t5" and scaled(config),
-            "dim": config["d_model"],
-            "depth": depth,
-            "decoder_depth": config["num_decoder_layers"] or depth,
-            "heads": config["num_heads"],
+            "decoder_depth": config["num_decoder_layers"] or config["num_layers"],
             "hidden": budget(config["d_ff"]) if name.startswith("gated") else config["d_ff"],
-            "position": part(
-                "position.T5",
-                num_buckets=config["relative_attention_num_buckets"],
-                max_distance=config["relative_attention_max_distance"],
-            ),
-            "attention": part("attention.MultiHead", head_dim=config["d_kv"], bias=False, out_bias=False, scale=1.0),
-            "norm": part("norm.RMSNorm", eps=config["layer_norm_epsilon"]),
+            "position": part("position.T5"),
+            "attention": part("attention.MultiHead", bias=False, out_bias=False, scale=1.0),
+            "norm": part("norm.RMSNorm"),
             "ffn": FEEDS[name],
-            "dropout": config["dropout_rate"],
         }
+        return read_places(config, PLACES, options)
 
     def config(self, options: Options) -> dict[str, Any]:
         """The published configuration for the options of zoo's task."""
-        attention, position, ffn = (inner(options[kind]) for kind in ("attention", "position", "ffn"))
+        ffn = inner(options["ffn"])
         name = {"MLP": "relu", "GEGLU": "gated-gelu", "SwiGLU": "gated-silu"}[name_of(options["ffn"])]
         hidden = options["hidden"] or 4 * options["dim"]
         return {
+            **write_places(options, PLACES),
             "is_encoder_decoder": True,
-            "vocab_size": options["target_vocab_size"],
-            "n_positions": options["max_length"],
             "tie_word_embeddings": options["tie"] == "all",
             "scale_decoder_outputs": options["scale_logits"],
-            "d_model": options["dim"],
-            "d_kv": attention["head_dim"],
             "d_ff": hidden if name == "relu" else width(hidden, ffn.get("multiple_of", 1)),
-            "num_layers": options["depth"],
             "num_decoder_layers": options["decoder_depth"] or options["depth"],
-            "num_heads": options["heads"],
-            "relative_attention_num_buckets": position["num_buckets"],
-            "relative_attention_max_distance": position["max_distance"],
-            "layer_norm_epsilon": inner(options["norm"])["eps"],
             "feed_forward_proj": name,
-            "dropout_rate": options["dropout"],
         }
 
     def noticed(self, config: Config, tensors: Tensors) -> Config:

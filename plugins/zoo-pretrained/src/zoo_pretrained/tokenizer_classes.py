@@ -32,6 +32,7 @@ CLASS_OF_FAMILY = {
     "mt5": "T5Tokenizer", "qwen2": "Qwen2Tokenizer", "qwen3": "Qwen2Tokenizer", "roberta": "RobertaTokenizer",
     "t5": "T5Tokenizer", "camembert": "CamembertTokenizer", "distilbert": "BertTokenizer", "electra": "BertTokenizer",
     "xlm-roberta": "XLMRobertaTokenizer", "mbart": "MBartTokenizer", "mpnet": "MPNetTokenizer",
+    "whisper": "WhisperTokenizer",
 }  # fmt: skip
 QWEN_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -72,12 +73,31 @@ LANGUAGES = {
     "MBart50Tokenizer": ("en_XX", True),
     "NllbTokenizer": ("eng_Latn", True),
 }
+# what Whisper's files may call a language by, and its code
+SPOKEN = dict(
+    pair.split(":")
+    for pair in """
+    english:en chinese:zh german:de spanish:es russian:ru korean:ko french:fr japanese:ja portuguese:pt turkish:tr
+    polish:pl catalan:ca dutch:nl arabic:ar swedish:sv italian:it indonesian:id hindi:hi finnish:fi vietnamese:vi
+    hebrew:he ukrainian:uk greek:el malay:ms czech:cs romanian:ro danish:da hungarian:hu tamil:ta norwegian:no thai:th
+    urdu:ur croatian:hr bulgarian:bg lithuanian:lt latin:la maori:mi malayalam:ml welsh:cy slovak:sk telugu:te
+    persian:fa latvian:lv bengali:bn serbian:sr azerbaijani:az slovenian:sl kannada:kn estonian:et macedonian:mk
+    breton:br basque:eu icelandic:is armenian:hy nepali:ne mongolian:mn bosnian:bs kazakh:kk albanian:sq swahili:sw
+    galician:gl marathi:mr punjabi:pa sinhala:si khmer:km shona:sn yoruba:yo somali:so afrikaans:af occitan:oc
+    georgian:ka belarusian:be tajik:tg sindhi:sd gujarati:gu amharic:am yiddish:yi lao:lo uzbek:uz faroese:fo
+    haitian_creole:ht pashto:ps turkmen:tk nynorsk:nn maltese:mt sanskrit:sa luxembourgish:lb myanmar:my tibetan:bo
+    tagalog:tl malagasy:mg assamese:as tatar:tt hawaiian:haw lingala:ln hausa:ha bashkir:ba javanese:jw sundanese:su
+    cantonese:yue burmese:my valencian:ca flemish:nl haitian:ht letzeburgesch:lb pushto:ps panjabi:pa moldavian:ro
+    moldovan:ro sinhalese:si castilian:es mandarin:zh
+    """.split()
+)
 BPE_FILES = ("vocab.json", "merges.txt")
 END = "<|endoftext|>"
 ROBERTA = _roles(bos="<s>", eos="</s>", sep="</s>", cls="<s>", unk="<unk>", pad="<pad>", mask="<mask>")
 CLASSES = {
     "LlamaTokenizer": TokenizerClass("BPE", _roles(unk="<unk>", bos="<s>", eos="</s>")),
     "GPT2Tokenizer": TokenizerClass("BPE", _roles(unk=END, bos=END, eos=END), BPE_FILES),
+    "WhisperTokenizer": TokenizerClass("BPE", _roles(unk=END, bos=END, eos=END), BPE_FILES),
     "Qwen2Tokenizer": TokenizerClass("BPE", _roles(unk=END, eos=END, pad=END), BPE_FILES),
     "RobertaTokenizer": TokenizerClass("BPE", ROBERTA, BPE_FILES),
     "XLMRobertaTokenizer": TokenizerClass("Unigram", ROBERTA),
@@ -95,8 +115,7 @@ CLASSES = {
     ),
     "T5Tokenizer": TokenizerClass("Unigram", _roles(eos="</s>", unk="<unk>", pad="<pad>")),
     "DebertaV2Tokenizer": TokenizerClass(
-        "Unigram",
-        _roles(bos="[CLS]", eos="[SEP]", unk="[UNK]", sep="[SEP]", pad="[PAD]", cls="[CLS]", mask="[MASK]"),
+        "Unigram", _roles(bos="[CLS]", eos="[SEP]", unk="[UNK]", sep="[SEP]", pad="[PAD]", cls="[CLS]", mask="[MASK]")
     ),
 }
 
@@ -144,7 +163,8 @@ class _Builder:
         else:
             steps = {
                 "LlamaTokenizer": self._llama, "GPT2Tokenizer": self._gpt2, "RobertaTokenizer": self._gpt2,
-                "Qwen2Tokenizer": self._qwen2, "BertTokenizer": self._bert, "T5Tokenizer": self._t5,
+                "WhisperTokenizer": self._gpt2, "Qwen2Tokenizer": self._qwen2,
+                "BertTokenizer": self._bert, "T5Tokenizer": self._t5,
                 "DebertaV2Tokenizer": self._deberta, "XLMRobertaTokenizer": self._xlm_roberta,
                 "CamembertTokenizer": self._camembert, "MBartTokenizer": self._mbart,
                 "MBart50Tokenizer": self._mbart50, "NllbTokenizer": self._nllb, "MPNetTokenizer": self._bert,
@@ -300,6 +320,14 @@ class _Builder:
             marks = [(text["eos"], number["eos"]), (language, place)]
             single = [language, "$A", text["eos"]] if before else ["$A", text["eos"], language]
             inner.post_processor = processors.TemplateProcessing(single=single, pair=None, special_tokens=marks)
+        elif name == "WhisperTokenizer":
+            times = [] if self.settings.get("predict_timestamps") else ["<|notimestamps|>"]
+            single = ["<|startoftranscript|>", *self._spoken(), *times, "$A", text.get("eos", "an eos_token")]
+            places = {token: inner.token_to_id(token) for token in single if token != "$A"}
+            for lacking in (token for token, place in places.items() if place is None):
+                raise UsageError(f"{self.source / CONFIG}: {name} needs {lacking}, which its files do not have.")
+            marks = [(token, place) for token, place in places.items() if place is not None]
+            inner.post_processor = processors.TemplateProcessing(single=single, pair=None, special_tokens=marks)
         elif name == "T5Tokenizer":
             marks = [("</s>", number["eos"])]
             inner.post_processor = processors.TemplateProcessing(single="$A </s>", pair=None, special_tokens=marks)
@@ -308,6 +336,14 @@ class _Builder:
             single = [*([text["bos"]] if around["bos"] else []), "$A", *([text["eos"]] if around["eos"] else [])]
             marks = [(text[role], number[role]) for role in around if around[role]]
             inner.post_processor = processors.TemplateProcessing(single=single, pair=None, special_tokens=marks)
+
+    def _spoken(self) -> list[str]:
+        """The tokens of the language and of the task that tokenizer_config.json names, if it does."""
+        language, task = self.settings.get("language"), self.settings.get("task")
+        code = None if language is None else spoken_code(language, str(self.source / CONFIG))
+        if task not in (None, "transcribe", "translate"):
+            raise UsageError(f"{self.source / CONFIG}: task={shorten(task)} is none; transcribe or translate would be.")
+        return [f"<|{word}|>" for word in (code, task) if word]
 
     def _clean_up(self, inner: Tokenizer) -> None:
         """Take spaces before punctuation out of decoded text where the files say so, as transformers does."""
@@ -443,6 +479,15 @@ class _Builder:
         inner.pre_tokenizer = pre_tokenizers.Sequence([*punctuation, space])
         inner.decoder = decoders.Metaspace(replacement="▁", prepend_scheme=scheme)
         return inner
+
+
+def spoken_code(language: Any, source: str) -> str:
+    """The code of a language of speech that a file names, such as de. Raises UsageError for an unknown one."""
+    name = str(language).lower().strip("<|>").replace(" ", "_")
+    code = SPOKEN.get(name, name)
+    if code not in SPOKEN.values():
+        raise UsageError(f"{source}: language={shorten(language)} is none that zoo knows; a code such as de would be.")
+    return code
 
 
 def _empty(content: Mapping[str, Any]) -> Tokenizer:

@@ -17,7 +17,7 @@ from zoo.io import atomic_files
 from zoo_pretrained import hf_files, tokenizer_classes
 from zoo_pretrained.config_keys import shorten
 from zoo_pretrained.image_files import IMAGES, import_images
-from zoo_pretrained.side_files import GENERATION_CONFIG, SEARCH_SETTINGS, read_side_file
+from zoo_pretrained.side_files import GENERATION_CONFIG, SEARCH_SETTINGS, SPEECH_CONFIG, read_side_file
 
 VOCABULARIES = (
     "tokenizer.model",
@@ -28,11 +28,11 @@ VOCABULARIES = (
     "vocab.txt",
     "vocab.json",
 )
-GENERATING = ("CausalLM", "Translation")
+GENERATING = ("CausalLM", "Translation", "Transcription")
 KEPT_FILES = "family.json"  # what an export needs of their configuration and ours has no word for
 FACTS = (
     *("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_eos_token_id"),
-    "forced_bos_token_id",
+    *("forced_bos_token_id", "forced_decoder_ids"),
     *("id2label", "label2id"),
 )
 NAMES = "special_tokens_map.json"
@@ -40,7 +40,7 @@ TOKENIZER, GENERATION = "tokenizer_config.json", "generation_config.json"
 COPIED_FILES = (
     *(NAMES, TOKENIZER, "added_tokens.json", GENERATION, IMAGES, "chat_template.jinja", "chat_template.json"),
     *("vocab.json", "merges.txt", "vocab.txt", "tokenizer.model", "spiece.model", "source.spm", "target.spm"),
-    "sentencepiece.bpe.model",
+    *("sentencepiece.bpe.model", "normalizer.json"),
 )
 
 
@@ -61,8 +61,9 @@ def import_tokenizers(
         labels = theirs.get("id2label") or {}
         names = [labels.get(str(n), f"class {n}") for n in range(options["num_classes"])]
         atomic_files.write_json(folder / "labels.json", {"names": names})
-    size = options.get("source_vocab_size", options.get("vocab_size"))
-    notes = _tokenizer(source, folder, theirs, size, "source_vocab_size" in options)
+    size = options.get("target_vocab_size", options.get("vocab_size"))
+    sides = [side for side in ("source", "target") if f"{side}_vocab_size" in options]
+    notes = _tokenizer(source, folder, theirs, size, sides)
     if model["class_path"].rpartition(".")[2] not in GENERATING:
         return {}, notes
     settings, more = generation_settings(source, theirs, size)
@@ -82,20 +83,26 @@ def generation_settings(source: Path, theirs: Mapping[str, Any], size: int) -> t
     """The rules of generation of a checkpoint, those of generation_config.json or else of config.json; and a sentence
     on settings that zoo's own options replace. Raises UsageError that names a key which is not read.
     """
-    path = source / GENERATION
+    path, keys = source / GENERATION, SPEECH_CONFIG if theirs.get("model_type") == "whisper" else GENERATION_CONFIG
     if path.is_file():
-        content = read_side_file(path, GENERATION_CONFIG)
+        content = read_side_file(path, keys)
+        if content.get(forced := "forced_decoder_ids") is None and forced in keys.read:  # then config.json's hold
+            content |= {forced: theirs.get(forced)}
     else:
         path = source / hf_files.CONFIG
-        names = {*GENERATION_CONFIG.read, *GENERATION_CONFIG.fixed, *SEARCH_SETTINGS}
+        names = {*keys.read, *keys.fixed, *SEARCH_SETTINGS}
         content = {key: value for key, value in theirs.items() if key in names}
-        GENERATION_CONFIG.complete(content, path.name, str(path))
-    rules = {key: content[key] for key in GENERATION_CONFIG.read if content.get(key) is not None}
+        keys.complete(content, path.name, str(path))
+    rules = {key: content[key] for key in keys.read if content.get(key) is not None}
+    if "language" in rules:
+        rules["language"] = tokenizer_classes.spoken_code(rules["language"], str(path))
     notes: list[str] = []
     for key, value in [*rules.items()]:
         entry = f"{path}: {key}={shorten(value)} is not supported"
         if key == "repetition_penalty" and value == 0:
             raise UsageError(f"{entry}; a number above 0 would be.")
+        if key == "forced_decoder_ids" and [pair[:1] for pair in value] != [[n] for n in range(1, len(value) + 1)]:
+            raise UsageError(f"{entry}; [1, TOKEN], [2, TOKEN], … would be.")
         numbers = _token_numbers(key, value)
         if not all(isinstance(number, int) and not isinstance(number, bool) for number in numbers):
             right = "lists of tokens' numbers" if key == "bad_words_ids" else "a token's number"
@@ -117,6 +124,10 @@ def generation_settings(source: Path, theirs: Mapping[str, Any], size: int) -> t
 
 def _token_numbers(key: str, value: Any) -> list[Any]:
     """The numbers of tokens in the value of a key; None stands for a word that is no list of numbers."""
+    if key.endswith("_to_id"):
+        return [*value.values()]
+    if key == "forced_decoder_ids":  # null is the language that is heard
+        return [token for _, *tokens in value for token in tokens or ["none"] if token is not None]
     if key == "bad_words_ids":
         return [number for word in value for number in (word if isinstance(word, list) and word else [None])]
     if not key.endswith(("_token_id", "suppress_tokens")):
@@ -131,9 +142,10 @@ def export_tokenizers(source: Path, folder: Path, task: str, config: Mapping[str
     for name in (*COPIED_FILES, "tokenizer.json"):
         if (source / name).is_file():
             atomic_files.copy(source / name, folder / name)
-    shared = source / "source-tokenizer.json"
-    if shared.is_file():
-        atomic_files.copy(shared, folder / "tokenizer.json")
+    for side in ("target", "source"):
+        for name in ("tokenizer.json", NAMES):
+            if (source / f"{side}-{name}").is_file() and not (name == NAMES and (source / NAMES).is_file()):
+                atomic_files.copy(source / f"{side}-{name}", folder / name)
     facts = hf_files.optional(source / KEPT_FILES)
     content = hf_files.optional(source / "images.json") or hf_files.optional(source / "labels.json")
     if content and "id2label" not in facts:
@@ -184,10 +196,10 @@ def _tokenizer_files(source: Path, folder: Path, task: str, facts: Mapping[str, 
     own_numbers: dict[str, Any] = {
         f"{word}_token_id": numbers.get(f"{word}_token_id") for word in ("bos", "eos", "pad")
     }
-    if name == "Translation":
+    if name in ("Translation", "Transcription"):
         target = Tokenizer.load(pair[1]) if pair[1].is_file() else tokenizer
         own_numbers |= {"decoder_start_token_id": target.bos, "eos_token_id": target.eos, "forced_eos_token_id": None}
-    if name in ("CausalLM", "Translation") and not (folder / GENERATION).is_file():
+    if name in GENERATING and not (folder / GENERATION).is_file():
         token_numbers = {**own_numbers, **{key: value for key, value in facts.items() if key.endswith("_token_id")}}
         atomic_files.write_json(
             folder / GENERATION, {key: value for key, value in token_numbers.items() if value is not None}
@@ -195,8 +207,8 @@ def _tokenizer_files(source: Path, folder: Path, task: str, facts: Mapping[str, 
     return own_numbers
 
 
-def _tokenizer(source: Path, folder: Path, theirs: Mapping[str, Any], size: int, pair: bool) -> list[str]:
-    """Write tokenizer.json, and the names of special tokens beside it; what the user must know.
+def _tokenizer(source: Path, folder: Path, theirs: Mapping[str, Any], size: int, sides: list[str]) -> list[str]:
+    """Write tokenizer.json, or one for each side, and the names of special tokens beside it; what the user must know.
 
     Raises UsageError for a tokenizer with more tokens than ``size``, not counting added ones, which are left out.
     """
@@ -221,10 +233,10 @@ def _tokenizer(source: Path, folder: Path, theirs: Mapping[str, Any], size: int,
     if inner.post_processor is None:  # there is nothing around a text, rather than what zoo would put there
         inner.post_processor = processors.TemplateProcessing(single="$A", pair=None, special_tokens=[])
     own = {"split_special_tokens": True} if published.splits_specials else {}
-    for name in ("source-tokenizer.json", "target-tokenizer.json") if pair else ("tokenizer.json",):
+    for name in [f"{side}-tokenizer.json" for side in sides] or ["tokenizer.json"]:
         atomic_files.write_text(folder / name, inner.to_str(pretty=True))
     atomic_files.write_json(folder / NAMES, {**names, **own})
-    if pair:
+    if sides:
         config = {**theirs, **hf_files.optional(folder / GENERATION)}
         fallbacks = (("bos_token", "decoder_start_token_id"), ("forced_bos_token", "forced_bos_token_id"))
         first = {name: inner.id_to_token(config[key]) for name, key in fallbacks if isinstance(config.get(key), int)}

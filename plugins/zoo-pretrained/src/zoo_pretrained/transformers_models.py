@@ -826,10 +826,7 @@ class ZooForImageClassification(ZooEncoderModel):
 
     @can_return_tuple
     def forward(
-        self,
-        pixel_values: Tensor | None = None,
-        labels: Tensor | None = None,
-        **kwargs: Any,
+        self, pixel_values: Tensor | None = None, labels: Tensor | None = None, **kwargs: Any
     ) -> ImageClassifierOutput:
         """Normalised images (B, C, H, W) to logits (B, classes); ``labels`` are (B,)."""
         if pixel_values is None:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from zoo.errors import UsageError
 from zoo_pretrained.config_keys import BOOKKEEPING, Key, Keys, flag, real, size, word
-from zoo_pretrained.family import ACTIVATION_NAMES, Config, Family, Options, activation, inner, part, unsupported_value
+from zoo_pretrained.family import Config, Family, Options, inner, part, read_places, unsupported_value, write_places
 from zoo_pretrained.tensor_mapping import MappedTensors, Shaped, Stacked, TensorRule
 
 # timm's names say the size: width, depth, heads
@@ -30,6 +30,15 @@ KEYS = Keys(
     fixed={**CLASSES.fixed, "is_encoder_decoder": [False]},
     ignored=BOOKKEEPING | {"encoder_stride", "pooler_act", "pooler_output_size", "tie_word_embeddings"},
 )  # fmt: skip
+
+
+# keys whose values are options, and the places of these
+PLACES = {
+    "hidden_size": "dim", "num_hidden_layers": "depth", "num_attention_heads": "heads", "intermediate_size": "hidden",
+    "hidden_act": "ffn.activation", "hidden_dropout_prob": "dropout", "layer_norm_eps": "norm.eps",
+    "attention_probs_dropout_prob": "attention_dropout",
+}  # fmt: skip
+IMAGE_PLACES = {**PLACES, "num_channels": "channels", "qkv_bias": "attention.bias"}
 
 
 def classes(config: Config) -> int:
@@ -150,24 +159,18 @@ class ViT(Family):
         if config["hidden_size"] % config["num_attention_heads"]:
             divisor = f"a divisor of hidden_size={config['hidden_size']}"
             raise unsupported_value(config, "num_attention_heads", config["model_type"], divisor)
-        return {
+        options = {
             "num_classes": classes(config),
             "image_size": image,
-            "channels": config["num_channels"],
             "patch_size": patch,
             "pool": "cls",
             "registers": 1 if config["model_type"] == "deit" else 0,
-            "dim": config["hidden_size"],
-            "depth": config["num_hidden_layers"],
-            "heads": config["num_attention_heads"],
-            "hidden": config["intermediate_size"],
             "position": part("position.Learned"),
-            "attention": part("attention.MultiHead", bias=config["qkv_bias"], out_bias=True),
-            "norm": part("norm.LayerNorm", eps=config["layer_norm_eps"]),
-            "ffn": part("ffn.MLP", activation=activation(config, "hidden_act")),
-            "dropout": config["hidden_dropout_prob"],
-            "attention_dropout": config["attention_probs_dropout_prob"],
+            "attention": part("attention.MultiHead", out_bias=True),
+            "norm": part("norm.LayerNorm"),
+            "ffn": part("ffn.MLP"),
         }
+        return read_places(config, IMAGE_PLACES, options)
 
     def config(self, options: Options) -> dict[str, Any]:
         """The published configuration for the options of zoo's task."""
@@ -176,17 +179,8 @@ class ViT(Family):
             "id2label": {str(n): f"LABEL_{n}" for n in range(count)},
             "label2id": {f"LABEL_{n}": n for n in range(count)},
             "image_size": options["image_size"],
-            "num_channels": options["channels"],
             "patch_size": options["patch_size"],
-            "hidden_size": options["dim"],
-            "num_hidden_layers": options["depth"],
-            "num_attention_heads": options["heads"],
-            "intermediate_size": options["hidden"] or 4 * options["dim"],
-            "qkv_bias": inner(options["attention"])["bias"],
-            "layer_norm_eps": inner(options["norm"])["eps"],
-            "hidden_act": ACTIVATION_NAMES[inner(options["ffn"])["activation"]],
-            "hidden_dropout_prob": options["dropout"],
-            "attention_probs_dropout_prob": options["attention_dropout"],
+            **write_places(options, IMAGE_PLACES),
         }
 
     def map_tensors(self, config: Config) -> MappedTensors:
