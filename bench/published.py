@@ -85,11 +85,14 @@ class Row:
         return rows or {"": self}
 
     def figures(self) -> dict[str, dict[str, float]]:
-        """The figures by arm and seed that stand in the file of results; none where it is absent."""
+        """The figures by arm and seed that stand in the file of results; none where it is absent, or of other words."""
         if not self.results.is_file():
             return {}
-        figures = json.loads(self.results.read_text(encoding="utf-8"))["figures"]
-        return figures if self.arms else {"": figures}
+        content = json.loads(self.results.read_text(encoding="utf-8"))
+        figures = content["figures"] if content["fit"] == self.fit else {}
+        if self.arms:
+            return {arm: figures[arm] for arm in self.arms if arm in figures}
+        return {"": figures} if figures else {}
 
     @property
     def results(self) -> Path:
@@ -243,12 +246,13 @@ def main(argv: Sequence[str]) -> int:
     arguments, rows, failures = parse_arguments(argv), read_rows(), 0
     for name in arguments.names:
         row = rows[name]
-        figures: dict[str, dict[str, float]] = {}
+        figures = row.figures()  # of each arm until it has been trained again
         try:
             for arm, entry in row.split().items():
+                trained: dict[str, float] = {}
                 for seed in range(1, (arguments.seeds or row.seeds) + 1):
-                    figures.setdefault(arm, {})[str(seed)] = train(entry, seed, arguments.runs, arm)
-                    write_results(row, figures)
+                    trained[str(seed)] = train(entry, seed, arguments.runs, arm)
+                    write_results(row, figures := {**figures, arm: trained})
                 mean, low, high = interval(list(figures[arm].values()))
                 print(f"{name} {arm}: printed {entry.printed}, ours {mean:.4f} ({low:.4f} to {high:.4f})", flush=True)
         except (AbsentError, RuntimeError) as error:
