@@ -7,15 +7,15 @@ import platform
 import statistics
 from importlib.metadata import PackageNotFoundError, version
 
-import torch
-
-from zoo.explain.ceilings import bandwidth, matrix, processor
-
 PACKAGES = ("torch", "lightning", "transformers", "litgpt", "x-transformers", "timm", "joeynmt")
 
 
 def machine() -> dict[str, str | float]:
     """Hardware, versions and ceilings, for the head of a report."""
+    import torch
+
+    from zoo.explain.ceilings import bandwidth, matrix, processor
+
     properties: dict[str, str | float] = {
         "processor": processor(),
         "cores": str(os.cpu_count()),

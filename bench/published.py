@@ -20,16 +20,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from bench.adding import exact_sums
 from zoo import __version__
 from zoo.compare.statistics import mean_and_deviation, t_critical
-from zoo.explain.ceilings import processor
 from zoo.io import atomic_files
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -38,8 +37,8 @@ LEVEL = 0.05  # of the intervals: 95 %
 SHARES = (0.8, 0.9)  # where the validation and the test lines of a shuffled file begin
 SHUFFLE_SEED = 42
 
-# figures that no validation measures, of a run's folder
-TESTS: Mapping[str, Callable[[Path], float]] = {"exact_sums": exact_sums}
+# figures that no validation measures, of a run's folder; like all that needs torch, imported when a row is trained
+TESTS = {"exact_sums": "bench.adding"}
 
 
 class AbsentError(Exception):
@@ -50,8 +49,9 @@ class AbsentError(Exception):
 class Row:
     """A printed figure, and the words of ``zoo fit`` that train for it; without words there is a reason in ``missing``.
 
-    ``{data}`` in the words is the folder of data, ``{split}`` the one with the parts of the file ``shuffle``. A row
-    with ``arms`` trains each of them, with further words, for a figure of its own. Accuracies are scaled so that
+    ``{data}`` in the words is the folder of data, ``{split}`` the one with the parts of the file ``shuffle``, or with
+    the files of ``words`` (a folder, the source's and the target's language) cut into words. A row with ``arms``
+    trains each of them, with further words, for a figure of its own. Accuracies are scaled so that
     ``chance`` is 0, and multiplied by ``factor``. ``ordered`` compares the order of the arms' figures alone.
     """
 
@@ -69,6 +69,7 @@ class Row:
     seeds: int = 3  # 1 where nothing is drawn
     needs: Sequence[str] = field(default_factory=list)
     shuffle: str = ""
+    words: Sequence[str] = field(default_factory=list)
     fit: str = ""
     metric: str = "loss"
     differs: str = ""
@@ -84,11 +85,14 @@ class Row:
         return rows or {"": self}
 
     def figures(self) -> dict[str, dict[str, float]]:
-        """The figures by arm and seed that stand in the file of results; none where it is absent."""
+        """The figures by arm and seed that stand in the file of results; none where it is absent, or of other words."""
         if not self.results.is_file():
             return {}
-        figures = json.loads(self.results.read_text(encoding="utf-8"))["figures"]
-        return figures if self.arms else {"": figures}
+        content = json.loads(self.results.read_text(encoding="utf-8"))
+        figures = content["figures"] if content["fit"] == self.fit else {}
+        if self.arms:
+            return {arm: figures[arm] for arm in self.arms if arm in figures}
+        return {"": figures} if figures else {}
 
     @property
     def results(self) -> Path:
@@ -124,6 +128,11 @@ def words_of(row: Row, runs: Path) -> list[str]:
     split = runs.absolute() / f"{row.name}-data"
     if row.shuffle:
         shuffle_lines(data / row.shuffle, split)
+    if row.words:
+        from bench.words import write_words
+
+        folder, source, target = row.words
+        write_words(data / folder, split, (source, target))
     return [word.format(data=data, split=split) for word in shlex.split(row.fit)]
 
 
@@ -137,13 +146,16 @@ def train(row: Row, seed: int, runs: Path, arm: str = "") -> float:
     if code or len(records) != 1 or not records[0]["finished"]:
         raise RuntimeError(f"{row.name}, seed {seed}: `zoo fit {shlex.join(words)}` ended with code {code}")
     if row.metric in TESTS:
-        return TESTS[row.metric](ledgers[0].parent)
+        test: Callable[[Path], float] = getattr(import_module(TESTS[row.metric]), row.metric)
+        return test(ledgers[0].parent)
     figure = float(records[0]["validations"][-1][row.metric])
     return row.factor * (figure - row.chance) / (1 - row.chance)
 
 
 def write_results(row: Row, figures: Mapping[str, Mapping[str, float]]) -> None:
     """Write the figures by arm and seed, with the command and the processor, in place of those of before."""
+    from zoo.explain.ceilings import processor
+
     content = {
         "fit": row.fit, "metric": row.metric, "figures": figures if row.arms else figures[""], "zoo": __version__,
         "processor": processor(),
@@ -234,12 +246,13 @@ def main(argv: Sequence[str]) -> int:
     arguments, rows, failures = parse_arguments(argv), read_rows(), 0
     for name in arguments.names:
         row = rows[name]
-        figures: dict[str, dict[str, float]] = {}
+        figures = row.figures()  # of each arm until it has been trained again
         try:
             for arm, entry in row.split().items():
+                trained: dict[str, float] = {}
                 for seed in range(1, (arguments.seeds or row.seeds) + 1):
-                    figures.setdefault(arm, {})[str(seed)] = train(entry, seed, arguments.runs, arm)
-                    write_results(row, figures)
+                    trained[str(seed)] = train(entry, seed, arguments.runs, arm)
+                    write_results(row, figures := {**figures, arm: trained})
                 mean, low, high = interval(list(figures[arm].values()))
                 print(f"{name} {arm}: printed {entry.printed}, ours {mean:.4f} ({low:.4f} to {high:.4f})", flush=True)
         except (AbsentError, RuntimeError) as error:

@@ -30,7 +30,9 @@ def test_a_row_is_short_and_can_be_run_or_says_why_not(name):
         assert isinstance(arm.printed, int if entry.ordered else float)
         assert entry.ordered != (entry.tolerance > 0)
         assert "--seed" not in words
-        assert all(f"{{data}}/{need}" in entry.fit or need == entry.shuffle for need in entry.needs)
+        files = [entry.shuffle, *(f"{folder}/" for folder in entry.words[:1])]
+        used = (*words, *(f"{{data}}/{name}" for name in files if name))
+        assert all(any(f"{{data}}/{need}".startswith(word) for word in used) for need in entry.needs)
 
 
 @pytest.mark.parametrize(("values", "verdict"), [
@@ -113,6 +115,35 @@ def test_arms_before_one_that_fails_keep_their_figures(tmp_path, monkeypatch):
     assert published.main(["row", "--seeds", "1", "--runs", str(tmp_path)]) == 1
     assert entry.figures() == {"large": {"1": 2.0}}
     assert len(published.page([entry]).splitlines()) == 7
+
+
+def test_an_arm_keeps_its_figures_until_it_has_been_trained_again(tmp_path, monkeypatch):
+    trained = []
+
+    def train(row, seed, runs, arm):
+        if trained == ["large"]:
+            raise RuntimeError("stopped")
+        trained.append(arm)
+        return 3.0
+
+    monkeypatch.setattr(published, "ROWS", tmp_path)
+    entry = row(arms=ARMS, printed="", fit="lm-tiny")
+    published.write_results(entry, {"small": {"1": 1.0, "2": 1.1}, "large": {"1": 2.0, "2": 2.1}, "gone": {"1": 9.0}})
+    monkeypatch.setattr(published, "read_rows", lambda: {"row": entry})
+    monkeypatch.setattr(published, "train", train)
+    assert published.main(["row", "--seeds", "1", "--runs", str(tmp_path)]) == 1
+    assert list(entry.figures().items()) == [("large", {"1": 3.0}), ("small", {"1": 1.0, "2": 1.1})]
+
+
+@pytest.mark.parametrize("arms", [{}, ARMS], ids=["one", "arms"])
+def test_figures_of_other_words_do_not_stand_beside_the_row(arms, tmp_path, monkeypatch):
+    monkeypatch.setattr(published, "ROWS", tmp_path)
+    entry = row(arms=arms, fit="lm-tiny --trainer.max_steps 5")
+    published.write_results(entry, {next(iter(entry.split())): {"1": 2.0}})
+    assert entry.figures()
+    changed = replace(entry, fit="lm-tiny --trainer.max_steps 6")
+    assert changed.figures() == {}
+    assert published.page([changed]).endswith("Not run: row.\n")
 
 
 @pytest.mark.parametrize(("figures", "verdict"), [

@@ -278,6 +278,22 @@ def test_a_callback_of_lightning_that_cannot_work_is_the_users_business(zoo, wor
     assert "metric `val/loss` which is not available" in err
 
 
+@pytest.mark.parametrize("twin", [False, True], ids=["alone", "beside-a-run-of-this-name-in-runs"])
+def test_a_run_is_resumed_in_its_own_folder_wherever_it_is(zoo, work, twin):
+    assert zoo("fit", "lm-toy", "--runs", "elsewhere")[0] == 0
+    home, other = (work / root / "lm-toy/default/s1" for root in ("elsewhere", "runs"))
+    if twin:
+        assert zoo("fit", "lm-toy")[0] == 0
+    more = ("--resume", "--accept-changes", "--trainer.max_steps")
+    for steps, run in ((4, "elsewhere/lm-toy/default/s1"), (5, str(home))):
+        assert zoo("fit", run, *more, str(steps))[0] == 0
+        assert json.loads((home / "finished.json").read_text())["step"] == steps
+    assert other.exists() == twin
+    assert not twin or json.loads((other / "finished.json").read_text())["step"] == 3
+    code, _, err = zoo("fit", str(home), "--runs", "third", *more, "6")
+    assert (code, "nothing to resume: third" in err) == (2, True), "a root that is named is where the run is looked for"
+
+
 def test_a_run_whose_best_is_older_than_an_accepted_change_is_used(work, cache):
     def zoo(*words):
         done = forks.run([sys.executable, "-m", "zoo", *words], text=True, timeout=240)

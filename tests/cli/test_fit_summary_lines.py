@@ -76,6 +76,13 @@ def test_the_header_says_what_is_trained_on_what_for_how_long_and_where():
     assert resumed.startswith("Resuming lm-tiny: ")
 
 
+@pytest.mark.parametrize(("count", "text"), [
+    (608, "608 parameters"), (9_999, "9,999 parameters"), (10_000, "0.01 M parameters"), (10**9, "1e+03 M parameters"),
+])  # fmt: skip
+def test_a_small_model_has_its_parameters_counted_one_by_one(count, text):
+    assert f"  size    {text} · " in fit_summary.header(plan(), CausalLM(**SIZES), Cost(count, 1.0))
+
+
 @pytest.mark.parametrize("recipe", ["lm-tiny", "translation-tiny", "vit-glyphs"])
 def test_the_header_of_a_real_run_ends_with_the_memory_of_a_step(recipe, tmp_path, zoo, memory_line):
     words = ["--trainer.max_steps", "1", "--trainer.limit_val_batches", "0", "--runs", str(tmp_path)]

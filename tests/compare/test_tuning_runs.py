@@ -17,6 +17,8 @@ LOSSES = {
     "position=alibi": 5.0, "lr=0.2,position=alibi": 4.0, "lr=0.3,position=alibi": 1.0,
 }  # fmt: skip
 
+BEFORE = {"step": 50, "loss": 9.5, "acc": -9.5}  # an earlier validation
+
 
 def request(*vary, **more):
     return Comparison("toy", parse_factors(vary or ["model.position=rope,alibi"]), **more)
@@ -34,8 +36,8 @@ def finish(folder, loss, best=None, seconds=2.0):
     record = {
         **WHOLE, "recipe": "toy", "variant": folder.parent.name, "seed": int(folder.name[1:]),
         "goals": {"loss": "min", "acc": "max"}, "tokens": 10, "steps": 100, "finished": loss is not None,
-        "diverged": loss is None, "last": figures, "best": best_figures, "validations": [figures],
-        "cost": {"seconds": seconds},
+        "diverged": loss is None, "last": figures, "best": best_figures,
+        "validations": [BEFORE, {"step": 100, **figures}], "cost": {"seconds": seconds},
     }  # fmt: skip
     folder.mkdir(parents=True)
     (folder / "ledger.json").write_text(json.dumps(record))
@@ -90,6 +92,16 @@ def test_a_rate_with_a_failed_seed_is_behind_all_others(fits):
     assert result.tuning["variants"]["lr=0.3"]["failures"] == {"0.1": 0, "0.2": 1, "0.3": 0}
     with pytest.raises(ZooError, match=r"--tune model\.lr: no run of position=alibi ended"):
         tune(Fits(fits.root / "x"), lambda name, seed: None if "alibi" in name else 1.0)
+
+
+def test_a_run_short_of_the_target_is_not_called_failed(fits):
+    target = {"goal": "loss", "at": "to:2.6"}
+    result = tune(fits, lambda name, seed: LOSSES[name], **target)
+    short = "runs ended short of the target with 0.1 (2 of 2)"
+    assert short in result.tuned["lr=0.2"]
+    assert "failed" not in "".join(result.tuned.values())
+    with pytest.raises(ZooError, match=r"--tune model\.lr: no run of .* reached the target"):
+        tune(Fits(fits.root / "x"), lambda name, seed: 9.0, **target)
 
 
 def test_the_figure_is_taken_when_that_of_the_verdict_is(fits):

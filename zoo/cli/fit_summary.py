@@ -54,10 +54,10 @@ def header(plan: Plan, task: Task, cost: Cost) -> str:
     verb = "Resuming" if "resume" in plan.command.flags else "Training"
     parts = [f"{kind} {description}" for kind in PARTS if (description := part(kind, task, options.get(kind)))]
     tensors = list(task.net.parameters())
-    total = sum(tensor.numel() for tensor in tensors)
-    trains_all = all(tensor.requires_grad for tensor in tensors)
-    frozen = "" if trains_all else f" trained of {total / 1e6:.3g} M"
-    size = f"{cost.parameters / 1e6:.3g} M parameters{frozen} · {cost.flops / 1e6:.3g} MFLOP per {task.unit}, forward"
+    counts = cost.parameters, sum(tensor.numel() for tensor in tensors)
+    ours, total = (f"{count:,}" if count < 10_000 else f"{count / 1e6:.3g} M" for count in counts)
+    frozen = "" if all(tensor.requires_grad for tensor in tensors) else f" trained of {total}"
+    size = f"{ours} parameters{frozen} · {cost.flops / 1e6:.3g} MFLOP per {task.unit}, forward"
     title = f"{verb} {run.recipe}: {type(task).__name__} on {data}, {length(plan.config['trainer'])}, seed {run.seed}"
     lines = [
         textwrap.fill(title, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False),

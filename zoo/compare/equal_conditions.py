@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -186,13 +186,14 @@ def tuning_sentences(tuning: Mapping[str, Any]) -> dict[str, str]:
     """By variant a sentence about the value that `tune_variants` chose; it begins with the option's name."""
     seeds, name = tuning["seeds"], tuning["option"].rpartition(".")[2]
     many = f"seed{'s' * (len(seeds) > 1)} {join_words([*map(str, seeds)])}"
+    lack = "failed" if run_records.target_of(tuning.get("at", "")) is None else "ended short of the target"
     sentences = {}
     for variant, tuned in tuning["variants"].items():
         failing = [f"{value} ({count} of {len(seeds)})" for value, count in tuned["failures"].items() if count]
         pieces = [
             f"{name} {tuned['value']}, best of {len(tuned['figures'])} on validation with {many}",
             *(["at the edge of the grid (a better one may lie beyond)"] if tuned["edge"] else []),
-            *([f"runs failed with {join_words(failing)}"] if failing else []),
+            *([f"runs {lack} with {join_words(failing)}"] if failing else []),
             f"found in {TuningCost(**tuned['cost'])}",
         ]
         sentences[variant] = ", ".join(pieces)
@@ -232,21 +233,21 @@ def tune_variants(
         means = {value: _mean(by_seed) for value, by_seed in scores.items()}
         best = min(means, key=lambda value: (failures[value], math.isnan(means[value]), means[value]))
         if math.isnan(means[best]):
-            raise ZooError(
-                f"--tune {sweep.key}: no run of {arm.name} ended with a figure. See the logs beside the runs."
-            )
+            lack = "ended with a figure" if run_records.target_of(at) is None else "reached the target"
+            raise ZooError(f"--tune {sweep.key}: no run of {arm.name} {lack}. See the logs beside the runs.")
         winner = next(trial for choice, trial in several if choice.value == best)
         winners.append(winner)
         runs = [run for of_value in records.values() for run in of_value]
         example = next((run for run in runs if run.goals), runs[0])
         sign = 1 if is_lower_better(example.goals.get(_goal(example, goal), "min"), at) else -1
-        cost = TuningCost(len(runs), sum(run.steps for run in runs), _sum(number(r.cost.get("seconds")) for r in runs))
+        seconds = [second for run in runs if not math.isnan(second := number(run.cost.get("seconds")))]
+        cost = TuningCost(len(runs), sum(run.steps for run in runs), sum(seconds))
         variants[winner.name] = {
             "value": best,
             "figures": {value: None if math.isnan(mean) else sign * mean for value, mean in means.items()},
             "failures": failures, "edge": is_at_edge(best, list(means)), "cost": asdict(cost),
         }  # fmt: skip
-    return winners, {"option": sweep.key, "seeds": list(seeds), "variants": variants}
+    return winners, {"option": sweep.key, "seeds": list(seeds), "at": at, "variants": variants}
 
 
 def is_at_edge(value: str, values: Sequence[str]) -> bool:
@@ -275,10 +276,6 @@ def _goal(run: RunRecord, goal: str | None) -> str:
 def _mean(values: Sequence[float]) -> float:
     finite = [value for value in values if not math.isnan(value)]
     return sum(finite) / len(finite) if finite else math.nan
-
-
-def _sum(values: Iterable[float]) -> float:
-    return sum(value for value in values if not math.isnan(value))
 
 
 def steps_within_time(

@@ -18,6 +18,7 @@ from zoo.config.passive_settings import (
     is_passive_callback,
     passive_keys,
 )
+from zoo.config.run_folder import Run
 from zoo.errors import PartError, PluginError, UsageError
 from zoo.inference import part_versions
 from zoo.inference.find_run import refuse_published
@@ -116,7 +117,7 @@ class Plan:
 
     command: fit_options.FitOptions
     resolved: Resolved
-    run: run_folder.Run
+    run: Run
     source: Path | None = None
     claimed: bool = False  # this process made the run's folder
     manifest: dict[str, Any] = field(default_factory=dict)  # manifest of the checkpoint to resume from
@@ -185,24 +186,23 @@ def make_plan(command: fit_options.FitOptions, config_draft: Draft, against: Sch
     except UsageError:
         base = Resolved()  # a recipe that needs options of the command line is incomplete by itself
     recipe, earlier = run_folder.recipe_of(config_draft.recipe, full.classes["model"].__name__)
-    changes = run_folder.differences(full.values, base.values, full.defaults)
-    if command.name:
-        variant = run_folder.check_name(command.name)
-    elif own := run_to_resume(command, config_draft.recipe, recipe, seed):
-        variant = own  # options that change are changes of this run, where --accept-changes allows them
-    else:
-        base_name = earlier or run_folder.DEFAULT
-        variant = run_folder.variant_name(changes, base_name)
-    return Plan(command, full, run_folder.Run(Path(command.runs), recipe, variant, seed), config_draft.recipe)
+    run = None if command.name else run_to_resume(command, config_draft.recipe, recipe, seed)
+    if run is None:
+        changes = run_folder.differences(full.values, base.values, full.defaults)
+        name = command.name and run_folder.check_name(command.name)
+        variant = name or run_folder.variant_name(changes, earlier or run_folder.DEFAULT)
+        run = Run(Path(command.runs), recipe, variant, seed)
+    return Plan(command, full, run, config_draft.recipe)
 
 
-def run_to_resume(command: fit_options.FitOptions, source: Path | None, recipe: str, seed: int) -> str | None:
-    """The variant of the run whose configuration the command names, where --resume means this very run."""
+def run_to_resume(command: fit_options.FitOptions, source: Path | None, recipe: str, seed: int) -> Run | None:
+    """The run whose folder the command names, where --resume means this very run and its changes, wherever it is."""
     if source is None or source.name != run_folder.CONFIG or "resume" not in command.flags:
         return None
     home = source.resolve().parent
-    own = run_folder.Run(Path(command.runs), recipe, home.parent.name, seed)
-    return own.variant if own.folder.resolve() == home else None
+    roots = [Path(command.runs), *home.parents[2:3]][: 1 + (command.runs == fit_options.RUNS.default)]
+    runs = (Run(root, recipe, home.parent.name, seed) for root in roots)
+    return next((run for run in runs if run.folder.resolve() == home), None)
 
 
 def task_options(command: fit_options.FitOptions, config_draft: Draft, against: Schema) -> frozenset[str]:
