@@ -21,7 +21,7 @@ MODULES = {
     ),
     "Tasks": (
         "zoo.tasks.task", "zoo.tasks.lm", "zoo.tasks.translation",
-        "zoo.tasks.classification", "zoo.tasks.schedule", "zoo.tasks.lion",
+        "zoo.tasks.classification", "zoo.tasks.schedule",
         "zoo.tasks.muon",
     ),
     "Data": (

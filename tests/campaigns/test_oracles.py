@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
+from zoo_optimizers.lion import Lion
 
 from zoo.parts.attention import MultiHead
 from zoo.parts.backend import SDPA, Naive, Tiled
@@ -20,7 +21,6 @@ from zoo.parts.norm import LayerNorm, RMSNorm
 from zoo.parts.pattern import Pattern
 from zoo.parts.position import T5, ALiBi, Extent, Learned, RoPE, Sinusoidal
 from zoo.parts.shaw import Shaw
-from zoo.tasks.lion import Lion
 from zoo.tasks.schedule import WSD, Constant, Cosine, InverseSqrt, Linear
 
 timm = pytest.importorskip("timm.layers", reason="the oracles are those of the extra [import]")

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from small import KINDS, language, names, part_options, seq2seq, tokens, vit
 from torch.optim import Adam, AdamW, Optimizer
 from zoo_optimizers.adamw8bit import AdamW8bit
+from zoo_optimizers.lion import Lion
 
 from tests.covering import covering_params
 from zoo.conformance.coordinates import slopes
@@ -20,7 +21,6 @@ from zoo.models.layer_overrides import Override
 from zoo.models.seq2seq import Seq2Seq
 from zoo.parts.ffn import MLP, MoE
 from zoo.parts.norm import RMSNorm
-from zoo.tasks.lion import Lion
 from zoo.tasks.lm import CausalLM
 from zoo.tasks.muon import Muon
 

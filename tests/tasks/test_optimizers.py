@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn, optim
 from zoo_optimizers.adamw8bit import AdamW8bit, code_values, decode, encode
+from zoo_optimizers.lion import Lion
 
 from tests.campaigns.chaos.toys import differences
 from tests.tasks.training import build, train
@@ -16,7 +17,6 @@ from zoo.errors import UsageError
 from zoo.models.parameter_roles import parameter_roles
 from zoo.parts.ffn import MoE
 from zoo.parts.position import T5, Learned
-from zoo.tasks.lion import Lion
 from zoo.tasks.lm import CausalLM
 from zoo.tasks.muon import Muon
 from zoo.tasks.optimizers import split_by_role

@@ -9,11 +9,11 @@ import torch
 from torch import optim
 from torch.optim.lr_scheduler import LambdaLR
 from zoo_optimizers.adamw8bit import AdamW8bit
+from zoo_optimizers.lion import Lion
 
 from tests.campaigns.chaos.toys import differences
 from tests.tasks.training import build
 from tests.training.test_resume import At, ask, fit
-from zoo.tasks.lion import Lion
 from zoo.tasks.lm import CausalLM
 from zoo.tasks.muon import Muon
 from zoo.tasks.schedule import WSD, Cosine, Linear

@@ -12,13 +12,13 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from worlds import in_processes
 from zoo_optimizers.adamw8bit import AdamW8bit
+from zoo_optimizers.lion import Lion
 from zoo_scale.strategies import check_optimizer, prepare_optimizer, shard_module, share_like
 
 from zoo.errors import UsageError
 from zoo.models.language import LanguageModel
 from zoo.parts.attention import MultiHead
 from zoo.parts.block import PreNorm
-from zoo.tasks.lion import Lion
 from zoo.tasks.muon import Muon
 from zoo.training.nonfinite import all_finite
 

@@ -2,9 +2,9 @@
 
 import torch
 from torch.optim import Optimizer
+from zoo_optimizers.lion import Lion
 
 from faults import planted
-from zoo.tasks.lion import Lion
 from zoo.tasks.muon import Muon
 
 

@@ -6,6 +6,7 @@ import random
 import torch
 import torch.nn.functional as F
 from torch import nn
+from zoo_optimizers.lion import Lion
 from zoo_text.tasks.labelling import SequenceClassification
 
 from faults import planted
@@ -18,7 +19,6 @@ from zoo.parts.ffn import MLP
 from zoo.parts.norm import LayerNorm, RMSNorm
 from zoo.parts.position import T5, ALiBi, RoPE, Sinusoidal
 from zoo.tasks.classification import Classification
-from zoo.tasks.lion import Lion
 from zoo.tasks.schedule import WSD, Cosine, Linear
 from zoo.tasks.task import Loss
 from zoo.tasks.translation import Translation
