@@ -31,12 +31,12 @@ class Counting(Procedure):
         return f"{usual}-twice"
 
     def command_lines(self, comparison, usual):
-        if comparison.asked["twice"] > 9:
+        if comparison.design_values["twice"] > 9:
             raise UsageError("--twice 10 is too often")
         return usual(comparison)
 
     def record(self, run):
-        return {"often": run.comparison.asked["twice"]}
+        return {"often": run.comparison.design_values["twice"]}
 
     def complete(self, answer, home, record):
         return record.design["twice"]["often"]

@@ -482,6 +482,7 @@ def last_finite(points: Sequence[Point]) -> Point | None:
 
 
 def xy(points: Sequence[Point]) -> tuple[np.ndarray, np.ndarray]:
+    """The coordinates of points (P, 2), two arrays (P,)."""
     array = np.array(points, dtype=np.float64).reshape(-1, 2)
     return array[:, 0], array[:, 1]
 

@@ -163,10 +163,12 @@ def with_options(comparison: Comparison, values: Mapping[str, Any]) -> Compariso
     names, values = {"baseline": "base", "design": "combinations"}, expand_target(values)
     if "at" not in values and values.get("goal") != comparison.goal:
         check_target(comparison.at, goal=values.get("goal"))
-    asked = {**comparison.asked, **values}
+    every = {**comparison.design_values, **values}
     fields: dict[str, Any] = {names.get(name, name): values[name] for name in TAKEN_AS_THEY_ARE if name in values}
-    fields["asked"] = {name: asked[name] for option in design_options() if (name := option.destination) in asked}
-    fields["design"] = chosen_design(fields["asked"])
+    fields["design_values"] = {
+        name: every[name] for option in design_options() if (name := option.destination) in every
+    }
+    fields["design"] = chosen_design(fields["design_values"])
     if "looks" in values:
         if "seeds" in values or "until" in values:
             raise UsageError("--looks says how many seeds there are: leave out --seeds and --until.")

@@ -63,8 +63,8 @@ class Design:
         """What is wrong with the description, as part of a sentence; empty where nothing is."""
         if not isinstance(self.options, tuple) or not all(isinstance(option, Option) for option in self.options):
             return "its attribute options must be a tuple of Option"
-        named = not self.options or self.name in [option.name for option in self.options]
-        return "" if named else f"none of its options has its name, {self.name!r}"
+        has_name = not self.options or self.name in [option.name for option in self.options]
+        return "" if has_name else f"none of its options has its name, {self.name!r}"
 
 
 class Procedure:
@@ -148,7 +148,7 @@ class Procedure:
         raise NotImplementedError
 
 
-PLAIN = Design()
+PLAIN_DESIGN = Design()
 
 
 NOT_OF_A_TARGET = {
@@ -157,7 +157,7 @@ NOT_OF_A_TARGET = {
 }
 
 
-def check_target(at: str, design: Design = PLAIN, **options: object) -> None:
+def check_target(at: str, design: Design = PLAIN_DESIGN, **options: object) -> None:
     """Raise UsageError for a moment that is a target, and a design or an option that has a value and takes none."""
     if target_of(at) is None:
         return
@@ -170,15 +170,15 @@ def check_target(at: str, design: Design = PLAIN, **options: object) -> None:
 def designs() -> Iterator[Design]:
     """Every design whose package can be used and whose options are its own: `zoo doctor` says why another cannot."""
     own = (*COMPARE_OPTIONS, *HIDDEN_SETTINGS, *REFUSED, DEBUG, HELP)
-    taken = {string for option in own for string in option.strings}
+    own_strings = {string for option in own for string in option.strings}
     for part in registry.parts(KIND):
         try:
             design = find_design(part.name)
         except ZooError:
             continue
         strings = {string for option in design.options for string in option.strings}
-        if not strings & taken:
-            taken |= strings
+        if not strings & own_strings:
+            own_strings |= strings
             yield design
 
 
@@ -189,10 +189,10 @@ def find_design(name: str) -> Design:
 
 def chosen_design(values: Mapping[str, Any]) -> Design:
     """The design that options ask for, else the plain one. Raises UsageError for two of them."""
-    chosen = [design for design in designs() if values.get(design.name)]
-    if len(chosen) > 1:
-        raise UsageError(f"{chosen[0].label} does not go with {chosen[1].label}: a comparison has one design.")
-    return chosen[0] if chosen else PLAIN
+    matching = [design for design in designs() if values.get(design.name)]
+    if len(matching) > 1:
+        raise UsageError(f"{matching[0].label} does not go with {matching[1].label}: a comparison has one design.")
+    return matching[0] if matching else PLAIN_DESIGN
 
 
 def design_of_folder(folder: Path) -> Design | None:

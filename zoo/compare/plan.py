@@ -16,7 +16,7 @@ from typing import Any
 from zoo import registry
 from zoo.command_line import ParsedOptions
 from zoo.compare import run_records
-from zoo.compare.design import PLAIN, Design, Procedure, check_target
+from zoo.compare.design import PLAIN_DESIGN, Design, Procedure, check_target
 from zoo.compare.execute import FitJob
 from zoo.compare.fairness import describe_code_change
 from zoo.compare.options import DECIDED_BY_COMPARISON
@@ -37,7 +37,7 @@ STARTUP_SECONDS = 8.0  # until a run trains: imports of torch and Lightning
 class Comparison:
     """A request for a comparison: a recipe, options for all runs, varied options, seeds, and what must be equal.
 
-    ``asked`` are the values of the options that ``design`` brings.
+    ``design_values`` are the values of the options that ``design`` brings.
     """
 
     recipe: str
@@ -55,8 +55,8 @@ class Comparison:
     margin: float | None = None
     until: str | None = None
     name: str = ""  # name of the folder; by default the names of the varied options
-    design: Design = PLAIN
-    asked: Mapping[str, Any] = field(default_factory=dict)
+    design: Design = PLAIN_DESIGN
+    design_values: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.vary and not self.design.varies:

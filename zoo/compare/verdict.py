@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
-from zoo.compare.design import PLAIN, Design
+from zoo.compare.design import PLAIN_DESIGN, Design
 from zoo.compare.fairness import (
     Flag,
     Pool,
@@ -154,7 +154,7 @@ class Answer:
     tuning: Mapping[str, Any] = field(default_factory=dict)  # see `equal_conditions.tune_variants`
     # effects in a grid in which every combination was run, corrected with the variants
     effects: tuple[Effect, ...] = ()
-    design: Design = PLAIN
+    design: Design = PLAIN_DESIGN
     finding: Any = None  # what the design found besides
 
     @property

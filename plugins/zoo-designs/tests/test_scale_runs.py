@@ -13,8 +13,8 @@ from zoo.errors import UsageError
 
 
 def request(*scale, **more):
-    asked = {"scale": list(scale)}
-    return Comparison("toy", parse_factors(["model.position=rope,alibi"]), design=Scale(), asked=asked, **more)
+    values = {"scale": list(scale)}
+    return Comparison("toy", parse_factors(["model.position=rope,alibi"]), design=Scale(), design_values=values, **more)
 
 
 def test_sizes_take_one_value_of_each_option():

@@ -80,7 +80,7 @@ class Share:
 
 def second_name(comparison: Comparison) -> str:
     """The name of the second recipe, without its folder and ending."""
-    return Path(comparison.asked["attribute"]).name.removesuffix(".yaml").removesuffix(".yml")
+    return Path(comparison.design_values["attribute"]).name.removesuffix(".yaml").removesuffix(".yml")
 
 
 def find_differences(base: Point, second: Point, display: Callable[[Any], object]) -> list[OptionDifference]:
@@ -318,7 +318,7 @@ class AttributeProcedure(Procedure):
                 )
         recipe, second = options.words
         comparison = Comparison(recipe, options=tuple(fit_words(options)), design=self.design)
-        return replace(with_options(comparison, options.values), asked={"attribute": second})
+        return replace(with_options(comparison, options.values), design_values={"attribute": second})
 
     def title(self, comparison: Comparison, usual: str) -> str:
         """``attribute-llama-style-tiny``."""
@@ -326,7 +326,7 @@ class AttributeProcedure(Procedure):
 
     def command_lines(self, comparison: Comparison, usual: object) -> list[tuple[str, ...]]:
         """Those of the two recipes."""
-        return [(recipe, *comparison.options) for recipe in (comparison.recipe, comparison.asked["attribute"])]
+        return [(recipe, *comparison.options) for recipe in (comparison.recipe, comparison.design_values["attribute"])]
 
     def draft(self, comparison: Comparison, runner: Runner) -> list[Stage]:
         """The hybrids, the first recipe first. Raises UsageError."""

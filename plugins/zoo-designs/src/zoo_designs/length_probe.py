@@ -102,7 +102,7 @@ def probe_variants(
     from zoo.compare.document import plain_columns
     from zoo_designs.charts import draw_lines
 
-    factors, home = parse_factors(comparison.asked["probe"]), comparison_path(
+    factors, home = parse_factors(comparison.design_values["probe"]), comparison_path(
         arms[0].point.root, arms[0].point.recipe, comparison.title
     )  # fmt: skip
     labels = {row.variant: row.label for row in answer.rows}
@@ -364,7 +364,7 @@ class ProbeProcedure(Procedure):
 
     def command_lines(self, comparison: Comparison, usual: Lines) -> list[tuple[str, ...]]:
         """Those of a plain comparison. Raises UsageError for a probe that there is not."""
-        parse_factors(comparison.asked["probe"])
+        parse_factors(comparison.design_values["probe"])
         return usual(comparison)
 
     def draft(self, comparison: Comparison, runner: Runner) -> list[Stage]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo.compare import plan, verdict
-from zoo.compare.design import PLAIN, Procedure
+from zoo.compare.design import PLAIN_DESIGN, Procedure
 from zoo.compare.equal_conditions import TuningCost, total_cost
 from zoo.compare.plan import Arm, Comparison, Point, ZooFit
 from zoo.compare.prepare_runs import Stage
@@ -66,8 +66,8 @@ def parse_scale(texts: Sequence[str], varied: Sequence[plan.Factor]) -> list[pla
 
 def scale_texts(comparison: Comparison) -> list[str]:
     """The texts of --scale, one for each option: a file has them in one."""
-    asked = comparison.asked["scale"]
-    return list(asked) if isinstance(asked, list) else re.split(r",(?=[\w.]+=)", asked)
+    value = comparison.design_values[NAME]
+    return list(value) if isinstance(value, list) else re.split(r",(?=[\w.]+=)", value)
 
 
 def check_scale(comparison: Comparison) -> list[plan.Variant]:
@@ -88,7 +88,7 @@ def check_scale(comparison: Comparison) -> list[plan.Variant]:
 def with_size(comparison: Comparison, size: plan.Variant) -> Comparison:
     """The comparison with the options of one size."""
     options = (*comparison.options, *(choice.word for choice in size))
-    return replace(comparison, options=options, design=PLAIN, asked={})
+    return replace(comparison, options=options, design=PLAIN_DESIGN, design_values={})
 
 
 def comparison_at(comparison: Comparison, size: plan.Variant, fits: ZooFit, costs: ConfigMeter) -> Comparison:
@@ -256,8 +256,8 @@ class ScaleProcedure(Procedure):
     def notes(self, run: ComparisonRun) -> list[str]:
         """Sentences about the learning rates of several sizes, and what is left out."""
         stage = run.stages[-1]
-        left_out = [f"Left out, because {sentence}: {name}." for name, sentence in stage.invalid.items()]
-        return [*rate_notes(run.comparison, stage.arms), *left_out]
+        exclusions = [f"Left out, because {sentence}: {name}." for name, sentence in stage.invalid.items()]
+        return [*rate_notes(run.comparison, stage.arms), *exclusions]
 
     def details(self, comparison: Comparison) -> dict[str, Any]:
         """The sizes as they were written."""
