@@ -162,9 +162,7 @@ class AudioSeq2Seq(EncoderDecoder):
         window_ms: float = 25.0,
         hop_ms: float = 10.0,
         front: Front = "masked",
-        scale_embedding: bool = True,
         decoder_depth: int | None = None,
-        depth: int = 6,
         seed: int = 0,
         **stack,
     ):
@@ -178,17 +176,15 @@ class AudioSeq2Seq(EncoderDecoder):
             window_ms: milliseconds of sound that a frame is made from.
             hop_ms: milliseconds from one frame to the next; a token of the encoder stands for two frames.
             front: how a sound is heard: to its end, what stands behind it masked; or as in Whisper, with silence up to
-                max_samples.
-            scale_embedding: multiply embeddings of the text, and what the stem makes of the sound, by sqrt(dim).
+                max_samples, and without the factor sqrt(dim) on embeddings of the text and on what the stem gives.
             decoder_depth: number of decoder blocks; as many as the encoder has unless given.
-            depth: number of encoder blocks.
             seed: of the initial weights.
 
         Raises UsageError for a window shorter than its hop, and for one of fewer than 16 samples.
         """
         super().__init__()
         at_least(1, target_vocab_size=target_vocab_size, sample_rate=sample_rate, max_samples=max_samples)
-        at_least(1, max_length=max_length, mels=mels, depth=depth, decoder_depth=decoder_depth)
+        at_least(1, max_length=max_length, mels=mels, decoder_depth=decoder_depth)
         width, hop = round(sample_rate * window_ms / 1000), round(sample_rate * hop_ms / 1000)
         if hop < 1 or width < max(hop, 16):
             raise UsageError(
@@ -207,14 +203,15 @@ class AudioSeq2Seq(EncoderDecoder):
             self.sample_rate, self.max_samples, self.max_length = sample_rate, max_samples, max_length
             self.front = LogMel(sample_rate, width, hop, mels, whisper)
             longest = -(-self.front.frames(max_samples) // 2)
-            self.encoder = Stack(Extent((longest,)), cross=False, padded=True, depth=depth, **stack)
+            self.encoder = Stack(Extent((longest,)), cross=False, padded=True, **stack)
             extent = Extent((max_length,), causal=True)
-            self.decoder = Stack(extent, cross=True, padded=False, depth=decoder_depth or depth, **stack)
+            stack["depth"] = decoder_depth or len(self.encoder.blocks)
+            self.decoder = Stack(extent, cross=True, padded=False, **stack)
             self.dim: int = self.encoder.dim
             self.stem = ConvolutionalStem(mels, self.dim)
             self.target_embedding = nn.Embedding(target_vocab_size, self.dim)
             self.head = self.bias = None  # the embedding matrix is the output's (Press and Wolf, 2017)
-            self.scale, self.out_scale = self.dim**0.5 if scale_embedding else 1.0, 1.0
+            self.scale, self.out_scale = 1.0 if whisper else self.dim**0.5, 1.0
             initialize(self, seed)
 
     def encode(self, source: Tensor, valid: Tensor | None = None) -> Memory:

@@ -107,7 +107,6 @@ class Whisper(BART):
             "window_ms": 1000 * heard["n_fft"] / RATE,
             "hop_ms": 1000 * hop / RATE,
             "front": "whisper",
-            "scale_embedding": False,
             "position": part("position.Learned"),
         }
 
