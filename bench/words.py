@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from zoo.data.pairdata import FILES, SPECIALS
-from zoo.data.tokenfile import NAMES
+from zoo.data.pair_data import FILES, SPECIALS
+from zoo.data.tokenizer_file import NAMES
 from zoo.io import atomic_files
 
 LEAST = 2  # times that a word of the vocabulary stands in the training text

@@ -7,7 +7,7 @@ import pkgutil
 import pytest
 
 import zoo
-from zoo.data.tables import ValueKindError
+from zoo.data.table_files import ValueKindError
 from zoo.errors import ZooError
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bench import words
-from zoo.data.pairs import PairOptions, ParallelFiles
+from zoo.data.parallel_files import PairOptions, ParallelFiles
 
 GERMAN = ["Ein Mann, zwei Männer.", "Ein Mann's Hund", "<unk> Ein Hund"]
 ENGLISH = ["A man, two men.", "A man's dog", "<unk> A dog"]

@@ -9,7 +9,7 @@ import zipfile
 
 import pytest
 
-from zoo.data.read import raw_lines, read_lines, read_text
+from zoo.data.source_files import raw_lines, read_lines, read_text
 from zoo.errors import CheckpointError, UsageError
 from zoo.inference.safe_pickle import screen_pickle
 from zoo.inference.weight_files import open_tensors

@@ -14,8 +14,8 @@ import numpy as np
 from zoo.data.batches import Plan, TokenPlan, generator, sample_sentence
 from zoo.data.cache import cached_entry, digest, map_array, write_array, write_json
 from zoo.data.data import Data, require_fraction, split_by_content
-from zoo.data.read import find_place
-from zoo.data.tables import Tables, choose_columns, text_of
+from zoo.data.source_files import find_place
+from zoo.data.table_files import Tables, choose_columns, text_of
 from zoo.data.tokenizer import BOS, EOS, PAD, Tokenizer
 from zoo.errors import UsageError
 from zoo.io import atomic_files

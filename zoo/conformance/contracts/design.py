@@ -8,9 +8,9 @@ from zoo.compare.command import read_comparison
 from zoo.compare.design import SEVERAL, Design
 from zoo.compare.options import COMPARE_OPTIONS, HIDDEN_SETTINGS, REFUSED
 from zoo.conformance.check import Broken, Inapplicable, require
-from zoo.conformance.command import description_is_light, sample_value
-from zoo.conformance.common import documentation
+from zoo.conformance.contracts.command import description_is_light, sample_value
 from zoo.conformance.subject import Independent
+from zoo.conformance.token_checks import documentation
 from zoo.errors import PluginError, UsageError
 
 
