@@ -20,9 +20,9 @@ def an_option_has_its_name(subject: Independent) -> None:
     problem = design.problem()
     require(not problem, f"{problem}.")
     require(bool(design.options) or design.name == SEVERAL, "it has no option, and nothing asks for it.")
-    taken = {string for option in (*COMPARE_OPTIONS, *HIDDEN_SETTINGS, *REFUSED) for string in option.strings}
+    own_strings = {string for option in (*COMPARE_OPTIONS, *HIDDEN_SETTINGS, *REFUSED) for string in option.strings}
     for option in design.options:
-        require(not {*option.strings} & taken, f"--{option.name} is an option of zoo compare already.")
+        require(not {*option.strings} & own_strings, f"--{option.name} is an option of zoo compare already.")
 
 
 def its_options_are_read(subject: Independent) -> None:
@@ -56,8 +56,8 @@ def it_is_chosen(subject: Independent) -> None:
         return
     except PluginError as error:
         raise Broken(str(error)) from error
-    chosen = comparison and comparison.design
-    require(type(chosen) is subject.part, f"zoo compare {' '.join(words)} is a comparison of {chosen}.")
+    design_made = comparison and comparison.design
+    require(type(design_made) is subject.part, f"zoo compare {' '.join(words)} is a comparison of {design_made}.")
     require(bool(comparison and comparison.title), "the folder of its comparison has no name: see title.")
 
 
