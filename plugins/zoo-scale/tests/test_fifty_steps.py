@@ -18,7 +18,7 @@ RECIPES = {  # the options besides, what says the size of a batch, and that of o
     "vit-glyphs": (f"{SMALL} --model.dropout 0", "batch_size", 16),
     "llama-style-tiny": (SMALL, "batch_size", 8),
     "lm-tiny with parts of a package": (f"{SMALL} --model.attention softcap --model.ffn SquaredReLU", "batch_size", 8),
-    "lm-delta-hybrid": (f"{SMALL} --model.hidden 128", "batch_size", 8),
+    "lm-delta-hybrid": (f"{SMALL} --model.depth 4 --model.hidden 128", "batch_size", 8),
 }
 STRATEGIES = {"ddp": (2, 2), "fsdp2": (2, 2), "tp": (2, 1), "fsdp2_tp2": (4, 2)}  # processes, shares of a batch
 BOUNDS = {"64-true": 1e-6, "32-true": 1e-5}  # logged losses have 24 bits

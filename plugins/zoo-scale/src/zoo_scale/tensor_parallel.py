@@ -8,7 +8,7 @@ which no process has all in training. Everything else of a model is computed by 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -322,8 +322,8 @@ def divide_matrix(part: Attention | FFN, matrix: str, way: str, group: Any) -> d
             attention = cast(Attention, part)
             queries, keys = attention.heads * attention.query_matrix, attention.kv_heads
             sections = tuple(heads * attention.head_dim for heads in (queries, keys, keys))
-        else:  # as many side by side as matrices would give what the next one takes
-            width = hidden_width(part, rows, group) if rows else out
+        else:  # as many side by side as matrices would give what the next one takes, which comes behind it in a plan
+            width = getattr(part, rows[0]).in_features if rows else out
             sections = (width,) * (out // width)
         divisions = {"weight": Division(0, sections)}
         if module.bias is not None:
@@ -334,13 +334,6 @@ def divide_matrix(part: Attention | FFN, matrix: str, way: str, group: Any) -> d
         parameter.data = division.part(parameter.data, rank, count).contiguous()
     module.out_features, module.in_features = module.weight.shape
     return divisions
-
-
-def hidden_width(part: Attention | FFN, rows: Iterable[str], group: Any) -> int:
-    """What the matrix that is divided by rows takes, of all processes together."""
-    module = getattr(part, next(iter(rows)))
-    own = module.in_features
-    return own * dist.get_world_size(group) if isinstance(module, RowLinear) else own
 
 
 def gather_whole(own: Tensor, division: Division | None, group: Any) -> Tensor:
