@@ -198,8 +198,8 @@ def page(rows: Sequence[Row]) -> str:
     """The page: a table of the rows with figures, and the names of the others."""
     lines = [
         "# Published figures", "",
-        "`python -m bench published NAME --seeds N` trains a row of `bench/published` again (data: the folder "
-        "`ZOO_BENCH_DATA`); `--page` writes this page.", "",
+        "`python -m bench published NAME --seeds N` trains a row again (data: `ZOO_BENCH_DATA`); `--page` writes "
+        "this page.", "",
         "|row|setting|printed|ours (95 % interval)|verdict|why|", "|---|---|---|---|---|---|",
     ]  # fmt: skip
     waiting = []

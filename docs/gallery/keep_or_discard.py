@@ -35,6 +35,7 @@ runs = os.environ.get("RUNS") or tempfile.mkdtemp()
 def compare(kept, option, value, seeds, *more):
     """The answer to a change of one option, and the sentences of the comparison."""
     command = ["zoo", "compare", "lm-tiny", "--vary", f"{option}={kept[option]},{value}", f"--seeds={seeds}"]
+    command += [f"--baseline={option}={kept[option]}"]  # not the recipe, whose own value may be the one proposed
     command += [f"--{name}={kept[name]}" for name in kept if name != option]
     command += [f"--{setting}" for setting in SMALL]
     command += [f"--runs={runs}/{seeds[:3]}"]
