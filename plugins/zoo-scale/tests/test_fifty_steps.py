@@ -56,13 +56,13 @@ def losses(home, name, recipe, words, processes=1, share=1):
 def single(tmp_path_factory):
     """The losses of one process, computed once for each recipe and precision."""
     lives.load()
-    known = {}
+    curves = {}
 
     def get(recipe, precision):
-        if (recipe, precision) not in known:
+        if (recipe, precision) not in curves:
             home = tmp_path_factory.mktemp("one")
-            known[recipe, precision] = losses(home, "one", recipe, ["--trainer.precision", precision])
-        return known[recipe, precision]
+            curves[recipe, precision] = losses(home, "one", recipe, ["--trainer.precision", precision])
+        return curves[recipe, precision]
 
     return get
 

@@ -130,7 +130,7 @@ class VocabularyEmbedding(nn.Embedding):
 
 
 def own_place(tokens: Tensor, vocabulary: int, group: Any) -> tuple[Tensor, Tensor]:
-    """Where tokens (...) stand among those of this process, 0 for others; and which are others, as tokens."""
+    """Where tokens (...) stand among those of this process, 0 for others; and which are others, both shaped alike."""
     rank, count = dist.get_rank(group), dist.get_world_size(group)
     size, more = divmod(vocabulary, count)
     place = tokens - rank * size - min(rank, more)
@@ -200,7 +200,7 @@ def divide_vocabulary(net: nn.Module, group: Any) -> dict[str, Division]:
     A network whose matrices are shared with others, or are no plain ones, keeps them whole.
     """
     rank, count = dist.get_rank(group), dist.get_world_size(group)
-    named = [*net.named_parameters(remove_duplicate=False)]
+    parameters = [*net.named_parameters(remove_duplicate=False)]
     divisions: dict[str, Division] = {}
     for network in [*net.modules()]:
         names = [name for name, way in plan_of(network).items() if way == "vocabulary"]
@@ -210,7 +210,7 @@ def divide_vocabulary(net: nn.Module, group: Any) -> dict[str, Division]:
                      for parameter in module.parameters(recurse=False)}  # fmt: skip
         if not own or own & elsewhere or not all(map(is_plain, modules)):
             continue
-        sizes = {name: len(parameter) for name, parameter in named if id(parameter) in own}
+        sizes = {name: len(parameter) for name, parameter in parameters if id(parameter) in own}
         if min(sizes.values()) < count:
             continue
         divided = cast(Any, network)
