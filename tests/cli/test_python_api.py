@@ -28,7 +28,7 @@ def test_a_run_leaves_the_random_numbers_and_settings_of_its_caller(tmp_path, mo
     monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PL_GLOBAL_SEED", "77")
     (tmp_path / "book.txt").write_text("all the king's horses and all the king's men\n" * 60)
-    figures, drawn = [], []
+    figures, draws = [], []
     for dtype in (torch.float32, torch.float64):
         random.seed(5), np.random.seed(5), torch.manual_seed(5)
         torch.set_default_dtype(dtype)
@@ -38,9 +38,9 @@ def test_a_run_leaves_the_random_numbers_and_settings_of_its_caller(tmp_path, mo
             assert torch.get_default_dtype() is dtype
         finally:
             torch.set_default_dtype(torch.float32)
-        drawn.append(draw())
+        draws.append(draw())
     random.seed(5), np.random.seed(5), torch.manual_seed(5)
-    assert drawn == [draw()] * 2
+    assert draws == [draw()] * 2
     assert figures[0] == figures[1]
     assert os.environ["PL_GLOBAL_SEED"] == "77"
 

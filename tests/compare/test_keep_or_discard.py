@@ -43,14 +43,14 @@ def varied(words):
 def test_what_was_kept_is_the_baseline_of_the_next_proposal(tmp_path):
     calls, output = calls_of(tmp_path, keeps=4)
     proposals = [words for words in calls if option(words, "seeds").startswith("1,")]
-    kept: dict[str, str] = {}
+    gains: dict[str, str] = {}
     for number, words in enumerate(proposals):
         key, before, after = varied(words)
         assert option(words, "baseline") == f"{key}={before}"
-        assert kept.get(key, before) == before
-        assert all(option(words, name) == value for name, value in kept.items() if name != key)
+        assert gains.get(key, before) == before
+        assert all(option(words, name) == value for name, value in gains.items() if name != key)
         if number < 4:
-            kept[key] = after
+            gains[key] = after
     again = [words for words in calls if words not in proposals]
     assert [varied(words) for words in again] == [varied(words) for words in proposals[:4]], "on untouched seeds"
     assert output.count("on untouched seeds: discard") == 4

@@ -37,8 +37,8 @@ def load_trained(options: ParsedOptions, bare: bool = False) -> Any:
     from zoo.inference.find_run import find_model
 
     place = find_model(options.words[0], options.get("runs"))  # a wrong name is refused before torch is imported
-    named = Path(options.words[0])
-    if not named.is_file() and not (named.is_dir() and named.samefile(place.folder)):
+    word = Path(options.words[0])
+    if not word.is_file() and not (word.is_dir() and word.samefile(place.folder)):
         print(f"using {place.weights}", file=sys.stderr)  # a recipe, or a folder of runs, may mean any of them
     doctor.check_torch()
     warning_filters.filter_warnings(options.get("debug"))

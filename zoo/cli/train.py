@@ -121,7 +121,7 @@ def option_words(options: Mapping[str, Any]) -> list[str]:
 def value_text(value: Any) -> str:
     """A value as the command line has it. Raises TypeError for what is no plain value, path or number."""
 
-    def plain(item: Any) -> Any:
+    def as_plain(item: Any) -> Any:
         """Numbers and arrays of numpy and torch as Python's, paths as texts."""
         if isinstance(item, os.PathLike):
             return os.fspath(item)
@@ -129,8 +129,8 @@ def value_text(value: Any) -> str:
             return item.tolist()
         raise TypeError(type(item).__name__)
 
-    value = plain(value) if isinstance(value, os.PathLike) else value
-    return value if isinstance(value, str) else json.dumps(value, default=plain)
+    value = as_plain(value) if isinstance(value, os.PathLike) else value
+    return value if isinstance(value, str) else json.dumps(value, default=as_plain)
 
 
 def run(options: ParsedOptions) -> int:

@@ -71,8 +71,8 @@ def test_a_whisper_and_its_import_agree_and_its_export_is_the_whisper(case, dtyp
 
         samples = torch.randn(2, 9000, dtype=dtype)
         valid = torch.arange(9000) < torch.tensor([[9000], [5000]])
-        heard = torch.nn.functional.pad(torch.where(valid, samples, 0.0), (0, RATE - 9000))
-        by_sound = model(input_features=net.front(heard).mT.to(dtype), decoder_input_ids=target).logits
+        padded = torch.nn.functional.pad(torch.where(valid, samples, 0.0), (0, RATE - 9000))
+        by_sound = model(input_features=net.front(padded).mT.to(dtype), decoder_input_ids=target).logits
         assert gap(net(samples, target, valid), by_sound) <= DTYPES[dtype]
 
         export_pretrained(ours, tmp_path / "again")
@@ -107,7 +107,7 @@ BEGINNINGS = {
 }  # fmt: skip
 
 
-def folder_of_theirs(folder, said, **settings):
+def folder_of_theirs(folder, answers, **settings):
     """A Whisper with a tokenizer of a few hundred tokens, special ones behind all others, saved by transformers."""
     inner = byte_bpe(())
     first = inner.get_vocab_size()
@@ -122,18 +122,18 @@ def folder_of_theirs(folder, said, **settings):
     ends = dict.fromkeys(["eos_token_id", "bos_token_id", "pad_token_id"], first)
     more = {"vocab_size": size, "decoder_start_token_id": first + 1, **ends}
     peer = peers.build_peer((*case[:2], {**case[2], **more}))
-    known = {
+    sizes = {
         "lang_to_id": {name: first + 2 + n for n, name in enumerate(LANGUAGES)}, "is_multilingual": True,
         "task_to_id": {"translate": first + 5, "transcribe": first + 6}, "no_timestamps_token_id": first + 9,
         "max_length": 40,
         "no_repeat_ngram_size": 2,
     }  # fmt: skip
-    for key, value in {**known, **said}.items():
+    for key, value in {**sizes, **answers}.items():
         if key == "forced_decoder_ids":
             value = [[place, None if number is None else first + number] for place, number in value]
         if value is not None:
             setattr(peer.generation_config, key, value)
-    if said.get("suppress_tokens") == []:
+    if answers.get("suppress_tokens") == []:
         peer.config.forced_decoder_ids = [[1, first + 3], [2, first + 5]]
     peer.generation_config._from_model_config = False  # or transformers makes it anew, without these
     peer.save_pretrained(folder)
@@ -145,11 +145,11 @@ def folder_of_theirs(folder, said, **settings):
 @torch.no_grad()
 @pytest.mark.parametrize("name", BEGINNINGS)
 def test_sounds_are_written_down_as_transformers_writes_them(name, tmp_path):
-    said, options, settings = BEGINNINGS[name]
-    _, processor = folder_of_theirs(tmp_path / "theirs", said, **settings)
+    answers, options, settings = BEGINNINGS[name]
+    _, processor = folder_of_theirs(tmp_path / "theirs", answers, **settings)
     assert main(["import", str(tmp_path / "theirs"), str(tmp_path / "ours")]) == 0
     assert main(["export", str(tmp_path / "ours"), str(tmp_path / "again"), "--format", "hf"]) == 0
-    ours, heard = zoo.load(tmp_path / "ours"), sounds(3)
+    ours, signals = zoo.load(tmp_path / "ours"), sounds(3)
     texts = ["the quick fox", " naïve <|de|> 人工", "the<|endoftext|>"]
     for folder in ("theirs", "again"):
         model = transformers.WhisperForConditionalGeneration.from_pretrained(tmp_path / folder).eval()
@@ -157,15 +157,15 @@ def test_sounds_are_written_down_as_transformers_writes_them(name, tmp_path):
         for text in texts:
             tokenizer = ours.target_tokenizer
             assert tokenizer.framed(tokenizer.encode(text)) == loading(text).input_ids
-        asked = {key: value for key, value in options.items() if key != "prompt"}
+        request = {key: value for key, value in options.items() if key != "prompt"}
         if "prompt" in options:
-            asked["prompt_ids"] = loading.get_prompt_ids(options["prompt"], return_tensors="pt")
-        frames = ours.net.front(torch.stack([torch.from_numpy(np.resize(one, RATE)) for one in heard])).mT.float()
-        expected = model.generate(frames, do_sample=False, num_beams=1, **asked)
-        full = [np.resize(one, RATE) for one in heard]
-        written = ours.transcribe(full, **options)
-        assert [one.text for one in written] == loading.batch_decode(expected, skip_special_tokens=True)
-    assert len({one.text for one in written}) > 1 or "penalty" in str(said)
+            request["prompt_ids"] = loading.get_prompt_ids(options["prompt"], return_tensors="pt")
+        frames = ours.net.front(torch.stack([torch.from_numpy(np.resize(one, RATE)) for one in signals])).mT.float()
+        expected = model.generate(frames, do_sample=False, num_beams=1, **request)
+        full = [np.resize(one, RATE) for one in signals]
+        output = ours.transcribe(full, **options)
+        assert [one.text for one in output] == loading.batch_decode(expected, skip_special_tokens=True)
+    assert len({one.text for one in output}) > 1 or "penalty" in str(answers)
     assert processor.feature_extractor.to_dict() == transformers.WhisperFeatureExtractor.from_pretrained(
         tmp_path / "again").to_dict()  # fmt: skip
 
@@ -217,9 +217,9 @@ def test_a_language_and_a_task_that_a_model_lacks_are_refused(tmp_path):
     ours, sound = zoo.load(tmp_path / "ours"), sounds(1)[0]
     refused = [({"language": "fr"}, "no language 'fr'.*de"), ({"task": "sing"}, "no task 'sing'"),
                ({"prompt": "<|de|>"}, "special token"), ({"prompt": "fox " * 60}, "too many tokens")]  # fmt: skip
-    for asked, words in refused:
+    for request, words in refused:
         with pytest.raises(UsageError, match=words):
-            ours.transcribe(sound, **asked)
+            ours.transcribe(sound, **request)
 
 
 def test_an_import_is_trained_further_on_recordings(tmp_path, monkeypatch):

@@ -217,8 +217,8 @@ class AudioSeq2Seq(EncoderDecoder):
     def encode(self, source: Tensor, valid: Tensor | None = None) -> Memory:
         """Sounds (B, N), their real samples in front as ``valid`` (B, N) says, to what a decoder looks at."""
         if self.front.whisper:
-            heard = source if valid is None else torch.where(valid, source, 0.0)
-            return self.encode_frames(self.front(F.pad(heard, (0, self.max_samples - source.size(1)))))
+            samples = source if valid is None else torch.where(valid, source, 0.0)
+            return self.encode_frames(self.front(F.pad(samples, (0, self.max_samples - source.size(1)))))
         if valid is None:
             return self.encode_frames(self.front(source))
         count = self.front.frames(valid.sum(1))

@@ -100,10 +100,10 @@ class TrainedTranscription(Trained):
         times, as transformers' Whisper begins them.
         """
         languages, tasks = (self.settings.get(f"{kind}_to_id") or {} for kind in ("lang", "task"))
-        for name, word, known in (("language", language and f"<|{language}|>", languages), ("task", task, tasks)):
-            if word and word not in known:
-                names = ", ".join(key.strip("<|>") for key in known)
-                there = f"There are: {names}." if known else "It has none to choose from."
+        for name, word, choices in (("language", language and f"<|{language}|>", languages), ("task", task, tasks)):
+            if word and word not in choices:
+                names = ", ".join(key.strip("<|>") for key in choices)
+                there = f"There are: {names}." if choices else "It has none to choose from."
                 raise UsageError(f"{self.place.folder} knows no {name} {word.strip('<|>')!r}. {there}")
         language, task = language or self.settings.get("language"), task or self.settings.get("task")
         forced = [] if language or task else [token for _, token in self.settings.get("forced_decoder_ids") or ()]

@@ -109,9 +109,9 @@ def _data(kind: str, options: Mapping[str, Any], folder: str) -> dict[str, Any]:
     if kind == "Classification":
         return {"class_path": "ImageFolder", "init_args": {"path": "images", "batch_size": 32}}
     if kind == "Transcription":
-        heard = {"sample_rate": options["sample_rate"], "seconds": options["max_samples"] / options["sample_rate"]}
-        said = {"max_length": options["max_length"], "tokenizer": folder}
-        return {"class_path": "SoundFiles", "init_args": {"path": "sounds", **heard, **said}}
+        sizes = {"sample_rate": options["sample_rate"], "seconds": options["max_samples"] / options["sample_rate"]}
+        texts = {"max_length": options["max_length"], "tokenizer": folder}
+        return {"class_path": "SoundFiles", "init_args": {"path": "sounds", **sizes, **texts}}
     shared = {"tokenizer": folder, "max_length": min(options["max_length"], ROW)}
     text = {"class_path": "TextFiles", "init_args": {"path": "corpus", "batch_size": 8, **shared}}
     if kind == "MaskedLM":

@@ -87,16 +87,16 @@ class Whisper(BART):
             raise UsageError(
                 "whisper has the task of the package zoo-multimodal: pip install -e plugins/zoo-multimodal"
             )
-        heard = EXTRACTOR.complete(config[FEATURES] or {"feature_size": config["num_mel_bins"]}, self.name, IMAGES)
-        frames, hop = 2 * config["max_source_positions"], heard["hop_length"]
-        if heard["n_fft"] < hop:
+        features = EXTRACTOR.complete(config[FEATURES] or {"feature_size": config["num_mel_bins"]}, self.name, IMAGES)
+        frames, hop = 2 * config["max_source_positions"], features["hop_length"]
+        if features["n_fft"] < hop:
             raise UsageError(
-                f"{IMAGES}: n_fft={heard['n_fft']} is not supported in whisper; hop_length or more would be."
+                f"{IMAGES}: n_fft={features['n_fft']} is not supported in whisper; hop_length or more would be."
             )
-        if heard["feature_size"] != config["num_mel_bins"]:
+        if features["feature_size"] != config["num_mel_bins"]:
             raise unsupported_value(config, "num_mel_bins", self.name, f"{IMAGES}'s feature_size")
-        if config[FEATURES] and heard["chunk_length"] * RATE // hop != frames:
-            right = f"half of the frames of {heard['chunk_length']} s, of which {IMAGES} speaks,"
+        if config[FEATURES] and features["chunk_length"] * RATE // hop != frames:
+            right = f"half of the frames of {features['chunk_length']} s, of which {IMAGES} speaks,"
             raise unsupported_value(config, "max_source_positions", self.name, right)
         return {
             **both_sides(config, "block.PreNorm"),
@@ -104,7 +104,7 @@ class Whisper(BART):
             "max_samples": frames * hop,
             "max_length": config["max_target_positions"],
             "mels": config["num_mel_bins"],
-            "window_ms": 1000 * heard["n_fft"] / RATE,
+            "window_ms": 1000 * features["n_fft"] / RATE,
             "hop_ms": 1000 * hop / RATE,
             "front": "whisper",
             "position": part("position.Learned"),
