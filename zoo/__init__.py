@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from zoo.cli.train import fit as fit
     from zoo.inference.load import load as load
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 
 def __getattr__(name: str) -> Any:
