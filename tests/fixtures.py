@@ -106,13 +106,13 @@ def forked_children(monkeypatch):
 @pytest.fixture
 def forked_runs(monkeypatch):
     """The runs of a comparison are such forks, too. They do not end with it: that needs real processes."""
-    from zoo.compare import execute
+    from zoo.compare import parallel_runs
 
     def start(words, *, env, **options):
         return forks.Popen(words, env={name: text for name, text in env.items() if name != "ZOO_PARENT"}, **options)
 
-    monkeypatch.setattr(execute.subprocess, "Popen", start)
-    monkeypatch.setattr(execute, "can_fork", lambda: False)  # by a server of its own
+    monkeypatch.setattr(parallel_runs.subprocess, "Popen", start)
+    monkeypatch.setattr(parallel_runs, "can_fork", lambda: False)  # by a server of its own
 
 
 @pytest.fixture

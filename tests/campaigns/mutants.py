@@ -124,9 +124,9 @@ MUTANTS = [
             "result = -np.asarray(variant",
             "compare/test_statistics.py",
         ),
-        ("compare/fairness.py", "spread > TOLERANCE", "spread > 3 * TOLERANCE", "compare/test_fairness.py"),
-        ("compare/fairness.py", "2 * TOLERANCE", "0 * TOLERANCE", "compare/test_fairness.py"),
-        ("compare/equal_conditions.py", "at(high) < target", "at(high) > target", "compare/test_equal_conditions.py"),
+        ("compare/comparability.py", "spread > TOLERANCE", "spread > 3 * TOLERANCE", "compare/test_comparability.py"),
+        ("compare/comparability.py", "2 * TOLERANCE", "0 * TOLERANCE", "compare/test_comparability.py"),
+        ("compare/match_and_tune.py", "at(high) < target", "at(high) > target", "compare/test_match_and_tune.py"),
         ("compare/number_format.py", "if seconds < 10:", "if seconds < 1:", "compare/test_table.py"),
         (
             "compare/number_format.py",
@@ -134,12 +134,12 @@ MUTANTS = [
             "abs(value) > 10**power",
             "compare/test_table.py compare/test_report.py",
         ),
-        ("io/locks.py", "owner.host == socket.gethostname() and", "", "compare/test_execute.py"),
+        ("io/locks.py", "owner.host == socket.gethostname() and", "", "compare/test_parallel_runs.py"),
         (
-            "compare/fairness.py",
+            "compare/comparability.py",
             'if run.setting.get("batch") != ',
             'if run.setting.get("batch") == ',
-            "logging/test_run_record.py compare/test_fairness.py",
+            "logging/test_run_record.py compare/test_comparability.py",
         ),
         (
             "compare/run_records.py",

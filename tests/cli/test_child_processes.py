@@ -120,8 +120,8 @@ def test_child_processes_import_nothing_of_the_working_folder(tmp_path, monkeypa
     for name in sys.stdlib_module_names - {"sys", "builtins"}:
         (tmp_path / f"{name}.py").write_text(f"raise SystemExit('{name}.py of the working folder was run')\n")
     monkeypatch.setattr(sys, "path", ["/elsewhere", *filter(None, sys.path)])
-    monkeypatch.delitem(sys.modules, "zoo.compare.execute", raising=False)
-    command = importlib.import_module("zoo.compare.execute").COMMAND
+    monkeypatch.delitem(sys.modules, "zoo.compare.parallel_runs", raising=False)
+    command = importlib.import_module("zoo.compare.parallel_runs").COMMAND
     until_import = [program.rpartition(";")[0] for program in (check_process.program()[-1], import_probe.boot())]
     for words in ([*command, "list", "norm"], *([sys.executable, "-P", "-c", code] for code in until_import)):
         done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
@@ -131,5 +131,5 @@ def test_child_processes_import_nothing_of_the_working_folder(tmp_path, monkeypa
 def test_runs_import_from_the_working_folder_where_their_comparison_does(monkeypatch):
     for first, safe in ((os.getcwd(), False), ("", False), ("/elsewhere", True)):
         monkeypatch.setattr(sys, "path", [first, *sys.path])
-        monkeypatch.delitem(sys.modules, "zoo.compare.execute", raising=False)
-        assert ("-P" in importlib.import_module("zoo.compare.execute").COMMAND) is safe
+        monkeypatch.delitem(sys.modules, "zoo.compare.parallel_runs", raising=False)
+        assert ("-P" in importlib.import_module("zoo.compare.parallel_runs").COMMAND) is safe

@@ -4,7 +4,7 @@ import json
 import sys
 from pathlib import Path
 
-from zoo.compare import execute
+from zoo.compare import parallel_runs
 from zoo.compare.executor import Request, find_executor
 from zoo.compare.plan import take_shard
 
@@ -13,14 +13,16 @@ FAKE = Path(__file__).with_name("fake_fit.py")
 
 def jobs(runs, variants="abc", seeds=(1, 2, 3)):
     return [
-        execute.FitJob(f"{variant} s{seed}", Path(runs, "toy", variant, f"s{seed}"),
+        parallel_runs.FitJob(f"{variant} s{seed}", Path(runs, "toy", variant, f"s{seed}"),
                     (f"--variant={variant}", f"--seed={seed}", f"--runs={runs}"))
         for seed in seeds for variant in variants
     ]  # fmt: skip
 
 
 def how(**more):
-    return execute.RunOptions(command=(sys.executable, str(FAKE)), report=lambda line: print(line, flush=True), **more)
+    return parallel_runs.RunOptions(
+        command=(sys.executable, str(FAKE)), report=lambda line: print(line, flush=True), **more
+    )
 
 
 if __name__ == "__main__":
@@ -31,9 +33,9 @@ if __name__ == "__main__":
         settings["executor"] = find_executor(name)
         settings["executor"].start(Request(settings["jobs"], address, trainer={"accelerator": "cpu"}))
     if gpus := settings.pop("gpus", None):
-        execute.gpus_of_runs = lambda request: gpus
+        parallel_runs.gpus_of_runs = lambda request: gpus
     mine = take_shard(jobs(sys.argv[1], **settings.pop("jobs_of", {})), shard)
-    failures = execute.execute(mine, how(**settings))
+    failures = parallel_runs.execute(mine, how(**settings))
     if name:
         settings["executor"].stop()
     sys.exit(1 if failures else 0)

@@ -19,7 +19,7 @@ from statsmodels.stats.weightstats import DescrStatsW
 
 from bench.verdicts import FIXED, PATIENCE, follow_advice
 from zoo.cli import main
-from zoo.compare import execute, journal, plan, prose, report, run_comparison
+from zoo.compare import journal, parallel_runs, plan, prose, report, run_comparison
 from zoo.compare.looks import FIRST, load_looks
 from zoo.compare.plan import verify_runs
 from zoo.compare.run_records import parse_record, read_records
@@ -386,7 +386,7 @@ def test_the_test_split_may_decide(in_process, monkeypatch):
     def run(words, **options):
         return SimpleNamespace(returncode=main(words[words.index("zoo") + 1 :]))  # after: python -P -m zoo
 
-    monkeypatch.setattr(execute.subprocess, "run", run)
+    monkeypatch.setattr(parallel_runs.subprocess, "run", run)
     words = ["compare", "./toy.yaml", "--vary", "model.ffn=mlp,swiglu", "--seeds=2", "--runs=tested"]
     text = " ".join(in_process(*words, "--at=test").split())
     assert "loss: figure on the test split of each run" in text

@@ -14,9 +14,9 @@ import torch
 
 from tests.compare.fake_compare import how, jobs
 from zoo.cli import main
-from zoo.compare import charts, fairness, run_records, table, targets
-from zoo.compare.execute import Outcome, Processes, execute, gpus_of_runs, visible_devices
+from zoo.compare import charts, comparability, run_records, table, targets
 from zoo.compare.executor import Executor, Request, bytes_of, parse_resources
+from zoo.compare.parallel_runs import Outcome, Processes, execute, gpus_of_runs, visible_devices
 from zoo.errors import UsageError, ZooError
 
 WORDS = ("compare", "lm-tiny", "--vary", "model.position=rope,alibi")
@@ -217,7 +217,7 @@ def test_runs_that_share_a_gpu_are_marked_and_nothing_is_concluded_from_their_sp
     assert any("times the speed" in flag for flag in flags) is not bool(share)
     headings = table.costs(result)[0]
     assert sum("(shared GPU)" in heading for heading in headings) == (3 if share else 0)
-    assert fairness.shares_gpu(result.runs) is bool(share)
+    assert comparability.shares_gpu(result.runs) is bool(share)
     assert targets.is_quiet(result, result.rows[1]) is not bool(share)
     titles = [chart.title for chart in charts.draw_charts(result)]
     assert any("speed" in title for title in titles) is not bool(share), titles

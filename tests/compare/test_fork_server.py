@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from zoo.compare.execute import NO_CRASH
 from zoo.compare.fork_server import STOPPED, ForkServer
+from zoo.compare.parallel_runs import NO_CRASH
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks are used on Linux")
 
@@ -160,7 +160,7 @@ def test_no_run_outlives_the_comparison(tmp_path):
 @pytest.mark.campaign
 def test_forks_train_what_processes_train(tmp_path):
     code = (
-        "import sys; import zoo.compare.execute as execution; from zoo.cli import main\n"
+        "import sys; import zoo.compare.parallel_runs as execution; from zoo.cli import main\n"
         "if sys.argv[1] == 'processes': execution.can_fork = lambda: False\n"
         "main(['compare', 'vit-glyphs', '--vary', 'model.norm=layernorm,rmsnorm', '--seeds', '2',\n"
         "      '--trainer.max_steps', '5', '--data.size', '200', '--runs', sys.argv[1]])\n"

@@ -9,8 +9,8 @@ import pytest
 from tests.compare.fake_compare import how
 from tests.compare.fake_compare import jobs as toys
 from tests.compare.fake_zoo import Costs, Fits
-from zoo.compare import equal_conditions, plan, prepare_runs, run_records
-from zoo.compare.execute import execute
+from zoo.compare import match_and_tune, plan, prepare_runs, run_records
+from zoo.compare.parallel_runs import execute
 from zoo.compare.plan import Comparison, parse_factors
 from zoo.compare.prepare_runs import complete_runs, draft_runs
 from zoo.errors import UsageError, ZooError
@@ -142,7 +142,7 @@ def test_one_variant_is_no_comparison(fits):
     ],
 )  # fmt: skip
 def test_budgets(text, expected):
-    assert equal_conditions.parse_budget(text) == expected
+    assert match_and_tune.parse_budget(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -150,10 +150,10 @@ def test_budgets(text, expected):
 )
 def test_no_budgets(text):
     if text == "time=3M":
-        assert equal_conditions.parse_budget(text) == ("time", 180.0)  # units ignore case
+        assert match_and_tune.parse_budget(text) == ("time", 180.0)  # units ignore case
         return
     with pytest.raises(UsageError, match="--budget"):
-        equal_conditions.parse_budget(text)
+        match_and_tune.parse_budget(text)
 
 
 def test_a_budget_of_tokens_is_as_many_steps_for_all(fits):
@@ -203,9 +203,9 @@ def test_a_budget_of_time_measures_each_variant_first(fits):
 def test_matching_solves_for_the_width_and_tells_the_residual(fits, what):
     costs = Costs()
     design = prepare(request("model.ffn=plain,glu", "model.position=rope,learned", match=what), fits, costs, never)
-    target = equal_conditions.amount(costs.cost(design.arms[0].point.config), what)
+    target = match_and_tune.amount(costs.cost(design.arms[0].point.config), what)
     for arm in design.arms[1:]:
-        near = equal_conditions.amount(costs.cost(arm.point.config), what)
+        near = match_and_tune.amount(costs.cost(arm.point.config), what)
         assert abs(near / target - 1) < 0.02
     assert len(design.notes) == 3
     assert all("from the baseline's" in note for note in design.notes)
@@ -247,7 +247,7 @@ def test_solving(count, target, usual, width):
         widths.append(h)
         return count(h)
 
-    result = equal_conditions.solve_width(count_parameters, target, usual)
+    result = match_and_tune.solve_width(count_parameters, target, usual)
     assert abs(count(result) - target) == min(abs(count(h) - target) for h in range(1, 4000))
     assert result == width
     assert result == usual or count(result) != count(result - 1)  # the smallest of those with its count

@@ -7,7 +7,7 @@ import pytest
 
 from tests.compare.fabricate import WHOLE
 from tests.compare.fake_zoo import Costs, Fits
-from zoo.compare import equal_conditions, prepare_runs
+from zoo.compare import match_and_tune, prepare_runs
 from zoo.compare.plan import Comparison, parse_factors
 from zoo.compare.prepare_runs import complete_runs, draft_runs
 from zoo.errors import UsageError, ZooError
@@ -76,7 +76,7 @@ def test_each_variant_gets_the_rate_that_is_best_for_it(fits, goal):
         if goal in (None, "loss")
         else {"0.1": -3.0}.items() <= (figures.items())
     )
-    assert equal_conditions.total_cost(result.tuning) == equal_conditions.TuningCost(12, 1200, 24.0)
+    assert match_and_tune.total_cost(result.tuning) == match_and_tune.TuningCost(12, 1200, 24.0)
 
 
 def test_the_mean_over_seeds_decides_and_not_one_of_them(fits):
@@ -107,12 +107,12 @@ def test_a_run_short_of_the_target_is_not_called_failed(fits):
 def test_the_figure_is_taken_when_that_of_the_verdict_is(fits):
     folder = fits.root / "toy" / "a" / "s0"
     finish(folder, 3.0, best=1.0)
-    run = equal_conditions.run_records.parse_record(folder / "ledger.json")
-    assert [equal_conditions.score(run, "loss", at) for at in ("last", "best")] == [3.0, 1.0]
-    assert equal_conditions.score(run, "acc") == 3.0
+    run = match_and_tune.run_records.parse_record(folder / "ledger.json")
+    assert [match_and_tune.score(run, "loss", at) for at in ("last", "best")] == [3.0, 1.0]
+    assert match_and_tune.score(run, "acc") == 3.0
     finish(fits.root / "toy" / "a" / "s1", None)
-    run = equal_conditions.run_records.parse_record(fits.root / "toy" / "a" / "s1" / "ledger.json")
-    assert math.isnan(equal_conditions.score(run))
+    run = match_and_tune.run_records.parse_record(fits.root / "toy" / "a" / "s1" / "ledger.json")
+    assert math.isnan(match_and_tune.score(run))
 
 
 @pytest.mark.parametrize(
@@ -121,14 +121,14 @@ def test_the_figure_is_taken_when_that_of_the_verdict_is(fits):
      ("1", ["1"], False), ("a", ["a", "b"], False)],
 )  # fmt: skip
 def test_an_edge_is_the_smallest_or_largest_number(value, values, edge):
-    assert equal_conditions.is_at_edge(value, values) is edge
+    assert match_and_tune.is_at_edge(value, values) is edge
 
 
 def test_seeds_of_tuning_are_none_of_the_compared():
-    assert equal_conditions.tuning_seeds((1, 2, 3)) == [0]
-    assert equal_conditions.tuning_seeds((0, 4)) == [1001]
-    assert equal_conditions.tuning_seeds((0, 1002), 3) == [1001, 1003, 1004]
-    assert equal_conditions.tuning_seeds(range(1, 6), 3) == equal_conditions.tuning_seeds(
+    assert match_and_tune.tuning_seeds((1, 2, 3)) == [0]
+    assert match_and_tune.tuning_seeds((0, 4)) == [1001]
+    assert match_and_tune.tuning_seeds((0, 1002), 3) == [1001, 1003, 1004]
+    assert match_and_tune.tuning_seeds(range(1, 6), 3) == match_and_tune.tuning_seeds(
         range(1, 31), 3
     )  # stay with more seeds
 

@@ -1,4 +1,4 @@
-"""A folder has one writer; what stands in the way is said. Shared locks: tests/compare/test_execute.py."""
+"""A folder has one writer; what stands in the way is said. Shared locks: tests/compare/test_parallel_runs.py."""
 
 import errno
 import json

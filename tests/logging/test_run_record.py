@@ -17,7 +17,7 @@ from lightning.pytorch.callbacks import Callback
 
 from tests.compare.fabricate import ledger
 from tests.tasks.training import build
-from zoo.compare.fairness import changed_tensors, other_batches
+from zoo.compare.comparability import changed_tensors, other_batches
 from zoo.compare.run_records import parse_record
 from zoo.errors import UsageError
 from zoo.io.atomic_files import remove_drafts

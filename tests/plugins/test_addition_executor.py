@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from cli_parts import package
 
-from zoo.compare.execute import Processes
 from zoo.compare.executor import COUNT, Executor, Resource
+from zoo.compare.parallel_runs import Processes
 from zoo.conformance import checks
 
 POINTS = "[zoo.executor]\nFlux = zoo_p:Flux\n"

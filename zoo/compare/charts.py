@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from zoo.compare import prose
-from zoo.compare.fairness import shares_gpu
+from zoo.compare.comparability import shares_gpu
 from zoo.compare.number_format import format_fixed
 from zoo.compare.run_records import number, target_of
 from zoo.compare.simultaneous_tests import failure_text

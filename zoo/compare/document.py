@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from zoo.cli.table_printing import is_terminal
-from zoo.compare.fairness import Flag
+from zoo.compare.comparability import Flag
 from zoo.console import printable
 
 WIDTH, LABEL, NARROW = 100, 26, 14

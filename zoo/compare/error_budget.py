@@ -26,8 +26,8 @@ from filelock import FileLock
 
 from zoo.command_line import ParsedOptions
 from zoo.compare import journal, run_records, verdict
+from zoo.compare.comparability import Flag
 from zoo.compare.design import check_target, find_design
-from zoo.compare.fairness import Flag
 from zoo.compare.looks import DECISIONS, Looks, Question, load_looks, parse_planned, save_looks
 from zoo.compare.looks import FILE as LOOKS
 from zoo.compare.run_records import DECISIVE, RunRecord, target_of

@@ -17,7 +17,7 @@ from zoo.plugins import diagnosis
 
 if TYPE_CHECKING:
     from zoo.command_line import ParsedOptions
-    from zoo.compare.execute import Outcome, Run
+    from zoo.compare.parallel_runs import Outcome, Run
 
 KIND = "executor"
 COUNT, SIZE, NAME = r"[1-9]\d{0,4}", r"[1-9]\d{0,5}[MGT]", r"[\w][\w./:@-]*"  # patterns of resources

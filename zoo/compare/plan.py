@@ -16,10 +16,10 @@ from typing import Any
 from zoo import registry
 from zoo.command_line import ParsedOptions
 from zoo.compare import run_records
+from zoo.compare.comparability import describe_code_change
 from zoo.compare.design import PLAIN_DESIGN, Design, Procedure, check_target
-from zoo.compare.execute import FitJob
-from zoo.compare.fairness import describe_code_change
 from zoo.compare.options import DECIDED_BY_COMPARISON
+from zoo.compare.parallel_runs import FitJob
 from zoo.compare.run_records import RunRecord, label_variants, number
 from zoo.compare.verdict import chosen_options, varied_choices
 from zoo.config import fit_options, run_config, yaml_source

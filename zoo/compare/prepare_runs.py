@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from zoo.compare import equal_conditions, plan
-from zoo.compare.equal_conditions import Execute
+from zoo.compare import match_and_tune, plan
+from zoo.compare.match_and_tune import Execute
 from zoo.compare.plan import Arm, Comparison, ZooFit
 from zoo.compare.run_records import target_of
 from zoo.errors import UsageError
@@ -37,7 +37,7 @@ class Stage:
     label: str = ""
     invalid: Mapping[str, str] = field(default_factory=dict)
     goal: str | None = None  # the metric that decides, where it is not the first of each run
-    tuning: Mapping[str, Any] = field(default_factory=dict)  # as `equal_conditions.tune_variants` describes it
+    tuning: Mapping[str, Any] = field(default_factory=dict)  # as `match_and_tune.tune_variants` describes it
     details: Any = None  # what the design of the comparison keeps of its draft
 
     @property
@@ -48,7 +48,7 @@ class Stage:
     @property
     def tuned(self) -> dict[str, str]:
         """By variant, sentences about what was solved or tuned for it."""
-        tuned = equal_conditions.tuning_sentences(self.tuning) if self.tuning else {}
+        tuned = match_and_tune.tuning_sentences(self.tuning) if self.tuning else {}
         settings = {arm.name: "; ".join(filter(None, (arm.solved, tuned.get(arm.name)))) for arm in self.arms}
         return {name: sentence for name, sentence in settings.items() if sentence}
 
@@ -60,15 +60,15 @@ class Stage:
 
 def check_comparison(comparison: Comparison) -> list[tuple[str, ...]]:
     """The arguments of every variant for `zoo fit`. Raises UsageError for errors that can be found without torch."""
-    if comparison.match is not None and comparison.match not in equal_conditions.SIZE_KINDS:
+    if comparison.match is not None and comparison.match not in match_and_tune.SIZE_KINDS:
         raise UsageError(
-            f"--match {comparison.match!r} is not a size.{suggest(comparison.match, equal_conditions.SIZE_KINDS)} "
-            f"There are: {', '.join(equal_conditions.SIZE_KINDS)}"
+            f"--match {comparison.match!r} is not a size.{suggest(comparison.match, match_and_tune.SIZE_KINDS)} "
+            f"There are: {', '.join(match_and_tune.SIZE_KINDS)}"
         )
     if comparison.budget:
-        equal_conditions.parse_budget(comparison.budget)
+        match_and_tune.parse_budget(comparison.budget)
     if comparison.tune:
-        equal_conditions.sweep_rates(comparison.tune, comparison.vary)
+        match_and_tune.sweep_rates(comparison.tune, comparison.vary)
     base = plan.parse_baseline(comparison.base, comparison.vary) if comparison.base else ()
     combinations = plan.design_variants(comparison.vary, base, comparison.combinations)
     return [(comparison.recipe, *comparison.options, *(choice.word for choice in variant)) for variant in combinations]
@@ -112,11 +112,11 @@ def draft_runs(comparison: Comparison, fits: ZooFit, meter: ConfigMeter) -> Stag
         raise UsageError(f"there is one variant, {arms[0].name}, and nothing to compare it with.{why}")
     goal = decisive_metric(arms, comparison.goal, meter)
     if comparison.match:
-        arms = equal_conditions.match_size(arms, cast(equal_conditions.SizeKind, comparison.match), fits, meter)
+        arms = match_and_tune.match_size(arms, cast(match_and_tune.SizeKind, comparison.match), fits, meter)
     if not comparison.budget:
         check_ends(comparison.recipe, arms)
-    elif equal_conditions.parse_budget(comparison.budget)[0] != "time":
-        arms = equal_conditions.within_budget(arms, comparison, fits, meter)
+    elif match_and_tune.parse_budget(comparison.budget)[0] != "time":
+        arms = match_and_tune.within_budget(arms, comparison, fits, meter)
     return Stage(comparison, tuple(arms), invalid=invalid, goal=goal)
 
 
@@ -131,14 +131,14 @@ def check_ends(recipe: str, arms: Sequence[Arm]) -> None:
 def complete_runs(stage: Stage, fits: ZooFit, meter: ConfigMeter, execute: Execute) -> Stage:
     """The same with budgets of time and tuned options; ``execute`` does the runs that these need."""
     request, arms, tuning = stage.request, list(stage.arms), stage.tuning
-    what, size = equal_conditions.parse_budget(request.budget) if request.budget else ("", 0.0)
+    what, size = match_and_tune.parse_budget(request.budget) if request.budget else ("", 0.0)
     if what == "time":
-        (seed,) = equal_conditions.tuning_seeds(request.seeds)
-        arms = equal_conditions.steps_within_time(arms, size, seed, fits, meter, execute)
+        (seed,) = match_and_tune.tuning_seeds(request.seeds)
+        arms = match_and_tune.steps_within_time(arms, size, seed, fits, meter, execute)
     if request.tune:
-        sweep = equal_conditions.sweep_rates(request.tune, request.vary)
-        seeds = equal_conditions.tuning_seeds(request.seeds, request.tune_seeds)
-        arms, tuning = equal_conditions.tune_variants(arms, sweep, seeds, fits, execute, stage.goal, request.at)
+        sweep = match_and_tune.sweep_rates(request.tune, request.vary)
+        seeds = match_and_tune.tuning_seeds(request.seeds, request.tune_seeds)
+        arms, tuning = match_and_tune.tune_variants(arms, sweep, seeds, fits, execute, stage.goal, request.at)
     return replace(stage, arms=tuple(arms), tuning=tuning)
 
 

@@ -328,7 +328,7 @@ def learning_rate_notes(answer: Answer) -> list[str]:
             f"--tune model.{RATE}=… chooses one for each variant."
         )
     if answer.tuning:
-        from zoo.compare.equal_conditions import total_cost  # which loads a parser of YAML
+        from zoo.compare.match_and_tune import total_cost  # which loads a parser of YAML
 
         cost = total_cost(answer.tuning)
         numbers = answer.tuning["seeds"]

@@ -16,7 +16,9 @@ from zoo.cli.table_printing import is_terminal
 from zoo.command_line import ParsedOptions
 from zoo.compare import error_budget, journal, looks, plan, prepare_runs, run_records
 from zoo.compare.design import check_target
-from zoo.compare.execute import (
+from zoo.compare.executor import Executor, Request, read_request
+from zoo.compare.number_format import format_duration
+from zoo.compare.parallel_runs import (
     FitJob,
     RunOptions,
     execute,
@@ -24,8 +26,6 @@ from zoo.compare.execute import (
     measure_test_figures,
     threads_per_run,
 )
-from zoo.compare.executor import Executor, Request, read_request
-from zoo.compare.number_format import format_duration
 from zoo.compare.plan import Arm, Comparison
 from zoo.compare.prepare_runs import Stage
 from zoo.errors import StorageError, UsageError, ZooError

@@ -489,7 +489,7 @@ class Record:
     at: str | None = None  # when the decisive figure is taken; None: the default
     margin: float | None = None
     until: str | None = None
-    tuning: Mapping[str, Any] = field(default_factory=dict)  # as of `equal_conditions.tune_variants`
+    tuning: Mapping[str, Any] = field(default_factory=dict)  # as of `match_and_tune.tune_variants`
     design: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # what a design recorded, by its name
 
 

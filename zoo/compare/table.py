@@ -11,8 +11,8 @@ from typing import Any
 
 from zoo import console
 from zoo.compare import prose
+from zoo.compare.comparability import shares_gpu
 from zoo.compare.document import Report, Section
-from zoo.compare.fairness import shares_gpu
 from zoo.compare.number_format import (
     NONE,
     format_duration,

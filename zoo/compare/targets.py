@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zoo.compare.fairness import TOLERANCE
+from zoo.compare.comparability import TOLERANCE
 from zoo.compare.number_format import format_short
 from zoo.compare.run_records import BACKWARD, RunRecord, number, target_of
 from zoo.compare.statistics import Interval, paired_t_test

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
-from zoo.compare.design import PLAIN_DESIGN, Design
-from zoo.compare.fairness import (
+from zoo.compare.comparability import (
     Flag,
     Pool,
     all_options,
@@ -18,6 +17,7 @@ from zoo.compare.fairness import (
     setting_value_text,
     varied_names,
 )  # fmt: skip
+from zoo.compare.design import PLAIN_DESIGN, Design
 from zoo.compare.looks import Look
 from zoo.compare.number_format import NONE, join_words
 from zoo.compare.run_records import (
@@ -151,7 +151,7 @@ class Answer:
     look_number: int = 0  # which of them this is, from 1 on; 0 for none
     look: Look | None = None  # this one; None where nothing records looks
     looks_elsewhere: int = 0  # looks at the same runs by other comparisons of the recipe, which spend too
-    tuning: Mapping[str, Any] = field(default_factory=dict)  # see `equal_conditions.tune_variants`
+    tuning: Mapping[str, Any] = field(default_factory=dict)  # see `match_and_tune.tune_variants`
     # effects in a grid in which every combination was run, corrected with the variants
     effects: tuple[Effect, ...] = ()
     design: Design = PLAIN_DESIGN

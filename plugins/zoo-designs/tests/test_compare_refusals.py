@@ -9,7 +9,7 @@ import pytest
 from test_compare_scale import write_run
 
 from zoo.cli import main
-from zoo.compare import execute, run_comparison
+from zoo.compare import parallel_runs, run_comparison
 from zoo.compare.plan import Point
 
 Cost = namedtuple("Cost", "parameters flops")
@@ -158,7 +158,7 @@ ONE_RECIPE = ("series",)  # refused by name where several recipes or --attribute
 @pytest.mark.parametrize("design", DESIGNS)
 def test_a_refusal_comes_before_everything_else(compare, monkeypatch, design, refusal, dry):
     words, message, prepare = REFUSALS[refusal]
-    monkeypatch.setattr(execute, "visible_devices", lambda: ("0", "1"))
+    monkeypatch.setattr(parallel_runs, "visible_devices", lambda: ("0", "1"))
     if prepare is not None:
         prepare(design)
     before = snapshot(".")

@@ -160,7 +160,7 @@ class Forked:
 
 def forks() -> None:
     """Let `zoo compare` fork its runs."""
-    from zoo.compare import execute
+    from zoo.compare import parallel_runs
 
     class Module:
         Popen = Forked
@@ -168,8 +168,8 @@ def forks() -> None:
         def __getattr__(self, name: str) -> object:
             return getattr(subprocess, name)
 
-    execute.subprocess = Module()  # type: ignore[attr-defined]
-    execute.POLL = 0.02
+    parallel_runs.subprocess = Module()  # type: ignore[attr-defined]
+    parallel_runs.POLL = 0.02
 
 
 def digests(folder: Path, names: str = "*") -> dict[str, str]:

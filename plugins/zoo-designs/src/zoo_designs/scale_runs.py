@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from zoo.compare import plan, verdict
 from zoo.compare.design import PLAIN_DESIGN, Procedure
-from zoo.compare.equal_conditions import TuningCost, total_cost
+from zoo.compare.match_and_tune import TuningCost, total_cost
 from zoo.compare.plan import Arm, Comparison, Point, ZooFit
 from zoo.compare.prepare_runs import Stage
 from zoo.compare.run_records import BACKWARD, Record, read_ledgers

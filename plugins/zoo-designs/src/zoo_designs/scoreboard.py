@@ -23,8 +23,8 @@ import numpy.typing as npt
 
 from zoo import console
 from zoo.compare import prose, table
+from zoo.compare.comparability import Flag
 from zoo.compare.document import Report, Section
-from zoo.compare.fairness import Flag
 from zoo.compare.looks import Look
 from zoo.compare.number_format import format_interval, join_words, strict_values
 from zoo.compare.simultaneous_tests import ASSUMPTIONS, PairedTestPlan, other_failures

@@ -25,7 +25,7 @@ from zoo.io import atomic_files
 from zoo.system import process_exit
 
 if TYPE_CHECKING:
-    from zoo.compare.execute import Outcome, Run
+    from zoo.compare.parallel_runs import Outcome, Run
 
 TIME = Resource("time", r"(\d+-)?\d+(:\d\d){0,2}", "04:00:00")
 PARTITION = Resource("partition", NAME, "gpu")
@@ -54,7 +54,7 @@ class Dask(Executor):
 
     def check(self, request: Request) -> None:
         """Raise UsageError where dask is not installed, for an address that is none, and for resources elsewhere."""
-        from zoo.compare.execute import Processes
+        from zoo.compare.parallel_runs import Processes
 
         address = request.address
         require_package("distributed", "dask")
@@ -80,7 +80,7 @@ class Dask(Executor):
         import dask
         from distributed import Client
 
-        from zoo.compare.execute import threads_per_run
+        from zoo.compare.parallel_runs import threads_per_run
 
         logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what is lost is tried again, and counted
         self.request = request
@@ -133,7 +133,7 @@ class Dask(Executor):
 
     def stop(self) -> None:
         """Cancel the runs, wait until they have saved their state, and end what was started."""
-        from zoo.compare.execute import GRACE
+        from zoo.compare.parallel_runs import GRACE
 
         client, cluster, self.client, self.cluster = self.client, self.cluster, None, None
         if client is None:
@@ -176,7 +176,7 @@ def start_workers(request: Request) -> Any:
     """A scheduler in this process and a worker process for each run at once, with GPUs of its own."""
     from distributed import Nanny, Scheduler, SpecCluster
 
-    from zoo.compare.execute import SHARE, VISIBLE, gpus_of_runs
+    from zoo.compare.parallel_runs import SHARE, VISIBLE, gpus_of_runs
 
     gpus = gpus_of_runs(request)
     share = {SHARE: str(request.gpu_share)} if request.gpu_share else {}
@@ -231,7 +231,7 @@ def call_run(run: Run, client: str) -> Outcome:
     from distributed import get_worker
     from distributed.core import Status
 
-    from zoo.compare.execute import can_fork, fork_server
+    from zoo.compare.parallel_runs import can_fork, fork_server
 
     worker = get_worker()
     key = worker.get_current_task()
@@ -281,7 +281,7 @@ class Submitit(Executor):
 
     def start(self, request: Request) -> None:
         """Prepare a thread for each job at once, which waits for it."""
-        from zoo.compare.execute import threads_per_run
+        from zoo.compare.parallel_runs import threads_per_run
 
         logging.getLogger("submitit").setLevel(logging.CRITICAL)
         self.request = request

@@ -17,9 +17,9 @@ import pytest
 
 from tests.compare.fake_compare import how, jobs
 from tests.compare.toy_site import make_site, read_table
-from zoo.compare import execute as execution
+from zoo.compare import parallel_runs as execution
 from zoo.compare import run_records
-from zoo.compare.execute import execute, exit_code, headline_text, last_log_lines, threads_per_run
+from zoo.compare.parallel_runs import execute, exit_code, headline_text, last_log_lines, threads_per_run
 from zoo.compare.plan import take_shard
 from zoo.errors import UsageError
 from zoo.inference import checkpoint_manifest

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from fabricate import run, study
 
-from zoo.compare.fairness import find_flags, speed_ratio
+from zoo.compare.comparability import find_flags, speed_ratio
 from zoo.compare.run_records import closest_to_recipe
 
 

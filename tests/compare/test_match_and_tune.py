@@ -4,7 +4,7 @@ import pytest
 from lightning.pytorch import seed_everything
 
 from tests.covering import choices_in_turn
-from zoo.compare import equal_conditions
+from zoo.compare import match_and_tune
 from zoo.compare.plan import Arm, Choice, Point
 from zoo.errors import UsageError
 from zoo.inference.rebuild_task import rebuild_task
@@ -79,9 +79,9 @@ OTHERS = [
 @pytest.mark.parametrize(("other", "what"), choices_in_turn(OTHERS, ["params", "flops"]))
 def test_a_matched_variant_is_within_a_thousandth(what, other, text, meter):
     result, fits = arms({"a": config(text, ffn=GELU), "b": config(text, **other)})
-    done = equal_conditions.match_size(result, what, fits, meter)
+    done = match_and_tune.match_size(result, what, fits, meter)
     ours, theirs = (meter.cost(arm.point.config) for arm in done)
-    one, two = (equal_conditions.amount(cost, what) for cost in (ours, theirs))
+    one, two = (match_and_tune.amount(cost, what) for cost in (ours, theirs))
     assert abs(two / one - 1) < 1e-3
     assert done[0] is result[0]
     assert f"{two / one - 1:+.3%} from the baseline's" in done[1].notes[0]
@@ -95,7 +95,7 @@ def test_gated_with_biases_needs_another_width_than_without(text, meter):
     gated = {"a": GELU, "b": part("ffn.SwiGLU", bias=False), "c": part("ffn.SwiGLU", bias=True)}
     result, fits = arms({name: config(text, ffn=ffn, hidden=1000) for name, ffn in gated.items()})
     mlp_size = 2 * 512 * 1000 + 1000 + 512
-    done = equal_conditions.match_size(result, "params", fits, meter)
+    done = match_and_tune.match_size(result, "params", fits, meter)
     for arm, width in zip(
         done[1:], (round(mlp_size / (3 * 512)), round((mlp_size - 512) / (3 * 512 + 2))), strict=True
     ):
@@ -106,7 +106,7 @@ def test_gated_with_biases_needs_another_width_than_without(text, meter):
 
 def test_a_wide_enough_width_is_found_for_a_large_baseline(text, meter):
     result, fits = arms({"a": config(text, ffn=GELU, hidden=9000), "b": config(text, ffn=part("ffn.GEGLU"), hidden=8)})
-    ours, theirs = (meter.cost(arm.point.config) for arm in equal_conditions.match_size(result, "params", fits, meter))
+    ours, theirs = (meter.cost(arm.point.config) for arm in match_and_tune.match_size(result, "params", fits, meter))
     assert abs(theirs.parameters / ours.parameters - 1) < 1e-3
 
 
@@ -125,14 +125,14 @@ def test_a_task_without_that_width_says_so(text, meter):
     for arm in result:
         del arm.point.config["model"]["init_args"]["hidden"]
     with pytest.raises(UsageError, match=r"--match solves for model\.hidden, and task CausalLM has no such option"):
-        equal_conditions.match_size(result, "params", fits, meter)
+        match_and_tune.match_size(result, "params", fits, meter)
 
 
 def test_the_width_itself_cannot_vary(text, meter):
     result, fits = arms({"a": config(text), "b": config(text)})
     varied = Arm((Choice("model.hidden", "3"),), result[1].words, result[1].point)
     with pytest.raises(UsageError, match=r"sets model\.hidden, so it cannot be a varied option: remove it"):
-        equal_conditions.match_size([result[0], varied], "params", fits, meter)
+        match_and_tune.match_size([result[0], varied], "params", fits, meter)
 
 
 @pytest.mark.parametrize(
@@ -156,4 +156,4 @@ def test_parts_that_do_not_fit_are_refused_without_data(text, meter, tmp_path):
 @pytest.mark.parametrize("guess", [1, 7, 50, 51, 400])
 @pytest.mark.parametrize("target", [1, 8, 500, 505])
 def test_the_smallest_width_is_the_same_from_every_guess(guess, target):
-    assert equal_conditions._first(lambda width: 10 * width, target, guess) == max(1, -(-target // 10))
+    assert match_and_tune._first(lambda width: 10 * width, target, guess) == max(1, -(-target // 10))
