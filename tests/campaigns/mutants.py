@@ -640,8 +640,8 @@ MUTANTS = [
         ),
         (
             "plugins/zoo-pretrained/src/zoo_pretrained/gpt2.py",
-            'config["n_inner"] or 4 * dim',
-            'config["n_inner"] or 2 * dim',
+            'config["n_inner"] or 4 * config["n_embd"]',
+            'config["n_inner"] or 2 * config["n_embd"]',
             "plugins/zoo-pretrained/tests/test_llama.py",
         ),
         (
