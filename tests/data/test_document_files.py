@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 from zoo.data import document_files as module
-from zoo.data import table_files
+from zoo.data import table_files, text_paths
 from zoo.data.document_files import DocumentFiles, Format
 from zoo.errors import UsageError
 
@@ -161,7 +161,7 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
 def test_a_folder_gives_its_text_files(tmp_path):
     for name in ("b.txt", "a.md.gz", "c.parquet", "d.jsonl.zst", "picture.png", ".hidden.txt", "empty.txt"):
         (tmp_path / name).write_bytes(b"" if name == "empty.txt" else b"x")
-    names = [path.name for path in module.document_files(str(tmp_path))]
+    names = [path.name for path in text_paths.document_files(str(tmp_path))]
     assert names == ["a.md.gz", "b.txt", "c.parquet", "d.jsonl.zst"]
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from zoo.data import document_files
 from zoo.data.streams import StreamLoader
-from zoo.data.text_stream import StreamOptions, TextStream, held_out, stream_files
+from zoo.data.text_paths import held_out, stream_files
+from zoo.data.text_stream import StreamOptions, TextStream
 from zoo.data.tokenizer import Tokenizer
 from zoo.errors import UsageError
 

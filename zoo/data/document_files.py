@@ -27,12 +27,10 @@ from zoo.data.table_files import (
     require_pyarrow,
     text_of,
 )
-from zoo.data.text import METADATA, SUFFIXES, inner_suffix, text_files
+from zoo.data.text_paths import PARQUET, RECORD_SUFFIXES, inner_suffix
 from zoo.errors import UsageError
 from zoo.io import limits
 
-RECORD_SUFFIXES = (".jsonl", ".ndjson")
-PARQUET = ".parquet"
 LONGEST = 2**18  # bytes, or characters of a record: a longer document is cut at a line's end
 SPAN = 2**22  # bytes of a plain file that are one unit
 PIECE = 2**20  # bytes at three places that stand for a large file
@@ -197,18 +195,8 @@ class DocumentFiles:
             yield from _cut_text(text_of(row, "text"), number, place[1] if number == place[0] else 0)
 
 
-def document_files(path: str | list[str]) -> list[Path]:
-    """The files that a path option means. Raises UsageError when there are none."""
-    return text_files(path, is_document_file)
-
-
 def _ending(path: Path) -> str:
     return path.suffix.lower()
-
-
-def is_document_file(name: str) -> bool:
-    """By the end of its name, whether a folder's file is read."""
-    return inner_suffix(name, COMPRESSIONS) in SUFFIXES | {*RECORD_SUFFIXES, PARQUET} and name.lower() not in METADATA
 
 
 def _stamp(path: Path) -> tuple[int, int]:

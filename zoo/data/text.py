@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import functools
-import glob
 import hashlib
 import json
-import os
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -20,16 +18,12 @@ from zoo.data.cache import cached_entry, map_array, write_array, write_json
 from zoo.data.data import Data, at_least, log_once, require_fraction, tell_repeated
 from zoo.data.source_files import (
     VAL_NAMES,
-    count_kinds,
     find_place,
-    list_folder,
-    match_files,
-    missing_file,
     read_bytes,
     read_text,
-    tell_left_out,
 )
 from zoo.data.table_files import DELIMITERS, RECORDS, Columns, Tables, is_columnar, is_table, split_columns, text_of
+from zoo.data.text_paths import RECIPES, is_text_file, text_files
 from zoo.data.tokenizer import CLS, EOS, Tokenizer
 from zoo.errors import UsageError
 from zoo.io import atomic_files
@@ -38,12 +32,6 @@ from zoo.registry import suggest
 SCHEMES = ("chars", "bytes", "bpe")
 Scheme: TypeAlias = Literal["chars", "bytes", "bpe"] | str  # or a run's folder, or a tokenizer.json
 IGNORE = -100
-RECIPES = "lm-tiny"
-SUFFIXES = frozenset(
-    ".txt .text .md .rst .tex .csv .json .jsonl .html .xml .py .c .h .cpp .js .java .rs .go .sh".split()
-)
-# what the library datasets and the hub write about texts that are elsewhere
-METADATA = ("state.json", "dataset_info.json", "dataset_infos.json", "dataset_dict.json")
 
 
 def check_scheme(tokenizer: str, schemes: Sequence[str]) -> None:
@@ -307,7 +295,7 @@ class TextFiles(TextData):
                     f"{split} names the column {', '.join(own)}, and train {', '.join(columns) or 'none'}: one column "
                     "is read, the same in every table. Name it in data.path."
                 )
-        if not columns and not any(is_columnar(path, _is_text) for path, _ in places.values()):
+        if not columns and not any(is_columnar(path, is_text_file) for path, _ in places.values()):
             return None
         names = Columns({"text": [*columns] or ["text"]}, "--data.path 'PATH#NAME'")
         return Tables({split: path for split, (path, _) in places.items()}, names, RECIPES)
@@ -330,44 +318,6 @@ class TextFiles(TextData):
                     f"--data.path {folder / names['train']}, and the others with data.val_path and data.test_path"
                 )
         return files
-
-
-def inner_suffix(name: str, compressions: Sequence[str] = (".gz",)) -> str:
-    """The ending of a name, in small letters, without that of a compression."""
-    stem, ending = os.path.splitext(name.lower())
-    return os.path.splitext(stem)[1] if ending in compressions else ending
-
-
-def _is_text(name: str) -> bool:
-    return inner_suffix(name) in SUFFIXES and name.lower() not in METADATA
-
-
-def text_files(path: str | list[str], reads: Callable[[str], bool] = _is_text) -> list[Path]:
-    """The files that a path option means, of a folder those whose names are read; the others are counted and named.
-
-    Raises UsageError when there are none.
-    """
-    if isinstance(path, list):
-        if not path:
-            raise UsageError("path is an empty list: name at least one file")
-        return [file for place in path for file in text_files(place, reads)]
-    if not path:
-        raise UsageError("path is empty: name a file, a folder or a pattern")
-    here = find_place(path)
-    if here.is_dir():
-        inside = list_folder(here, reads, empty=False)
-        if not inside.files:
-            others = f": it holds {count_kinds(inside.others)}, which are not read" if inside.others else ""
-            raise UsageError(f"the folder {path} has no text file with content, such as *.txt, *.md or *.py{others}")
-        tell_left_out(here, inside.others)
-        return inside.files
-    if here.exists() or here.is_symlink() or not glob.has_magic(str(here)):
-        if not (here.exists() or here.is_symlink()):
-            raise missing_file(path, RECIPES)
-        return [here]
-    if not (matches := match_files(path)):
-        raise UsageError(f"no file matches {path}. Recipes with embedded data: {RECIPES}")
-    return matches
 
 
 def split_validation(texts: list[str], fraction: float) -> Mapping[str, list[str]]:

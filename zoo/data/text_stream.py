@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,18 +14,16 @@ import torch
 from zoo.data.batches import generator, sample_sentence
 from zoo.data.cache import cached_entry, digest, map_array, write_array, write_json
 from zoo.data.data import Data, at_least, log_once, require_fraction
-from zoo.data.document_files import DocumentFiles, Format, Unit, document_files, is_document_file
-from zoo.data.stdlib import library_files
+from zoo.data.document_files import DocumentFiles, Format, Unit
 from zoo.data.streams import Sample, ShardReader, Stream
-from zoo.data.table_files import BINARY, find_splits, is_columnar, is_table, split_columns
-from zoo.data.text import IGNORE, RECIPES, Blocks, check_scheme
+from zoo.data.table_files import split_columns
+from zoo.data.text import IGNORE, Blocks, check_scheme
+from zoo.data.text_paths import STDLIB, held_out, stream_splits
 from zoo.data.tokenizer import EOS, Tokenizer
 from zoo.errors import UsageError
 from zoo.io import atomic_files
 
-STDLIB = "stdlib"
 SAMPLE_BYTES = 2**23  # bytes of text that BPE is learned from
-HELD_OUT = 1 << 64  # range of the hashes that choose documents
 
 
 @dataclass(frozen=True)
@@ -389,38 +386,9 @@ class TextStream(Data):
         self.tokenizer.save(folder / "tokenizer.json")
 
 
-def stream_splits(path: str | list[str], by_column: bool, needed: str = "train") -> dict[str, list[Path]]:
-    """The files of each split of a path option, one of them ``needed``; all of them to train on without tables."""
-    if by_column or (
-        path != STDLIB and is_columnar(path, lambda name: is_document_file(name) and not is_table(name, BINARY))
-    ):
-        return find_splits(path, RECIPES, needed)
-    return {"train": stream_files(path)}
-
-
-def stream_files(path: str | list[str]) -> list[Path]:
-    """The files of a path option; `stdlib` means the modules of Python's library."""
-    if path == STDLIB:
-        return [file for file in library_files() if file.stat().st_size]
-    files, seen_files = document_files(path), set()
-    for file in files:
-        if file.resolve() in seen_files:
-            raise UsageError(f"{file} is named twice: each of its texts would count twice. Name each file once.")
-        seen_files.add(file.resolve())
-    return files
-
-
 def refuse_common_files(train: DocumentFiles, val: DocumentFiles) -> None:
     """Raise UsageError where a file validates and is trained with, or one with the same content."""
     contents = dict(zip(train.digests, train.paths, strict=True))
     for path, content in zip(val.paths, val.digests, strict=True):
         if content in contents:
             raise UsageError(f"{path} of val_path has the content of {contents[content]}, which is trained with.")
-
-
-def held_out(text: str, fraction: float) -> bool:
-    """Whether a document validates: its hash decides, so that one that occurs twice is on one side."""
-    if not fraction:
-        return False
-    key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(key, "little") < fraction * HELD_OUT

@@ -15,7 +15,7 @@ from zoo_scale.prepare import tokenize
 from zoo_scale.token_data import TokenFile
 from zoo_scale.token_file import HEADER, SPLITS, TOKENIZER, array_path, open_tokens, token_dtype
 
-from zoo.data.text_stream import held_out
+from zoo.data.text_paths import held_out
 from zoo.data.tokenizer import EOS, Tokenizer
 from zoo.errors import UsageError
 from zoo.finetuning.finetune import other_tokenizer
@@ -222,3 +222,9 @@ def test_five_kills_change_no_byte(tmp_path, tokenizer):
     subprocess.run([*command, str(tmp_path / "killed"), folder], check=True)
     print(f"shards at each kill: {shards} of 60")
     assert content_of(tmp_path / "killed") == content_of(tmp_path / "whole")
+
+
+def test_a_process_that_tokenizes_imports_no_torch():
+    script = "import sys, zoo_scale.prepare; sys.exit('torch' in sys.modules or 'lightning' in sys.modules)"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    assert subprocess.run([sys.executable, "-c", script], env=environment, timeout=120).returncode == 0

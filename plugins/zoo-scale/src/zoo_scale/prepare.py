@@ -18,7 +18,7 @@ from zoo.command_line import ParsedOptions
 from zoo.console import format_bytes
 from zoo.data.document_files import DocumentFiles, Format
 from zoo.data.table_files import split_columns
-from zoo.data.text_stream import stream_splits
+from zoo.data.text_paths import stream_splits
 from zoo.data.tokenizer import Tokenizer
 from zoo.errors import UsageError
 from zoo.system import process_exit

@@ -19,7 +19,7 @@ import numpy as np
 
 from zoo.data.cache import digest, map_array, write_array
 from zoo.data.document_files import DocumentFiles
-from zoo.data.text_stream import held_out
+from zoo.data.text_paths import held_out
 from zoo.data.tokenizer import Tokenizer
 from zoo.errors import UsageError
 from zoo.io import atomic_files, limits
