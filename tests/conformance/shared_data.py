@@ -17,7 +17,7 @@ from zoo_text.data.sourcetopics import SourceTopics
 import zoo.conformance.contracts.data
 from zoo import registry
 from zoo.conformance.subject import DataSubject
-from zoo.data import stdlib
+from zoo.data import library_files, stdlib
 from zoo.data.data import Data
 
 BUILD = DataSubject.build
@@ -40,11 +40,11 @@ def few_samples(check: SampledCheck) -> Iterator[None]:
     The standard library, which other modules read, is every EVERY_FILE-th file of it. Most options are those of several
     modules, so that each is tried in some of them.
     """
-    options_of, sources = DataSubject.other_options, stdlib._sources
+    options_of, sources = DataSubject.other_options, stdlib.library_sources
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stdlib, "_sources", lambda library: sources(library)[::EVERY_FILE])
-        for least in ("LEAST_FILES", "LEAST_TEXTS"):
-            patch.setattr(stdlib, least, getattr(stdlib, least) // EVERY_FILE)
+        for module, least in ((library_files, "LEAST_FILES"), (stdlib, "LEAST_TEXTS")):
+            patch.setattr(module, "library_sources", lambda library: sources(library)[::EVERY_FILE])
+            patch.setattr(module, least, getattr(module, least) // EVERY_FILE)
         if check.name == "every_sample_loads":
             patch.setattr(zoo.conformance.contracts.data, "MOST", MOST)
         patch.setattr(

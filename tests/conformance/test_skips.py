@@ -14,7 +14,8 @@ from zoo.parts.norm import RMSNorm
 from zoo.tasks.lm import CausalLM
 from zoo.tasks.task import Loss
 
-BASES = {kind: registry.parts(kind)[0].load() for kind in SUBJECTS if kind != "family"}  # which are in packages
+# those of families and designs are in packages
+BASES = {kind: registry.parts(kind)[0].load() for kind in SUBJECTS if kind not in ("family", "design")}
 REASONS = {"usage": UsageError("it needs a Monday."), "value": ValueError("no"), "other": RuntimeError("no device")}
 
 

@@ -40,7 +40,7 @@ CASES = {"zoo_efficient.reversible.Run": reversible, "zoo_flex.flex._ForwardOnly
 
 
 # sums over processes, whose gradients zoo-scale compares with those of one process, in test_tensor_parallel.py
-BETWEEN_PROCESSES = {"zoo_scale.tensor_parallel.Shared", "zoo_scale.tensor_parallel.Summed"}
+BETWEEN_PROCESSES = {f"zoo_scale.tensor_parallel.{name}" for name in ("Gathered", "Shared", "Summed")}
 
 
 def test_every_autograd_function_of_a_plugin_is_tried_here():

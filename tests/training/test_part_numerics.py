@@ -110,10 +110,10 @@ def plant(monkeypatch, fault):
             lambda self, x: exact(self, x.half().to(x.dtype)) if x.dtype is torch.float32 else exact(self, x),
         )
     elif fault == "scale":
-        backend = SDPA.fused
+        backend = SDPA.__call__
         monkeypatch.setattr(
             SDPA,
-            "fused",
+            "__call__",
             lambda self, q, k, v, pattern, dropout=0.0, scale=None: backend(self, q, k, v, pattern, dropout, 1.0),
         )
 

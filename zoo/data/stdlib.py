@@ -5,9 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
-import os
 import platform
-import sysconfig
 import warnings
 from collections import deque
 from collections.abc import Iterator
@@ -16,26 +14,10 @@ from typing import Any, ClassVar
 
 from zoo.data.batches import generator
 from zoo.data.cache import cached_entry, write_json
+from zoo.data.library_files import library_folder, library_sources, no_sources
 from zoo.data.text import Corpus, Scheme, TextData
-from zoo.errors import UsageError
 
-SKIPPED = frozenset(
-    [
-        "site-packages",
-        "dist-packages",
-        "test",
-        "tests",
-        "idlelib",
-        "lib2to3",
-        "turtledemo",
-        "tkinter",
-        "ensurepip",
-        "pydoc_data",
-        "__pycache__",
-    ]
-)
 SHORTEST = 60  # characters: shorter docstrings are mostly names and signatures
-LEAST_FILES = 200
 LEAST_TEXTS = 1000  # a complete library has four times as many
 ORDER = 20170612  # fixed seed of the order of documents
 STATEMENTS = frozenset(["body", "orelse", "finalbody", "handlers", "cases"])  # the fields of a node that hold them
@@ -71,9 +53,9 @@ class StdlibDocs(TextData):
 
     def source(self) -> dict[str, Any]:
         """Names, sizes and times of the library's files: finding them takes milliseconds, reading them seconds."""
-        library = _library()
+        library = library_folder()
         listing = hashlib.sha256()
-        for file in _sources(library):
+        for file in library_sources(library):
             state = file.stat()
             listing.update(f"{file.relative_to(library)} {state.st_size} {state.st_mtime_ns}\n".encode())
         return {"python": platform.python_version(), "files": listing.hexdigest()}
@@ -82,7 +64,7 @@ class StdlibDocs(TextData):
         """The docstrings of the standard library, shuffled; the last ones are the validation split."""
 
         def extract(folder: Path) -> None:
-            write_json(folder / "texts.json", texts_of(_library()))
+            write_json(folder / "texts.json", texts_of(library_folder()))
 
         entry = cached_entry("stdlib", {"format": 1, **self.source()}, extract)
         texts: list[str] = json.loads((entry / "texts.json").read_text("utf-8"))
@@ -100,13 +82,13 @@ def texts_of(library: Path) -> list[str]:
 
     Raises UsageError when the running Python has no sources.
     """
-    texts = [text for file in _sources(library) for text in _docstrings(file)]
+    texts = [text for file in library_sources(library) for text in _docstrings(file)]
     if len(texts) < LEAST_TEXTS:
-        raise _no_sources()
+        raise no_sources()
     try:
         from pydoc_data.topics import topics
     except ImportError as error:
-        raise _no_sources() from error
+        raise no_sources() from error
     texts += [topics[name] for name in sorted(topics)]
     # translated first: two texts may differ by a mark only
     return list(dict.fromkeys(to_ascii(text) for text in texts))
@@ -120,7 +102,7 @@ def package_origins() -> dict[str, list[str]]:
 
     def extract(folder: Path) -> None:
         packages: dict[str, list[str]] = {}
-        for file in _sources(library):
+        for file in library_sources(library):
             home = file.relative_to(library).parts[0].removesuffix(".py").removeprefix("_py").lstrip("_")
             for text in _docstrings(file):
                 homes = packages.setdefault(to_ascii(text), [])
@@ -128,7 +110,7 @@ def package_origins() -> dict[str, list[str]]:
                     homes.append(home)
         write_json(folder / "origins.json", packages)
 
-    library = _library()
+    library = library_folder()
     entry = cached_entry("stdlib-origins", {"format": 1, **StdlibDocs().source()}, extract)
     content: dict[str, list[str]] = json.loads((entry / "origins.json").read_text("utf-8"))
     return content
@@ -162,33 +144,3 @@ def _docstrings(file: Path) -> Iterator[str]:
             text = ast.get_docstring(node)
             if text and len(text) > SHORTEST:
                 yield text
-
-
-def _library() -> Path:
-    library = Path(sysconfig.get_paths()["stdlib"])
-    if not library.is_dir():
-        raise _no_sources()
-    return library
-
-
-def _sources(library: Path) -> list[Path]:
-    sources = []
-    for folder, inside, files in os.walk(library):
-        inside[:] = [name for name in inside if name not in SKIPPED]
-        sources += [Path(folder, name) for name in files if name.endswith(".py")]
-    return sorted(sources)
-
-
-def library_files() -> list[Path]:
-    """The modules of the running Python's library. Raises UsageError when it has no sources."""
-    files = _sources(_library())
-    if len(files) < LEAST_FILES:
-        raise _no_sources()
-    return files
-
-
-def _no_sources() -> UsageError:
-    return UsageError(
-        "this Python carries no sources of its standard library (it is zipped or frozen), so there are no docstrings.\n"
-        "Use TextFiles with a text file of yours, or an ordinary Python installation."
-    )

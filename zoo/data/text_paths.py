@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from zoo.data.library_files import library_files
 from zoo.data.source_files import count_kinds, find_place, list_folder, match_files, missing_file, tell_left_out
 from zoo.data.table_files import BINARY, COMPRESSIONS, find_splits, is_columnar, is_table
 from zoo.errors import UsageError
@@ -88,8 +89,6 @@ def stream_splits(path: str | list[str], by_column: bool, needed: str = "train")
 def stream_files(path: str | list[str]) -> list[Path]:
     """The files of a path option; `stdlib` means the modules of Python's library."""
     if path == STDLIB:
-        from zoo.data.stdlib import library_files
-
         return [file for file in library_files() if file.stat().st_size]
     files, seen_files = document_files(path), set()
     for file in files:

@@ -2,7 +2,11 @@
 
 import contextlib
 import os
+import sys
+from pathlib import Path
 
+# fabricated runs, and what is asked of every report and chart, of zoo's checkout
+sys.path += [str(Path(__file__).parents[3]), str(Path(__file__).parents[3] / "tests" / "compare")]
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest

@@ -28,7 +28,7 @@ def test_the_contest_has_every_optimizer_of_the_package_a_tuned_rate_and_a_targe
     packaged, comparison = contest
     (factor,) = comparison.vary
     own = {part.name for part in registry.parts("optimizer") if "zoo_optimizers" in part.path}
-    assert own < set(factor.values)
+    assert own - {"AdamW8bit"} < set(factor.values)  # which saves memory, and takes AdamW's steps
     assert factor.key == "model.optimizer"
     assert comparison.tune.startswith("model.lr=")
     assert comparison.at.startswith("to:")

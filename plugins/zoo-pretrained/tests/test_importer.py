@@ -127,7 +127,7 @@ def test_masks_are_no_weights_and_keys_may_lack_the_prefix(theirs, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"model_type": "whisper"}, "model_type='whisper' is no family"),
+        ({"model_type": "musicgen"}, "model_type='musicgen' is no family"),
         ({"architectures": ["GPT2ForSequenceClassification"]}, "GPT2ForSequenceClassification is not read"),
         ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx=True is not supported"),
         ({"activation_function": "mish"}, "activation 'mish' is not supported"),

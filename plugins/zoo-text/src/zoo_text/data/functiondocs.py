@@ -13,7 +13,8 @@ from pathlib import Path
 
 from zoo.data.cache import cached_entry, write_json
 from zoo.data.data import require_fraction
-from zoo.data.stdlib import StdlibDocs, library_files, to_ascii
+from zoo.data.library_files import library_files
+from zoo.data.stdlib import StdlibDocs, to_ascii
 from zoo_text.data.textpairs import TextPair, TextPairs, connected
 
 LEAST, MOST, CODE = 20, 300, 400  # characters of a query, and of the source that follows a signature

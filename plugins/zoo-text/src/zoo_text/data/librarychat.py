@@ -16,7 +16,8 @@ import numpy as np
 from zoo.data.batches import generator
 from zoo.data.cache import cached_entry, write_json
 from zoo.data.conversation import Conversation, Turn
-from zoo.data.stdlib import StdlibDocs, library_files
+from zoo.data.library_files import library_files
+from zoo.data.stdlib import StdlibDocs
 from zoo.errors import UsageError
 from zoo.value_checks import MOST_SAMPLES, at_least, at_most
 from zoo_text.data.dialogue import Dialogues

@@ -16,7 +16,8 @@ import numpy as np
 from zoo.data.batches import generator
 from zoo.data.cache import cached_entry, write_json
 from zoo.data.data import at_least, require_fraction
-from zoo.data.stdlib import ORDER, StdlibDocs, library_files
+from zoo.data.library_files import library_files
+from zoo.data.stdlib import ORDER, StdlibDocs
 from zoo_text.data.labelled import LabelledData, LabelledRows
 
 ROLES = (

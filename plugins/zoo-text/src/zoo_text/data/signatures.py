@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 from zoo.data.cache import cached_entry, write_json
 from zoo.data.data import require_fraction
+from zoo.data.library_files import library_files
 from zoo.data.pair_data import Pair, PairData
-from zoo.data.stdlib import StdlibDocs, library_files, walk_statements
+from zoo.data.stdlib import StdlibDocs, walk_statements
 
 LEAST, MOST, LONGEST = 2, 8, 100  # parameters, and characters of a signature
 RECEIVERS = ("self", "cls")

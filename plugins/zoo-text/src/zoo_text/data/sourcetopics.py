@@ -10,7 +10,8 @@ from pathlib import Path
 from zoo.data.batches import generator
 from zoo.data.cache import cached_entry, write_json
 from zoo.data.data import at_least, require_fraction
-from zoo.data.stdlib import StdlibDocs, library_files
+from zoo.data.library_files import library_files
+from zoo.data.stdlib import StdlibDocs
 from zoo.errors import UsageError
 from zoo_text.data.labelled import LabelledText, TextLabels
 
