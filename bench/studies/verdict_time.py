@@ -6,6 +6,7 @@ progress bar, and validates as often; its imports and the building of tasks are 
 
 from __future__ import annotations
 
+import os
 import statistics
 import sys
 import tempfile
@@ -55,6 +56,8 @@ def train_bare(recipe: str, steps: int, clock: str) -> tuple[float, float]:
     from bench.arena import CLOCKS
     from zoo.system.malloc import keep_freed_memory
 
+    for stream in (1, 2):  # what runs print is no figure
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
     now = CLOCKS[clock]
     started = 0.0 if clock == "cpu" else now()
     keep_freed_memory()
