@@ -7,9 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import yaml
 
 import zoo
+from zoo.cli.fit import names_logger
 from zoo.cli.train import option_words
+from zoo.compare import run_comparison
 from zoo.errors import UsageError
 
 TINY = {
@@ -61,6 +64,29 @@ def test_values_of_python_are_options(value, text):
 def test_a_value_that_no_option_holds_is_refused_with_its_name(value):
     with pytest.raises(UsageError, match=r"'model\.x' is .*expected"):
         option_words({"model.x": value})
+
+
+def test_a_comparison_leaves_the_random_numbers_of_its_caller(monkeypatch):
+    def draw_and_end(*_):
+        torch.manual_seed(random.randrange(9)), np.random.rand()
+        return [], 0
+
+    monkeypatch.setattr(run_comparison, "run_comparisons", draw_and_end)
+    draws = []
+    for compares in (True, False):
+        random.seed(5), np.random.seed(5), torch.manual_seed(5)
+        if compares:
+            with pytest.raises(UsageError, match="no run has ended"):
+                zoo.compare("lm-tiny", {"model.lr": [0.001, 0.01]})
+        draws.append(draw())
+    assert draws[0] == draws[1]
+
+
+@pytest.mark.parametrize("key", ["null", "true"])
+def test_a_default_logger_is_zoos_own(key):
+    assert not names_logger({"logger": yaml.safe_load(key)})
+    assert not names_logger({})
+    assert names_logger({"logger": False})
 
 
 @pytest.mark.parametrize("values", ["rope", {"rope": 1}, 0.01, None])

@@ -159,8 +159,8 @@ class ZooCLI(LightningCLI):
         with blame_options():
             if self.transfer is not None and self.transfer.swaps:
                 extras["num_sanity_val_steps"] = -1  # a whole validation before training, to see what the swap costs
-            default = [key for key in ("logger",) if trainer_config.get(key) in (None, True)]  # Lightning's own default
-            extras = {key: extras[key] for key in extras if key not in trainer_config or key in default}
+            replaced = trainer_config.keys() - ({"logger"} if not names_logger(trainer_config) else set())
+            extras = {key: extras[key] for key in extras if key not in replaced}
             if trainer_config.get("max_epochs") is None:
                 extras["max_epochs"] = -1  # Lightning's 1,000 epochs would be an end that nobody stated
             if trainer_config.get("min_steps") and not trainer_config.get("min_epochs"):
@@ -337,6 +337,12 @@ def _last_state(home: Path) -> Path | None:
     return newest.resolve() if newest else None
 
 
+def names_logger(trainer_config: Mapping[str, Any]) -> bool:
+    """Whether a configuration says which loggers there are, or none; null and true are the default, which is zoo's."""
+    logger = trainer_config.get("logger")
+    return logger is not None and logger is not True
+
+
 def make_logger_and_callbacks(task: Any, data: Any, home: Path, plan: Plan, facts: dict[str, Any]) -> dict[str, Any]:
     """Logger and callbacks of a training run; prints the header."""
     from zoo.training.model_cost import cost
@@ -350,7 +356,7 @@ def make_logger_and_callbacks(task: Any, data: Any, home: Path, plan: Plan, fact
         plan.command.save_every, plan.command.on_nonfinite, facts, resume.logged_positions(plan),
         plan.command.on_imprecise, plan.command.save,
     )  # fmt: skip
-    own_logger = plan.config["trainer"].get("logger") not in (None, True) or plan.config["trainer"].get("fast_dev_run")
+    own_logger = names_logger(plan.config["trainer"]) or plan.config["trainer"].get("fast_dev_run")
     trackers = () if own_logger else choose_trackers(plan.command.trackers, home)
     return setup.make_logger_and_callbacks(
         task, model_cost, home, plan.config["model"], plan.config["data"], checkpoint_options, identity(plan), trackers

@@ -55,7 +55,7 @@ def compare(
     not repeated, and those that fail are counted. Raises UsageError for wrong options, and where no run has ended.
     """
     from zoo.cli.find_command import find_command, parse
-    from zoo.cli.train import option_words, value_text
+    from zoo.cli.train import keep_globals, option_words, value_text
     from zoo.compare import error_budget, run_comparison
     from zoo.system.stop_signals import handle_signals
 
@@ -71,7 +71,7 @@ def compare(
     comparison = read_comparison(parsed)
     if comparison is None or comparison.design.recipes != 1 or len(parsed.words) > 1:
         raise UsageError("zoo.compare compares variants of one recipe: vary must name an option and its values.")
-    with handle_signals(False, restore=True):
+    with handle_signals(False, restore=True), keep_globals():
         finished, code = run_comparison.run_comparisons(parsed, [comparison])
     if not finished:
         raise UsageError(

@@ -48,8 +48,6 @@ def text_files(path: str | list[str], reads: Callable[[str], bool] = is_text_fil
         if not path:
             raise UsageError("path is an empty list: name at least one file")
         return [file for place in path for file in text_files(place, reads)]
-    if not path:
-        raise UsageError("path is empty: name a file, a folder or a pattern")
     here = find_place(path)
     if here.is_dir():
         inside = list_folder(here, reads, empty=False)
