@@ -36,7 +36,8 @@ class Fits:
         }
         display |= {"model": task.lower()} if task != "Toy" else {}
         variant = ",".join(f"{key}={value}" for key, value in sorted(display.items())) or "default"
-        model = {"position": options["model.position"], "ffn": options["model.ffn"], "dim": 8}
+        model = {key.removeprefix("model."): value for key, value in options.items() if key.startswith("model.")}
+        model["dim"] = 8
         model["hidden"] = int(options["model.hidden"]) if "model.hidden" in options else None
         trainer = {"max_steps": int(options["trainer.max_steps"]), "max_epochs": options.get("trainer.max_epochs")}
         config = {"model": {"class_path": f"x.{task}", "init_args": model}, "data": {}, "trainer": trainer}

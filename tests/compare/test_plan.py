@@ -386,3 +386,30 @@ def test_a_run_is_finished_if_its_record_says_so(content, state, tmp_path):
     (tmp_path / "finished.json").write_text("{}")
     (tmp_path / "ledger.json").write_text(json.dumps({"format": 1, "recipe": "toy", **content}))
     assert run_state.read_state(tmp_path) == state
+
+
+SPELLINGS = [
+    ("trainer.gradient_clip_val=1,1.0,1e0", 1),
+    ("trainer.gradient_clip_val=0.5,5e-1,2", 2),
+    ("trainer.callbacks=null,[]", 0),
+    ("trainer.callbacks=null,EMA", 1),
+    ("model.lr=1e-2,0.01,1", 2),
+    ("trainer.limit_train_batches=1,1.0", 2),  # one batch, and all of them
+]
+
+
+@pytest.mark.parametrize(("text", "variants"), SPELLINGS)
+def test_spellings_of_a_value_are_one_variant(text, variants, tmp_path):
+    """The recipe is the baseline; of the values that are equal to its own, and to each other, one is run."""
+    comparison = plan.Comparison("lm-tiny", (plan.parse_factor(text),), ("--trainer.gradient_clip_val=3.0",))
+    arms, invalid = plan.build_arms(comparison, plan.ZooFit(str(tmp_path)), lambda config: None)
+    assert (len(arms), invalid) == (1 + variants, {})
+
+
+@pytest.mark.parametrize(
+    "name", ["gradient_clip_val", "max_steps", "accumulate_grad_batches", "check_val_every_n_epoch"]
+)
+def test_the_recipes_value_in_another_spelling_is_the_recipe(name, tmp_path):
+    comparison = plan.Comparison("lm-tiny", (plan.parse_factor(f"trainer.{name}=2,3"),), (f"--trainer.{name}=2",))
+    arms, _ = plan.build_arms(comparison, plan.ZooFit(str(tmp_path)), lambda config: None)
+    assert len(arms) == 2

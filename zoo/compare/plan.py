@@ -22,7 +22,7 @@ from zoo.compare.options import DECIDED_BY_COMPARISON
 from zoo.compare.parallel_runs import FitJob
 from zoo.compare.run_records import RunRecord, label_variants, number
 from zoo.compare.verdict import chosen_options, varied_choices
-from zoo.config import fit_options, run_config, yaml_source
+from zoo.config import fit_options, run_config, run_folder, yaml_source
 from zoo.config.fit_options import nearest_option
 from zoo.config.passive_settings import CALLBACKS, is_passive
 from zoo.errors import UsageError
@@ -141,19 +141,21 @@ def build_arms(
         words, foreign = split_foreign(command, own, frozenset().union(*options))
         point = fits.point(words)
         text = variant_text(variant)
-        arm = Arm(
-            variant, words, point, (*point.notes, *(f"{text}: its task lacks {word}, left out" for word in foreign))
+        notes = (*point.notes, *(f"{text}: its task lacks {word}, left out" for word in foreign))
+        twin = next(
+            (arm for arm in by_name.values() if run_folder.is_same_config(arm.point.config, point.config)), None
         )
+        if twin is not None:
+            by_name[twin.name] = replace(twin, notes=(*twin.notes, *notes))
+            continue
+        arm = Arm(variant, words, point, notes)
         namesake = by_name.get(arm.name)
-        if namesake is not None and namesake.point.config != arm.point.config:
+        if namesake is not None:
             raise UsageError(
                 f"{variant_text(variant)} and {variant_text(namesake.variant)} would both be called "
                 f"{arm.name} and share a run folder.\nNames contain only the last component of a path, and no "
                 "options about where or how a run happens: compare them one at a time, with different --runs."
             )
-        if namesake is not None:
-            by_name[arm.name] = replace(namesake, notes=(*namesake.notes, *arm.notes))
-            continue
         if arm.name in invalid:
             continue
         try:

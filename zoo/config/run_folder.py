@@ -26,6 +26,8 @@ DEFAULT = "default"
 # sections of a configuration, in the order in which a variant's name has them
 SECTIONS = ("model", "data", "tune", "trainer")
 HEADER = "# zoo run: "
+# options of the trainer of which 1 is one batch and 1.0 all of them
+SHARES = ("trainer.limit_", "trainer.overfit_batches", "trainer.val_check_interval")
 
 
 @dataclass(frozen=True)
@@ -49,10 +51,18 @@ class Run:
 
 
 def is_same(key: str, value: object, reference: object) -> bool:
-    """Whether two values of an option are the same: 1 batch and a share of 1.0 are not, which the trainer alone has."""
+    """Whether two values of an option are the same: 1 and 1.0 are, except as a number and a share of batches."""
     alike = type(value) is type(reference) or not isinstance(value, (int, float))
-    numbers = bool not in (type(value), type(reference)) and not key.startswith("trainer.")
+    numbers = bool not in (type(value), type(reference)) and not key.startswith(SHARES)
     return value == reference and (alike or numbers)
+
+
+def is_same_config(config: object, reference: object, key: str = "") -> bool:
+    """Whether two configurations, or what they hold at ``key``, are one; no callbacks are as an empty list of them."""
+    if isinstance(config, Mapping) and isinstance(reference, Mapping):
+        names = {name: f"{key}.{name}".lstrip(".") for name in {*config, *reference}}
+        return all(is_same_config(config.get(name), reference.get(name), full) for name, full in names.items())
+    return is_same(key, config, reference) or (key == CALLBACKS and not config and not reference)
 
 
 def differences(
