@@ -113,7 +113,8 @@ class ImageFolder(ImageData):
     def read(self) -> tuple[dict[str, Split], list[str]]:
         """The splits and the names of the classes. Raises UsageError for a missing split or class."""
         if self.columns or is_columnar(self.path, is_image) or (self.path.is_file() and is_table(self.path.name)):
-            return self._read_tables(Tables({"train": str(self.path)}, choose_columns(self.columns, COLUMNS), RECIPES))
+            columns = choose_columns(self.columns, COLUMNS)
+            return self._read_tables(Tables({"train": str(self.path)}, columns, RECIPES, names_files=True))
         files: dict[str, list[tuple[str, int]]] = {}
         names: list[str] = []
         for name, folder in self._folders().items():
@@ -145,12 +146,14 @@ class ImageFolder(ImageData):
     def _read_tables(self, tables: Tables) -> tuple[dict[str, Split], list[str]]:
         """The splits and the names of the classes of tables, whose images are copied to the cache once."""
         key = {"format": 1, "files": tables.digests(), "columns": list(tables.columns.names.items()), "bad": self.bad}
-        key["outside"] = [
-            [str(place), *file_state(str(place))]
+        named = [
+            place
             for split, files in tables.splits.items()
             for row in tables.rows(split)
             if isinstance(place := image_file(row, files[0].parent), Path)
         ]
+        tables.tell_unused(named)
+        key["outside"] = [[str(place), *file_state(str(place))] for place in named]
 
         def pack(folder: Path) -> None:
             about = {split: pack_images(tables, split, folder / f"{split}.bin", self.bad) for split in tables.splits}

@@ -14,7 +14,7 @@ import importlib.util
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -29,6 +29,7 @@ from zoo.data.source_files import (
     missing_file,
     strip_mark,
     tell_left_out,
+    tell_unused,
 )
 from zoo.errors import UsageError
 from zoo.io import limits
@@ -73,20 +74,25 @@ class Columns(NamedTuple):
 class Tables:
     """The table files of each split of a data set, of which some columns are read."""
 
-    def __init__(self, paths: Mapping[str, str | list[str] | None], columns: Columns, recipes: str) -> None:
+    def __init__(
+        self, paths: Mapping[str, str | list[str] | None], columns: Columns, recipes: str, names_files: bool = False
+    ) -> None:
         """
         Args:
             paths: of "train", and of "val" and "test" where these are named apart.
             columns: what is read; ``a.b`` is the field b of an object a.
             recipes: recipes that need no files, for errors.
+            names_files: rows may name files beside the tables, and ``tell_unused`` says later which files are not read.
 
         Raises UsageError where there are no training files.
         """
         self.columns = columns
+        place = find_place(str(paths["train"]))
+        self.is_folder = place.is_dir() and not any((place / name).is_file() for name in (DATASETS, DATASET))
         self.splits: dict[str, list[Path]] = {}
         for split, path in paths.items():
             if path is not None and split == "train":
-                self.splits = find_splits(path, recipes)
+                self.splits = find_splits(path, recipes, tells=not names_files)
             elif path is not None:
                 own = find_splits(path, recipes, split)
                 if split not in own and own.keys() != {"train"}:
@@ -101,6 +107,13 @@ class Tables:
                 with damage(path), path.open("rb") as file:
                     result.setdefault(split, []).append(hashlib.file_digest(file, "sha256").hexdigest())
         return result
+
+    def tell_unused(self, named: Iterable[Path]) -> None:
+        """Say which files beside the tables are neither tables nor ``named`` in one."""
+        used = {place for path in named for place in (path, path.parent)}
+        tables = {path for files in self.splits.values() for path in files}
+        for folder in sorted({path.parent for path in tables if self.is_folder}):
+            tell_unused(folder, {*used, *tables})
 
     def rows(self, split: str) -> Iterator[Row]:
         """The rows of a split. Raises UsageError for a split without any."""
@@ -161,17 +174,19 @@ def split_columns(path: str | list[str]) -> tuple[str | list[str], set[str]]:
     return places[0] if isinstance(path, str) else places, columns
 
 
-def find_splits(path: str | list[str], recipes: str, needed: str = "train") -> dict[str, list[Path]]:
+def find_splits(
+    path: str | list[str], recipes: str, needed: str = "train", tells: bool = True
+) -> dict[str, list[Path]]:
     """The table files of each split that a path has; those of a path without splits are the training files.
 
     A path is a file, a pattern, a list of these, a folder that datasets' save_to_disk writes, or one with files such as
     ``train.csv`` and ``data/validation-00000-of-00002.parquet``. Raises UsageError where files lack or are no tables,
-    and where a path with splits lacks the one ``needed``.
+    and where a path with splits lacks the one ``needed``. It ``tells`` which files of a folder are not read.
     """
     if isinstance(path, list):
         joined: dict[str, list[Path]] = {}
         for item in path:
-            for split, own in find_splits(item, recipes, needed).items():
+            for split, own in find_splits(item, recipes, needed, tells).items():
                 joined.setdefault(split, []).extend(own)
         if not joined:
             raise UsageError("path is an empty list: name at least one file")
@@ -198,7 +213,8 @@ def find_splits(path: str | list[str], recipes: str, needed: str = "train") -> d
         listing = list_folder(folder, is_table, empty=False, depth=0) if folder.is_dir() else None
         if listing is not None and (by_name := _by_name(listing.files)):
             tables[folder] = by_name
-            tell_left_out(folder, {file: why for file, why in listing.others.items() if why != "a folder"})
+            if tells:
+                tell_left_out(folder, {file: why for file, why in listing.others.items() if why != "a folder"})
     if tables:
         folder = next((folder for folder, by_name in tables.items() if SPLIT_WORDS & by_name.keys()), min(tables))
         for other in tables.keys() - {folder}:

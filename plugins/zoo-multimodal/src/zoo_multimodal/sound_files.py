@@ -23,6 +23,7 @@ from zoo.value_checks import at_least
 from zoo_multimodal.speech import RATE, Sounds
 
 SPLIT = 20220921  # of the sounds that validate
+STREAMED = 2**30 - 2**12  # samples of a header that was written before the sound had ended, as into a pipe
 ROLES = {"audio": ["audio", "path", "file", "wav"], "text": ["text", "sentence", "transcription"]}
 
 
@@ -30,15 +31,24 @@ def read_wave(path: Path, rate: int, most: int) -> np.ndarray:
     """The samples (N,) int16 of a WAV file. Raises UsageError where it is none, or not as the model needs it."""
     try:
         with wave.open(str(path), "rb") as file:
-            shape = file.getnchannels(), 8 * file.getsampwidth(), file.getframerate()
-            content = file.readframes(min(file.getnframes(), most + 1))
-    except (OSError, EOFError, wave.Error) as error:
-        raise UsageError(f"{path} cannot be read as a WAV file: {error}") from error
+            shape, count = (file.getnchannels(), 8 * file.getsampwidth(), file.getframerate()), file.getnframes()
+            content = file.readframes(min(count, most + 1))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (EOFError, wave.Error) as error:
+        if not path.stat().st_size:
+            raise UsageError(f"{path} is empty.") from error
+        raise UsageError(
+            f"{path} is no WAV file of 16-bit PCM: {str(error) or 'it ends within its header'}. Convert it: "
+            f"ffmpeg -i {path.name} -c:a pcm_s16le -ac 1 -ar {rate} NEW.wav"
+        ) from error
     if shape != (1, 16, rate):
         raise UsageError(
             f"{path} has {shape[0]} channels of {shape[1]} bits, {shape[2]:,} samples per second. This model reads "
             f"1 channel of 16 bits, {rate:,} per second."
         )
+    if len(content) < 2 * min(count, most + 1) and count < STREAMED:
+        raise UsageError(f"{path} is cut off: it ends after {len(content) // 2:,} of {count:,} samples.")
     if len(content) > 2 * most:
         raise UsageError(f"{path} is too long: a model of these sounds takes at most {most / rate:.1f} s.")
     return np.frombuffer(content, "<i2")
@@ -105,12 +115,13 @@ class SoundFiles(Data):
 
     def load(self) -> None:
         """Read the tables, gather the sounds in the cache, and make the splits."""
-        tables = Tables({"train": str(self.path)}, self.columns, "spell-tiny")
+        tables = Tables({"train": str(self.path)}, self.columns, "spell-tiny", names_files=True)
         rows: dict[str, list[tuple[Path, str]]] = {}
         for split, files in tables.splits.items():
             rows[split] = [
                 (files[0].parent / text_of(row, "audio"), text_of(row, "text")) for row in tables.rows(split)
             ]
+        tables.tell_unused(path for own in rows.values() for path, _ in own)
         if "val" not in rows:
             held_out = split_by_content([text for _, text in rows["train"]], self.val_fraction, [SPLIT])
             both = list(zip(rows["train"], held_out, strict=True))

@@ -1,0 +1,82 @@
+"""Recordings of users: whole, damaged, and in other formats; what lies beside their tables."""
+
+import json
+import logging
+import struct
+import wave
+
+import numpy as np
+import pytest
+from zoo_multimodal.sound_files import SoundFiles, read_wave
+
+from zoo.errors import UsageError
+
+RATE = 8000
+
+
+def write_sound(path, count=300):
+    with wave.open(str(path), "wb") as file:
+        file.setparams((1, 2, RATE, 0, "NONE", ""))
+        file.writeframes(np.random.default_rng(count).normal(0, 3000, count).astype("<i2").tobytes())
+    return path.read_bytes()
+
+
+def header(form, bits, size, channels=1):
+    """A WAV file's header of a format number, with room for ``size`` bytes of samples."""
+    wide = channels * bits // 8
+    more = struct.pack("<HHI", 22, bits, 4) + struct.pack("<H", 1) + b"\0\0\0\0\x10\0\x80\0\0\xaa\0\x38\x9b\x71"
+    chunk = struct.pack("<HHIIHH", form, channels, RATE, RATE * wide, wide, bits) + (more if form == 65534 else b"")
+    return b"RIFF" + struct.pack("<I", 20 + len(chunk) + size) + b"WAVEfmt " + struct.pack("<I", len(chunk)) + chunk
+
+
+@pytest.mark.parametrize("lost", [1, 2, 100, 599, 600])
+def test_a_recording_that_ends_early_is_named(tmp_path, lost):
+    path = tmp_path / "a.wav"
+    path.write_bytes(write_sound(path)[:-lost])
+    with pytest.raises(UsageError, match=r"a\.wav is cut off: it ends after [\d,]+ of 300 samples"):
+        read_wave(path, RATE, 9999)
+
+
+@pytest.mark.parametrize("size", [0xFFFFFFFF, 0x7FFFFFFF, 0xFFFFFFFF - 36])
+def test_a_header_that_was_written_before_the_end_of_the_sound_is_taken(tmp_path, size):
+    content = write_sound(tmp_path / "a.wav")
+    place = content.index(b"data") + 4
+    (tmp_path / "a.wav").write_bytes(content[:place] + struct.pack("<I", size) + content[place + 4 :])
+    assert len(read_wave(tmp_path / "a.wav", RATE, 9999)) == 300
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "is empty"),
+        (b"RIFF", "it ends within its header. Convert it: ffmpeg"),
+        (header(1, 16, 60)[:20], "it ends within its header. Convert it: ffmpeg"),
+        (header(3, 32, 40) + b"data" + struct.pack("<I", 40) + bytes(40), "unknown format: 3. Convert it: ffmpeg"),
+        (header(7, 8, 40) + b"data" + struct.pack("<I", 40) + bytes(40), "unknown format: 7. Convert it: ffmpeg"),
+        (b"ID3\x04" + bytes(60), "Convert it: ffmpeg"),
+        (header(1, 24, 30) + b"data" + struct.pack("<I", 30) + bytes(30), "1 channels of 24 bits"),
+    ],
+)
+def test_a_file_of_another_kind_is_named_with_the_way_out(tmp_path, content, reason):
+    (tmp_path / "a.wav").write_bytes(content)
+    with pytest.raises(UsageError, match=r"a\.wav") as caught:
+        read_wave(tmp_path / "a.wav", RATE, 9999)
+    assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize("place", ["", "sounds"])
+def test_recordings_that_a_table_names_are_not_said_to_be_left_out(tmp_path, place, caplog):
+    folder = tmp_path / place
+    folder.mkdir(exist_ok=True)
+    lines = []
+    for number in range(12):
+        write_sound(folder / f"{number}.wav", 300 + number)
+        lines.append(
+            json.dumps({"audio": str((folder / f"{number}.wav").relative_to(tmp_path)), "text": f"a {number}"})
+        )
+    (tmp_path / "train.jsonl").write_text("\n".join(lines[:11]) + "\n")
+    (tmp_path / "notes.odt").write_text("of the recordings")
+    with caplog.at_level(logging.INFO):
+        SoundFiles(str(tmp_path), sample_rate=RATE, seconds=1.0, max_seconds=1.0).load()
+    message = next(text for text in caplog.messages if "left out" in text)
+    assert ("11.wav" in message) == (place == "") and "notes.odt" in message and "/0.wav" not in message
