@@ -1,6 +1,7 @@
 """Fine-tuning: what is taken over, what stays frozen, what learns how fast, and that nothing is lost in silence."""
 
 from functools import partial
+from math import inf, nan
 from pathlib import Path
 from typing import ClassVar
 
@@ -50,6 +51,7 @@ def test_a_swapped_part_is_new_and_told():
         ({"thaw": 3}, "give both"),
         ({"freeze": ["head.*"], "thaw_every": 3}, "give both"),
         ({"rank": 4}, "--tune.start"),
+        *(({"start": "a", "rank": 4, "alpha": alpha}, "tune.alpha must be above 0") for alpha in (0, -1.0, inf, nan)),
     ],
 )
 def test_what_cannot_be_meant_is_refused(options, message):
@@ -208,6 +210,36 @@ def test_a_run_starts_from_one_with_other_registers(tmp_path, monkeypatch, capsy
     start = str(tmp_path / "vit-glyphs" / "old" / "s1")
     assert main(["fit", "vit-glyphs", "--name", "new", *small, "--tune.start", start, "--model.registers", "2"]) == 0
     assert "moved     1 tensor" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("start", ["in its own folder", "a recipe's newest run", "its checkpoint", "its configuration"])
+def test_a_run_is_not_replaced_by_one_that_reads_it(start, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "cache"))
+    options = ["--name", "a", *SMALL, "--runs", str(tmp_path), "--data.batch_size", "8"]
+    assert main(["fit", "lm-tiny", *options]) == 0
+    home = tmp_path / "lm-tiny" / "a" / "s1"
+    before = {path: path.read_bytes() for path in sorted(home.rglob("*.ckpt"))}
+    again = {
+        "in its own folder": ["--tune.start", str(home)],
+        "a recipe's newest run": ["--tune.start", "lm-tiny"],
+        "its checkpoint": ["--tune.start", str(next(iter(before)))],
+        "its configuration": ["--data.tokenizer", str(home / "tokenizer.json")],
+    }[start]
+    assert main(["fit", "lm-tiny", *options, "--overwrite", *again]) == 2
+    assert "which --overwrite would delete. Keep both: --name NAME" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in sorted(home.rglob("*.ckpt"))} == before
+
+
+@pytest.mark.parametrize("option", ["alpha=16", "alpha=3", "adapters=['*qkv']"])
+def test_options_of_adapters_need_a_rank(option):
+    def plan(*words):
+        command = fit_options.parse("fit", ["lm-tiny", "--tune.start=a", f"--tune.{option}", *words])
+        return run_config.make_plan(command, run_config.read_draft(command))
+
+    with pytest.raises(UsageError, match=r"is of adapters, and there are none: add --tune\.rank 8 ← --tune"):
+        plan()
+    plan("--tune.rank=4")
+    plan("--tune.rank=0")  # one variant of a comparison with and without adapters
 
 
 def swap(old_parts, new_parts):

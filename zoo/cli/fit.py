@@ -24,13 +24,14 @@ from zoo.cli.environment_errors import MemoryShortageError, check_meeting, expla
 from zoo.cli.error_report import blame_options, signal_line, signal_of, trainer_error
 from zoo.cli.warning_filters import filter_warnings
 from zoo.config import data_sizes, run_folder, task_data_match, trainer_bounds
+from zoo.config.layers import where
 from zoo.config.resolve import Schema
-from zoo.config.run_config import Plan, config_text, identity_config
+from zoo.config.run_config import Plan, config_text, flatten, identity_config
 from zoo.config.signatures import parameters
 from zoo.errors import CheckpointError, NonFiniteError, StorageError, UsageError
 from zoo.inference import part_versions, weight_files
 from zoo.inference.checkpoint_manifest import has_checkpoint, newest_intact
-from zoo.inference.find_run import run_of_checkpoint
+from zoo.inference.find_run import find_model, run_of_checkpoint
 from zoo.io import atomic_files
 from zoo.io.locks import RunLock
 from zoo.logging import progress_bar, run_state
@@ -445,6 +446,8 @@ def run_plan(plan: Plan, schema: Schema) -> int:
     if plan.command.subcommand == "fit":
         trainer_bounds.check_end(plan.config["trainer"], str(plan.source or "the command"))
         run_folder.check(plan.run, *plan.reuse)
+        if "overwrite" in plan.command.flags:
+            refuse_own_inputs(plan)
     try:
         with threads.follow_load():
             ZooCLI(plan, schema).run()
@@ -478,6 +481,22 @@ def _release(plan: Plan) -> None:
     """Remove the folder of a run that failed before its first checkpoint: the same command works again."""
     if plan.claimed and "resume" not in plan.command.flags:
         run_folder.release(plan.run)
+
+
+def refuse_own_inputs(plan: Plan) -> None:
+    """Raise UsageError for a run that reads from the folder that it would replace: what it starts from, its data."""
+    home = plan.run.folder.resolve()
+    for key, value in flatten(plan.config).items():
+        values = value if isinstance(value, list) else [value]
+        places = [os.path.expanduser(text) for text in values if isinstance(text, str) and text.strip()]
+        if key == "tune.start" and value:
+            places = [str(find_model(str(value), plan.command.runs).weights)]
+        inside = (os.path.exists(place) and Path(place).resolve().is_relative_to(home) for place in places)
+        if key.startswith(("model.", "data.", "tune.")) and any(inside):
+            raise UsageError(
+                f"{key} is in {plan.run.folder}, which --overwrite would delete. Keep both: --name NAME."
+                f"{where(plan.resolved.origins.get(key, ''))}"
+            )
 
 
 def stop_message(stopped: StopRequested) -> str:

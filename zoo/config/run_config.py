@@ -174,10 +174,9 @@ def make_plan(command: fit_options.FitOptions, config_draft: Draft, against: Sch
     full = resolve(config_draft.layers, against, names)
     check_trainer(full.config["trainer"], full.origins)
     check_hardware(full.config["trainer"], full.origins)
-    if (
-        config_draft.recipe is None or config_draft.recipe.name != run_folder.CONFIG
-    ):  # resumed and repeated runs keep their precision
-        precision.choose_precision(full.config["trainer"])
+    if config_draft.recipe is None or config_draft.recipe.name != run_folder.CONFIG:
+        precision.choose_precision(full.config["trainer"])  # resumed and repeated runs keep theirs
+        check_adapters(full.config.get("tune") or {}, full.origins)  # their configuration names every default
     seed = full.config.setdefault("seed_everything", SEED)
     if not 0 <= seed < 2**32:
         raise UsageError(f"'seed_everything' (--seed) must be a whole number from 0 to {2**32 - 1}, got {seed}.")
@@ -193,6 +192,13 @@ def make_plan(command: fit_options.FitOptions, config_draft: Draft, against: Sch
         variant = name or run_folder.variant_name(changes, earlier or run_folder.DEFAULT)
         run = Run(Path(command.runs), recipe, variant, seed)
     return Plan(command, full, run, config_draft.recipe)
+
+
+def check_adapters(tune: Mapping[str, object], origins: Mapping[str, str]) -> None:
+    """Raise UsageError for options of adapters where no rank is named: every weight would be trained in their place."""
+    for key in ("tune.alpha", "tune.adapters"):
+        if key in origins and not tune.get("rank") and "tune.rank" not in origins:
+            raise UsageError(f"{key!r} is of adapters, and there are none: add --tune.rank 8{where(origins[key])}")
 
 
 def run_to_resume(command: fit_options.FitOptions, source: Path | None, recipe: str, seed: int) -> Run | None:

@@ -71,6 +71,10 @@ class Tune:
             raise UsageError("tune.thaw_every counts from tune.thaw: give both.")
         if self.rank < 0 or self.thaw_every < 0:
             raise UsageError("tune.rank and tune.thaw_every are at least 0.")
+        if self.rank and not 0 < self.alpha < float("inf"):
+            raise UsageError(
+                f"tune.alpha must be above 0, got {self.alpha}: adapters of that scale would learn nothing."
+            )
         if not 0 <= self.heal <= 1:
             raise UsageError(f"tune.heal is a share from 0 to 1, got {self.heal}.")
         if self.heal and not self.start:
