@@ -23,7 +23,6 @@ from zoo.logging.attention_figures import (
     alignment,
     head_grid,
     max_pool,
-    over_image,
     over_images,
     text_pixels,
     to_colours,
@@ -138,7 +137,7 @@ def test_the_heaviest_patch_of_an_image_is_the_most_orange(channels):
     weights = torch.zeros(2, 2, 2)
     weights[0, 0, 1], weights[1, 0, 1], weights[1, 1, 0] = 0.9, 0.5, 0.2
     grey = torch.full((channels, 8, 8), 0.5)
-    image = over_image(grey, weights, "7")
+    image = over_images([(grey, weights, "7")])
     result = pixels(image)
     top, left = matrix(image) - 1
     step = TILE + 24
