@@ -23,7 +23,6 @@ from zoo.logging.attention_figures import (
     alignment,
     head_grid,
     max_pool,
-    over_image,
     over_images,
     text_pixels,
     to_colours,
@@ -138,7 +137,7 @@ def test_the_heaviest_patch_of_an_image_is_the_most_orange(channels):
     weights = torch.zeros(2, 2, 2)
     weights[0, 0, 1], weights[1, 0, 1], weights[1, 1, 0] = 0.9, 0.5, 0.2
     grey = torch.full((channels, 8, 8), 0.5)
-    image = over_image(grey, weights, "7")
+    image = over_images([(grey, weights, "7")])
     result = pixels(image)
     top, left = matrix(image) - 1
     step = TILE + 24
@@ -152,7 +151,7 @@ def test_the_heaviest_patch_of_an_image_is_the_most_orange(channels):
 
 def test_one_map_has_no_mean_and_many_heads_take_several_lines():
     image = torch.rand(3, 100, 100)
-    two, four, five, ten = (over_image(image, torch.rand(heads, 5, 5)) for heads in (2, 4, 5, 10))
+    two, four, five, ten = (over_images([(image, torch.rand(heads, 5, 5), "")]) for heads in (2, 4, 5, 10))
     assert four.width - two.width == 2 * (TILE + 24)
     assert ten.size == five.size == (four.width, five.height)
     assert five.height > four.height + TILE
@@ -191,7 +190,7 @@ PICTURES = {
     "sentence": lambda: alignment(torch.rand(18, 16), ["Donnerstag"] * 16, ["of"] * 18, [(0, 1, 0, 1)], "Last layer"),
     "words": lambda: alignment(torch.rand(2, 2), ["a", "b"], ["c", "d"], title="Cross-attention, last layer"),
     "patches": lambda: over_images([(torch.rand(3, 32, 32), torch.rand(8, 8, 8), "deer, predicted: ship")] * 4),
-    "one map": lambda: over_image(torch.rand(1, 28, 28), torch.rand(1, 7, 7), "7, predicted correctly", "Patches"),
+    "one map": lambda: over_images([(torch.rand(1, 28, 28), torch.rand(1, 7, 7), "7, predicted correctly")], "Patches"),
 }  # fmt: skip
 
 

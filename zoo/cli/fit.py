@@ -16,6 +16,7 @@ from jsonargparse import Namespace
 from lightning.pytorch import Trainer, seed_everything
 from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.strategies import StrategyRegistry
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from zoo import console
@@ -39,7 +40,7 @@ from zoo.logging.trackers import choose_trackers
 from zoo.registry import suggest
 from zoo.system import garbage_collection, process_exit, stop_signals, threads
 from zoo.system.stop_signals import exit_code
-from zoo.tasks.task import ORIGINAL
+from zoo.tasks.task import ORIGINAL, Task
 from zoo.training import distributed, out_of_memory, setup
 from zoo.training.callbacks import Provenance
 from zoo.training.checkpoint import CheckpointSaver
@@ -49,7 +50,6 @@ from zoo.training.signals import StopRequested
 
 if TYPE_CHECKING:
     from zoo.finetuning.weight_transfer import Transfer
-    from zoo.tasks.task import Task
 
 TRANSFER_TABLE = "start.tsv"  # in a run's folder: where the tensors of a fine-tuned model come from
 TRAINER: dict[str, Any] = {
@@ -119,8 +119,15 @@ class ZooCLI(LightningCLI):
         """Build the model; the data exists already."""
         config = copy.deepcopy(self.config)
         del config["data"]
-        with blame_options(), self._name_sizes():
-            self.config_init = self.parser.instantiate(config)
+        entry = dict.get(StrategyRegistry, str(self.plan.config["trainer"].get("strategy")), {})
+        if self.plan.config.get("tune"):  # another model's weights are read into this one first
+            entry = {}
+        usual, Task.builder = Task.builder, getattr(entry.get("strategy"), "build_network", Task.builder)
+        try:
+            with blame_options(), self._name_sizes():
+                self.config_init = self.parser.instantiate(config)
+        finally:
+            Task.builder = usual
         self.datamodule = self.data
         self.model = self.config_init["model"]
         task_data_match.check_batch(self.model, self.data)
@@ -388,7 +395,7 @@ def prepare_finetuning(plan: Plan, task: Any, data: Any) -> Transfer | None:
     table = prepare_task(task, tune, plan.command.runs, data, starts)
     if tune.heal and plan.command.subcommand == "fit":
         original = load(str(tune.start), runs=plan.command.runs, bare=True)
-        prepare_healing(task, tune.heal, cast("Task", original.module), original.place, data)
+        prepare_healing(task, tune.heal, cast(Task, original.module), original.place, data)
     if table is not None and not resumes and run_folder.first_rank():
         print(f"starts from {tune.start}\n{table.table()}", flush=True)
     return table

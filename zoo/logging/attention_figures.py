@@ -138,13 +138,8 @@ def head_grid(
     return page.canvas
 
 
-def over_image(image: Tensor, weights: Tensor, caption: str | None = None, title: str | None = None) -> Image.Image:
-    """An image (C, H, W) in 0..1 beside weights of its patches (heads, rows, columns): their mean and each head."""
-    return over_images([(image, weights, caption or "")], title)
-
-
 def over_images(samples: Sequence[tuple[Tensor, Tensor, str]], title: str | None = None) -> Image.Image:
-    """Rows like those of ``over_image`` for each image (C, H, W), weights (heads, rows, columns) and caption."""
+    """Images (C, H, W) in 0..1 beside weights of their patches (heads, rows, columns), mean and each head; captions."""
     tiles = [_tiles(image, array(weights)) for image, weights, _ in samples]
     step = TILE + 2 * GAP
     across = min(ROW, max(map(len, tiles)))

@@ -10,13 +10,13 @@ import platform
 import re
 import statistics
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from torch import Tensor, nn
+from torch import Tensor
 
 from zoo import __version__
 from zoo.config.passive_settings import is_passive
@@ -74,11 +74,12 @@ class Ledger(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Digest the initial weights, unless a checkpoint brings their digests."""
         if stage == "fit" and not self.start:
-            self.start = weight_digests(getattr(pl_module, "net", pl_module))
+            self.start = weight_digests(getattr(pl_module, "net", pl_module).named_parameters())
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start the clock, and write the file."""
         self._started_at, self.finished = time.monotonic(), False
+        self.start = self.start or getattr(trainer.strategy, "first_digests", {})  # of weights that it has initialised
         self.outcome = {"state": "running"}
         if changes := changed_settings(self._trained_with, self._training_with(trainer), pl_module):
             self.resumed.append({"step": trainer.global_step, "changes": changes})
@@ -298,11 +299,11 @@ def tensor_bytes(tensor: Tensor) -> bytes:
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
-def weight_digests(net: nn.Module) -> dict[str, str]:
-    """The first 16 hexadecimal digits of the SHA-256 of every parameter by name, tied ones once."""
+def weight_digests(parameters: Iterable[tuple[str, Tensor]]) -> dict[str, str]:
+    """The first 16 hexadecimal digits of the SHA-256 of every parameter, of any shape, by name."""
     return {
         name: hashlib.sha256(tensor_bytes(parameter)).hexdigest()[:16]
-        for name, parameter in net.named_parameters()
+        for name, parameter in parameters
         if not parameter.is_meta
     }
 

@@ -9,6 +9,7 @@ wherever they have the same parts.
 import contextlib
 import hashlib
 from collections.abc import Iterator
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -20,6 +21,7 @@ from zoo.models.parameter_roles import parameter_role, parameter_roles
 
 # torch's optimizers whose steps have one size for every number, whatever the gradient's
 ADAM_FAMILY = frozenset({optim.Adam, optim.AdamW, optim.Adamax, optim.NAdam, optim.RMSprop, optim.Adagrad})
+LATER = "initialize"  # a function in a module on the meta device: initialises it when it is in memory
 RESIDUAL = ("out", "down")  # names of the matrices of a block that write into the stream of tokens
 
 
@@ -184,15 +186,22 @@ def initialize(net: nn.Module, seed: int = 0) -> nn.Module:
     """Set every parameter of ``net`` in place, leaving torch's global random state as it was."""
     rule = rule_of(net)
     for name, module in net.named_modules():
-        tensors = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
-        if tensors and not any(tensor.is_meta for tensor in tensors):
-            cuda = {tensor.device for tensor in tensors if tensor.is_cuda}
-            with torch.random.fork_rng(cuda):
-                # not torch.manual_seed: it seeds every GPU, and fork_rng gives back only those named
-                for generator in (torch.default_generator, *(torch.cuda.default_generators[d.index] for d in cuda)):
-                    generator.manual_seed(derive_seed(seed, name))
-                rule.reset(module, name, net)
+        initialize_module(module, name, net, rule, seed)
     return net
+
+
+def initialize_module(module: nn.Module, name: str, net: nn.Module, rule: Init, seed: int) -> None:
+    """Set what belongs to one module of ``net`` itself; on the meta device, leave this call to whoever moves it."""
+    tensors = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+    if any(tensor.is_meta for tensor in tensors):
+        vars(module)[LATER] = partial(initialize_module, module, name, net, rule, seed)
+    elif tensors:
+        cuda = {tensor.device for tensor in tensors if tensor.is_cuda}
+        with torch.random.fork_rng(cuda):
+            # not torch.manual_seed: it seeds every GPU, and fork_rng gives back only those named
+            for generator in (torch.default_generator, *(torch.cuda.default_generators[d.index] for d in cuda)):
+                generator.manual_seed(derive_seed(seed, name))
+            rule.reset(module, name, net)
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import operator
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -81,6 +82,7 @@ class Task(LightningModule):
     # options that only training needs, where `network` takes all others by their names and holds all that is trained;
     # None where it does not. Holds for subclasses that inherit the constructor
     training_options: ClassVar[tuple[str, ...] | None] = None
+    builder: ClassVar[Callable[[Callable[[], Any]], Any]] = operator.call  # how a strategy builds networks
     # "module:function" of a task and its data module, which gives pictures by name that a run logs after a validation
     pictures: ClassVar[str] = ""
     tokens_seen: Tensor
@@ -127,7 +129,8 @@ class Task(LightningModule):
         A constructor calls it with ``**model``: a subclass may inherit that constructor and have another network.
         """
         required_sizes(**{name: options[name] for name in options if name in cls.data_sizes})
-        return cls.network(**options, seed=torch.initial_seed())
+        # not functools.partial: signatures are read from calls
+        return Task.builder(lambda: cls.network(**options, seed=torch.initial_seed()))
 
     def named_buffers(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, Tensor]]:
         """As torch's, names and tensors of any shape, without counters and tables of integers: callbacks and strategies

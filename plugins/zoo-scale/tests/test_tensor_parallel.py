@@ -12,11 +12,11 @@ from torch.distributed.tensor import DTensor
 from worlds import in_processes
 from zoo_scale.strategies import shard_module
 from zoo_scale.tensor_parallel import (
+    Divider,
     Division,
     RowLinear,
     check_network,
     check_part,
-    divide,
     divide_vocabulary,
     gather_whole,
     plan_of,
@@ -115,7 +115,9 @@ def compare_with_whole(rank, world, port, kind, tensor_parallel):
     whole, divided = Net(kind), Net(kind)
     expected = train(whole, batches)
     before = sum(p.numel() for p in divided.parameters())
-    divisions = divide(divided, group)
+    divider = Divider(divided, group)
+    divider.divide(divided)
+    divisions = divider.divisions
     assert sum(p.numel() for p in divided.parameters()) < before
     if shares > 1:
         shard_module(divided, mesh["data"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from lightning.pytorch import Trainer
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
@@ -19,11 +20,15 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
 from zoo.errors import UsageError
+from zoo.logging.run_record import weight_digests
+from zoo.models.initialization import LATER
 from zoo.models.stack import Stack
 from zoo.parts.block import Block
 from zoo.training.distributed import PATIENCE
 from zoo_scale.shards import ShardWriter, empty_share
-from zoo_scale.tensor_parallel import Division, divide, gather_whole, refusal
+from zoo_scale.tensor_parallel import Divider, Division, gather_whole, refusal
+
+log = logging.getLogger(__name__)
 
 STEPS = ("training_step",)
 # optimizers of torch that need whole tensors, and what for: those of zoo and of packages say it as ``whole_tensors``
@@ -52,6 +57,25 @@ class FSDP2(ModelParallelStrategy):
         self._divided = False  # whether states to be saved are shares at present
         self._writer: ShardWriter | None = None
         self._divisions: dict[str, Division] = {}  # of parameters by tensor parallelism, by their names in the task
+        self.first_digests: dict[str, str] = {}  # of initial weights, by the names of parameters in the network
+
+    def connect(self, model: LightningModule) -> None:
+        """Note the types that tensors are drawn in, before they are converted to a precision."""
+        super().connect(model)
+        members = [(member, name, tensor) for member in model.modules() for name, tensor in own_tensors(member).items()]
+        self._built_types = {(member, name): tensor.dtype for member, name, tensor in members}
+
+    @staticmethod
+    def build_network(build: Callable[[], Any]) -> Any:
+        """A network on the meta device, which ``setup`` initialises; on the CPU, with a warning, where it cannot be."""
+        with torch.device("meta"):
+            net = build()
+        for name, module in net.named_modules():
+            redraws = isinstance(module, (nn.Linear, nn.Embedding)) or hasattr(module, "reset_parameters")
+            if own_tensors(module) and not (redraws and hasattr(module, LATER)):
+                log.warning("each process builds the whole model: nothing sets %s anew.", name or type(module).__name__)
+                return build()
+        return net
 
     @property
     def lightning_restore_optimizer(self) -> bool:
@@ -85,17 +109,33 @@ class FSDP2(ModelParallelStrategy):
         return super().all_gather(tensor, group, sync_grads)
 
     def setup(self, trainer: Trainer) -> None:
-        """Shard the task, then make its optimizers. Raises UsageError for what cannot be sharded."""
+        """Initialise the task and shard it, one block after another, then make its optimizers.
+
+        Raises UsageError for what cannot be sharded.
+        """
         task = self.lightning_module
         assert task is not None
         assert self.accelerator is not None
         self.accelerator.setup(trainer)
         self.model = self.precision_plugin.convert_module(task)
+        divider = Divider(task, self._tensor_group) if self._tensor_parallel_size != 1 else None
+        names = {id(parameter): name for name, parameter in task.net.named_parameters()}
+        digests: dict[str, str] = {}
+
+        def take_share(module: nn.Module) -> None:
+            drawn = materialize(module, self._built_types)
+            digests.update(weight_digests((names[id(tensor)], tensor) for tensor, _ in drawn if id(tensor) in names))
+            for tensor, dtype in drawn:
+                tensor.data = tensor.data.to(dtype)
+            if divider is not None:
+                divider.divide(module)
+
+        shard_module(task, self.device_mesh["data_parallel"], take_share)
+        self.first_digests = {name: digests[name] for name in names.values() if name in digests}
+        self._divisions = divider.divisions if divider else {}
         self.model_to_device()
-        if self._tensor_parallel_size != 1:
-            self._divisions = divide(task, self._tensor_group)
+        if self._divisions:
             self.precision_plugin.clip_grad_by_norm = self._clip_norm  # type: ignore[method-assign]
-        shard_module(task, self.device_mesh["data_parallel"])
         self.barrier()
         if trainer.state.fn == "fit":
             self.setup_optimizers(trainer)
@@ -309,8 +349,38 @@ def share_like(value: Tensor, like: Any) -> Tensor:
     return distribute_tensor(value.detach().to(like.device), like.device_mesh, like.placements)
 
 
-def shard_module(task: nn.Module, mesh: Any) -> None:
-    """Shard every block of every stack by itself, and what is left with the task, whose steps are its forwards."""
+def own_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """The parameters and buffers of a module itself, each of its shape, by name."""
+    return {**dict(module.named_parameters(recurse=False)), **dict(nn.Module.named_buffers(module, recurse=False))}
+
+
+@torch.no_grad()
+def materialize(
+    module: nn.Module, types: Mapping[tuple[nn.Module, str], torch.dtype]
+) -> list[tuple[Tensor, torch.dtype]]:
+    """Give what is on the meta device in a module memory, and the numbers that one process draws.
+
+    They are of ``types``, by owner and name. The result: these tensors, any shape, and the types that they had here.
+    """
+    waiting = [member for member in module.modules() if any(t.is_meta for t in own_tensors(member).values())]
+    drawn: list[tuple[Tensor, torch.dtype]] = []
+    for member in waiting:
+        for name, tensor in own_tensors(member).items():
+            if tensor.is_meta:
+                drawn.append((tensor, tensor.dtype))
+                memory = torch.empty(tensor.shape, dtype=types[member, name])
+                whole = nn.Parameter(memory, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else memory
+                torch.utils.swap_tensors(tensor, whole)
+    for member in waiting:
+        vars(member).pop(LATER)()
+    return drawn
+
+
+def shard_module(task: nn.Module, mesh: Any, prepare: Callable[[nn.Module], None] = lambda module: None) -> None:
+    """Shard every block of every stack by itself, and what is left with the task, whose steps are its forwards.
+
+    ``prepare`` is called for each of these just before.
+    """
     holders: Counter[int] = Counter()
     blocks = [block for stack in task.modules() if isinstance(stack, Stack) for block in stack.blocks]
     for block in blocks:
@@ -318,7 +388,9 @@ def shard_module(task: nn.Module, mesh: Any) -> None:
     for block in blocks:
         alone = all(holders[id(parameter)] == 1 for parameter in block.parameters())  # others belong to several blocks
         if alone and called_alone(cast(type[Block], type(block))):
+            prepare(block)
             fully_shard(block, mesh=mesh, reshard_after_forward=True)
+    prepare(task)
     fully_shard(task, mesh=mesh, reshard_after_forward=True)
     setattr(task, FIRST_FORWARD, lambda: None)
     for name in (FIRST_FORWARD, *STEPS):

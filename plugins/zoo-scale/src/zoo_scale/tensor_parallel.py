@@ -233,32 +233,40 @@ def is_plain(module: nn.Module) -> bool:
     return type(module) in (nn.Linear, Linear, TokenBias)
 
 
-def divide(net: nn.Module, group: Any) -> dict[str, Division]:
-    """Leave each process its share of the parts of a network; how its parameters are divided, by their names.
+class Divider:
+    """Leaves each process its share of a network, one module of it after another."""
 
-    Raises UsageError for what cannot be divided, before anything is changed.
-    """
-    count = dist.get_world_size(group)
-    parts = {name: part for name, part in net.named_modules() if isinstance(part, (Attention, FFN))}
-    # a part in another one, such as an expert, belongs to that
-    outer = {name: part for name, part in parts.items() if not any(name.startswith(f"{above}.") for above in parts)}
-    check_network(net)
-    owners: dict[int, str] = {}
-    for name, part in outer.items():
-        check_part(part, count)
-        for matrix in plan_of(part):
-            weight = getattr(part, matrix).weight
-            if owners.setdefault(id(weight), name) != name:
-                raise refusal(f"{name}.{matrix}, whose weights are also those of {owners[id(weight)]}")
-    divisions: dict[str, Division] = {}
-    for name, part in outer.items():
-        for matrix, way in plan_of(part).items():
-            for parameter, division in divide_matrix(part, matrix, way, group).items():
-                divisions[f"{name}.{matrix}.{parameter}"] = division
-        if isinstance(part, Attention):
-            part.heads, part.kv_heads = part.heads // count, part.kv_heads // count
-        part.register_forward_pre_hook(lambda _, inputs: tuple(share(x, group) for x in inputs))
-    return divisions | divide_vocabulary(net, group)
+    def __init__(self, net: nn.Module, group: Any) -> None:
+        """Raises UsageError for what cannot be divided."""
+        check_network(net)
+        self.net, self.group = net, group
+        self.divisions: dict[str, Division] = {}  # of parameters, by their names in the network
+        parts = {name: part for name, part in net.named_modules() if isinstance(part, (Attention, FFN))}
+        # a part in another one, such as an expert, belongs to that
+        self.parts = {name: part for name, part in parts.items()
+                      if not any(name.startswith(f"{above}.") for above in parts)}  # fmt: skip
+        owners: dict[int, str] = {}
+        for name, part in self.parts.items():
+            check_part(part, dist.get_world_size(group))
+            for matrix in plan_of(part):
+                weight = getattr(part, matrix).weight
+                if owners.setdefault(id(weight), name) != name:
+                    raise refusal(f"{name}.{matrix}, whose weights are also those of {owners[id(weight)]}")
+
+    def divide(self, module: nn.Module) -> None:
+        """Divide what is in a module, once; with the whole network also the vocabulary."""
+        inside = {id(member) for member in module.modules()}
+        for name in [name for name, part in self.parts.items() if id(part) in inside]:
+            part = self.parts.pop(name)
+            for matrix, way in plan_of(part).items():
+                for parameter, division in divide_matrix(part, matrix, way, self.group).items():
+                    self.divisions[f"{name}.{matrix}.{parameter}"] = division
+            if isinstance(part, Attention):
+                count = dist.get_world_size(self.group)
+                part.heads, part.kv_heads = part.heads // count, part.kv_heads // count
+            part.register_forward_pre_hook(lambda _, inputs: tuple(share(x, self.group) for x in inputs))
+        if module is self.net:
+            self.divisions |= divide_vocabulary(module, self.group)
 
 
 def share(x: Any, group: Any) -> Any:
