@@ -58,3 +58,10 @@ class StorageError(ZooError):
     """A necessary file could not be written: the disk is full, or fails."""
 
     code = 5
+
+
+def root_cause(error: BaseException) -> BaseException:
+    """The original exception of a part, without the exceptions that jsonargparse wrapped around it."""
+    while not isinstance(error, ZooError) and error.__cause__ not in (None, error):  # `raise error from error`
+        error = error.__cause__
+    return error

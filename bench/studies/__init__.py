@@ -7,25 +7,9 @@ import importlib
 from bench.study import Study
 
 NAMES = (
-    "attention",
-    "curves",
-    "operations",
-    "roofline",
-    "bounds",
-    "overhead",
-    "startup",
-    "verdict_time",
-    "loading",
-    "mixers",
-    "exercises",
-    "recall",
-    "widths",
-    "speculation",
-    "busy",
-    "compilation",
-    "kernels",
-    "claims",
-)
+    "attention curves operations roofline bounds overhead startup verdict_time loading mixers exercises recall widths "
+    "speculation busy compilation kernels claims"
+).split()
 
 
 def study(name: str) -> Study:

@@ -233,7 +233,7 @@ MUTANTS = [
             "conformance/test_faults.py",
         ),
         ("conformance/contracts/ffn.py", "require(bent > 1e-6,", "require(bent >= 0,", "conformance/test_faults.py"),
-        ("conformance/combinations.py", "if grad is None]", "if False]", "conformance/test_combinations.py"),
+        ("conformance/short_training.py", "if grad is None]", "if False]", "conformance/test_combinations.py"),
         # data
         (
             "plugins/zoo-text/src/zoo_text/data/labelled.py",

@@ -12,8 +12,8 @@ from lightning.pytorch import Trainer
 
 from tests.tasks.training import build, train
 from tests.training.test_resume import At, ask, fit
-from zoo.cli.error_report import root_cause, trainer_error
-from zoo.errors import UsageError
+from zoo.cli.error_report import trainer_error
+from zoo.errors import UsageError, root_cause
 from zoo.inference.import_policy import LIGHTNING
 from zoo.logging.tensorboard import RunLogger
 from zoo.parts.attention import MultiHead

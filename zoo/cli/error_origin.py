@@ -15,7 +15,7 @@ from zoo.config import run_config as planning
 from zoo.config.layers import where
 from zoo.config.resolve import Schema
 from zoo.config.run_config import Plan
-from zoo.errors import ZooError
+from zoo.errors import ZooError, root_cause
 
 MOST_OPTIONS = 3
 
@@ -68,7 +68,7 @@ def build_error(plan: Plan, schema: Schema, without: Sequence[str]) -> str:
         parser.add_subclass_arguments(schema.model, "model", fail_untyped=False, required=True)
         data_sizes.build_on_meta(lambda: parser.instantiate(parser.parse_object({"model": config})))
     except Exception as error:  # a part may raise anything
-        from zoo.cli.error_report import options_error, root_cause
+        from zoo.cli.error_report import options_error
 
         cause = options_error(root_cause(error))
         return str(cause) if isinstance(cause, ZooError) else f"{type(cause).__name__}: {cause}"

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from zoo.cli.environment_errors import explain_error
-from zoo.errors import StorageError, UsageError, ZooError
+from zoo.errors import StorageError, UsageError, ZooError, root_cause
 from zoo.io import atomic_files
 from zoo.system.stop_signals import Interrupted, exit_code
 
@@ -127,13 +127,6 @@ def _misconfigured() -> tuple[type[Exception], ...]:
     """Lightning's own exception class, if Lightning is imported: otherwise it cannot have been raised."""
     module = sys.modules.get("lightning.fabric.utilities.exceptions")
     return (module.MisconfigurationException,) if module else ()
-
-
-def root_cause(error: BaseException) -> BaseException:
-    """The original exception of a part, without the exceptions that jsonargparse wrapped around it."""
-    while not isinstance(error, ZooError) and error.__cause__ not in (None, error):  # `raise error from error`
-        error = error.__cause__
-    return error
 
 
 def options_error(error: BaseException) -> BaseException:

@@ -17,12 +17,11 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
-from zoo.compare.number_format import strict_values
 from zoo.compare.simultaneous_tests import TESTS, PairedTestPlan, PairResult, TestName, count_fewest_seeds
 from zoo.compare.statistics import ALPHA, POWER, Paired, smallest_effect
 from zoo.errors import UsageError
 from zoo.io import atomic_files, limits
-from zoo.io.content_digests import check_digest, with_digest
+from zoo.io.content_digests import check_digest, json_value, with_digest
 
 FILE, FORMAT = "looks.json", 2
 FIRST, UNTIL = 0.8, 0.9  # share of what is left for a look at a fixed number of seeds, and for a test until decided
@@ -390,6 +389,6 @@ def _parse_result(content: Mapping[str, Any]) -> PairResult:
 def save_looks(folder: Path, looks: Looks) -> None:
     """Write looks.json."""
     folder.mkdir(parents=True, exist_ok=True)
-    every_look = [strict_values(asdict(look)) for look in (*looks.unrelated, *looks.looks)]
+    every_look = [json_value(asdict(look)) for look in (*looks.unrelated, *looks.looks)]
     content = {"format": FORMAT, "looks": every_look}
     atomic_files.write_json(folder / FILE, with_digest(content), end="\n")

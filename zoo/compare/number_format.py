@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from zoo.compare.statistics import Interval
@@ -99,12 +99,3 @@ def join_words(words: Sequence[str], most: int = 4) -> str:
 def format_span(counts: Sequence[int]) -> str:
     """``5`` or ``3 to 5``: the smallest and the largest of sorted numbers."""
     return f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-
-
-def strict_values(value: Any) -> Any:
-    """The same value with None for floats that are not finite."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): strict_values(item) for key, item in value.items()}
-    return [strict_values(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -17,7 +17,6 @@ from zoo.compare.number_format import (
     NONE,
     format_duration,
     format_short,
-    strict_values,
 )
 from zoo.compare.run_records import target_of
 from zoo.compare.simultaneous_tests import ASSUMPTIONS
@@ -25,6 +24,7 @@ from zoo.compare.targets import MEASURES as TARGET_MEASURES
 from zoo.compare.targets import describe_targets, target_ratio
 from zoo.compare.verdict import EXIT_CODES, Answer, Row
 from zoo.console import format_bytes
+from zoo.io.content_digests import json_value
 from zoo.logging.cost_measures import MEASURES
 
 
@@ -123,7 +123,7 @@ def as_json(answer: Answer) -> str:
         for row, content_of_row in zip(answer.rows[1:], content["variants"][1:], strict=True):
             ratios = {measure: target_ratio(answer, row, measure) for measure in TARGET_MEASURES}
             content_of_row["target_ratios"] = {name: ratio and asdict(ratio) for name, ratio in ratios.items()}
-    return console.as_json(strict_values(content), indent=2, allow_nan=False) + "\n"
+    return console.as_json(json_value(content), indent=2, allow_nan=False) + "\n"
 
 
 FORMS: dict[str, Callable[[float], str]] = {"count": format_short, "bytes": format_bytes, "seconds": format_duration}

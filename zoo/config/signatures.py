@@ -22,20 +22,7 @@ from zoo.config.jsonargparse_internals import get_signature_parameters
 from zoo.errors import UsageError
 from zoo.plugins.description import PLACE_PARAMETERS
 
-PLAIN_MODULES = (
-    "builtins",
-    "inspect",
-    "typing",
-    "datetime",
-    "pathlib",
-    "os",
-    "enum",
-    "collections",
-    "types",
-    "jsonargparse",
-)
-
-
+PLAIN_MODULES = tuple("builtins inspect typing datetime pathlib os enum collections types jsonargparse".split())
 PLAIN_CLASSES = ("torch.Tensor", "torch.device", "torch.dtype")  # configured by numbers and texts
 
 

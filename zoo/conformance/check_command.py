@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from zoo import recipe_files, registry
-from zoo.cli import table_printing
+from zoo.cli import doctor, table_printing
+from zoo.cli.show import check_kind
 from zoo.command_line import ParsedOptions
 from zoo.conformance.check_process import Child, Job, UnknownCheckError
 from zoo.errors import PartError, PluginError, UsageError, ZooError
@@ -85,32 +86,23 @@ class Report:
 
 def run(options: ParsedOptions) -> int:
     """`zoo check`."""
-    word = options.words[0]
-    package = _package(word) if len(options.words) == 1 else None
-    if not package and is_recipe(word):
-        return check_recipe(options)
-    from zoo.cli import doctor
-
+    word, named = options.words[0], ("", options.words[0])
+    parts: Sequence[Part] | None = None
+    package, kind = _package(word) if len(options.words) == 1 else None, _kind(word)
     if package:
-        doctor.check_torch()
-        return _all(publishing.parts_of(package), options)
-
-    if len(options.words) == 2:
-        from zoo.cli.show import check_kind
-
-        kind, name = check_kind(word), options.words[1]
-        if "." not in name:
-            registry.find(kind, name)  # a wrong name is refused before torch is imported
-        doctor.check_torch()
-        return _one(kind, name, options)
-    kind = _kind(word)
-    if "." in word and not kind:
-        doctor.check_torch()
-        return _one("", word, options)
-    if not kind:
+        parts = publishing.parts_of(package)
+    elif is_recipe(word):
+        return check_recipe(options)
+    elif len(options.words) == 2:
+        named = check_kind(word), options.words[1]
+        if "." not in named[1]:
+            registry.find(*named)  # a wrong name is refused before torch is imported
+    elif kind:
+        parts = registry.parts(kind)
+    elif "." not in word:
         raise _unknown(word)
     doctor.check_torch()
-    return _all(registry.parts(kind), options)
+    return _one(*named, options) if parts is None else _all(parts, options)
 
 
 def check_recipe(options: ParsedOptions) -> int:
@@ -118,7 +110,7 @@ def check_recipe(options: ParsedOptions) -> int:
 
     Raises what `zoo fit` would raise.
     """
-    from zoo.cli import doctor, warning_filters
+    from zoo.cli import warning_filters
     from zoo.command_line import json_option, parse
     from zoo.config import fit_options, run_config
 

@@ -139,18 +139,14 @@ def load_by_path(path: str) -> Any:
     module, _, name = path.rpartition(".")
     try:
         return import_object(module, name)
-    except ModuleNotFoundError as error:
-        if missing := describe_missing(error, module):
-            raise UsageError(missing) from error
-        raise PluginError(f"{path} cannot be imported: {describe_import_error(error, module)}") from error
-    except AttributeError as error:
-        if module not in sys.modules:
-            raise PluginError(f"{path} cannot be imported: {describe_import_error(error, module)}") from error
-        classes = [word for word, value in vars(sys.modules[module]).items() if isinstance(value, type)]
-        raise UsageError(f"module {module} has no class {name!r}.{suggest(name, classes)}") from error
     except KeyboardInterrupt:
         raise
     except BaseException as error:
+        if isinstance(error, ModuleNotFoundError) and (missing := describe_missing(error, module)):
+            raise UsageError(missing) from error
+        if isinstance(error, AttributeError) and module in sys.modules:
+            classes = [word for word, value in vars(sys.modules[module]).items() if isinstance(value, type)]
+            raise UsageError(f"module {module} has no class {name!r}.{suggest(name, classes)}") from error
         raise PluginError(f"{path} cannot be imported: {describe_import_error(error, module)}") from error
 
 

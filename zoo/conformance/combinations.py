@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from zoo import registry
 from zoo.conformance.check import describe_error
+from zoo.conformance.short_training import training_fault
 from zoo.errors import UsageError, ZooError
 from zoo.models.layer_overrides import Override
-from zoo.parts.ffn import aux_losses
 from zoo.plugins.description import describe
 from zoo.registry import Part
 from zoo.tasks.task import Task
@@ -109,35 +110,14 @@ def attempt(task: Any, parts: Mapping[str, Any]) -> CombinationOutcome:
 
 def fault(task: Task) -> str:
     """What is wrong with the gradients and weights of a task in its first steps, or nothing."""
-    task.train()
-    still = {name: parameter for name, parameter in task.named_parameters() if parameter.requires_grad}
-    before = {name: parameter.detach().clone() for name, parameter in still.items()}
+
+    def loss() -> Tensor:
+        total, size = task.loss(task.sample(ROWS))
+        return total / size
+
+    trained = {name: parameter for name, parameter in task.train().named_parameters() if parameter.requires_grad}
     # without decay, which would move what has no gradient
-    optimiser = torch.optim.AdamW(list(still.values()), lr=1e-2, weight_decay=0.0)
-    for step in range(PATIENCE):
-        if complaint := _step(task, task.sample(ROWS), optimiser):
-            return complaint
-        still = {name: parameter for name, parameter in still.items() if torch.equal(parameter, before[name])}
-        if step + 1 >= STEPS and not still:
-            return ""
-    return f"{PATIENCE} steps do not move {some(list(still))}"
-
-
-def _step(task: Task, batch: Any, optimiser: torch.optim.Optimizer) -> str:
-    """One optimiser step; what is wrong with its loss or its gradients, or nothing."""
-    total, size = task.loss(batch)
-    loss = (total + sum(side * size for side in aux_losses(task.net))) / size
-    if not loss.isfinite():
-        return f"the loss is {loss.item()}"
-    optimiser.zero_grad()
-    loss.backward()
-    gradients = {name: parameter.grad for name, parameter in task.named_parameters() if parameter.requires_grad}
-    if missing := [name for name, grad in gradients.items() if grad is None]:
-        return f"no gradient reaches {some(missing)}"
-    if wild := [name for name, grad in gradients.items() if grad is not None and not grad.isfinite().all()]:
-        return f"the gradient is not finite in {some(wild)}"
-    optimiser.step()
-    return ""
+    return training_fault(task, loss, trained, STEPS, PATIENCE, decay=0.0)
 
 
 def cost_in_stack(kind: str, cls: type) -> dict[str, list[float]] | None:
@@ -166,11 +146,6 @@ def partners(kind: str, cls: type) -> list[dict[str, str]]:
         verdict = attempt(CausalLM, {kind: cls, part.kind: import_classes(part)})
         results.append({"kind": part.kind, "name": part.name, "status": verdict.status, "sentence": verdict.sentence})
     return results
-
-
-def some(names: list[str]) -> str:
-    """The first of many names."""
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def layer_cells() -> Iterator[Cell]:

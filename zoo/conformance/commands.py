@@ -5,6 +5,10 @@ from __future__ import annotations
 from zoo.command_line import OWN, Argument, Command, Option, json_option
 
 
+def _timeout(help: str) -> Option:
+    return Option("timeout", help, float, metavar="SECONDS", default=120.0, above=0, most=604_800)
+
+
 class New(Command):
     """A package with a part that works, to change; a further part of it; or a recipe."""
 
@@ -37,15 +41,7 @@ class Check(Command):
     )
     options = (
         Option("only", "these checks alone", metavar="CHECK,CHECK", repeats=True),
-        Option(
-            "timeout",
-            "of processor time for each check; one that takes longer is not finished",
-            float,
-            metavar="SECONDS",
-            default=120.0,
-            above=0,
-            most=604_800,
-        ),
+        _timeout("of processor time for each check; one that takes longer is not finished"),
         Option("strict", "a check that is skipped counts as failed", bool),
         json_option(),
     )
@@ -78,15 +74,7 @@ class Docs(Command):
     options = (
         Option("package", "the parts of this package alone, any number of times", metavar="NAME", repeats=True),
         Option("check", "run the contract of each part, and measure its cost and what it combines with", bool),
-        Option(
-            "timeout",
-            "of processor time for each check, with --check",
-            float,
-            metavar="SECONDS",
-            default=120.0,
-            above=0,
-            most=604_800,
-        ),
+        _timeout("of processor time for each check, with --check"),
     )
     examples = ("zoo docs parts/", "zoo docs docs/parts --package zoo-my-norm --check")
     description = "Markdown, made from the sources of the parts, which are imported only with --check."

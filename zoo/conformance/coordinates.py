@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim import AdamW
 
+from zoo.conformance.short_training import learn_tokens
 from zoo.models.initialization import Init
 from zoo.tasks.lm import CausalLM
 from zoo.tasks.optimizers import OptimizerFactory
@@ -28,15 +29,10 @@ def changes(
     sizes = {"vocab_size": WORDS, "max_length": LENGTH, "dim": dim, "depth": 2, "heads": dim // HEAD}
     options: dict[str, Any] = {**sizes, "tie": False, "lr": lr, "init": rule, "optimizer": optimizer}
     task = CausalLM(**options).eval()
-    stepper = task.make_optimizer()
     draw = torch.Generator().manual_seed(0)
     tokens = torch.randint(WORDS, (ROWS, LENGTH + 1), generator=draw)
     start = activations(task, tokens[:, :-1])
-    for _ in range(steps):
-        total, size = task.loss({"inputs": tokens[:, :-1], "targets": tokens[:, 1:]})
-        stepper.zero_grad()
-        (total / size).backward()
-        stepper.step()
+    learn_tokens(task, tokens, steps)
     end = activations(task, tokens[:, :-1])
     return {name: float((end[name] - start[name]).square().mean().sqrt()) for name in start}
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from zoo.conformance.check import require
+from zoo.conformance.subject import HEADS
 from zoo.conformance.token_checks import difference
 from zoo.parts.backend import Backend, Naive
 from zoo.parts.pattern import Pattern
 
+Attend = Callable[[Tensor, Tensor, Tensor, Pattern], Tensor]  # as a backend, or an attention's heads
 FEATURES = ("causal", "window", "valid", "bias", "content", "sparse", "score_cap")
 CAP = 0.7  # scores of the calls here reach 3
 # queries, keys, positions of the first query and of the first key
@@ -98,6 +101,37 @@ def calls(
             pattern = features(words, S, heads) | {"offset": offset, "start": start}
             shared = "" if groups == heads else f", {heads} heads sharing {groups}"
             yield Call(q, k, v, pattern, f"{shape} with {', '.join(sorted(words)) or 'no feature'}{shared}")
+
+
+def check_rows_without_keys(attend: Attend, groups: int, width: int, causal: bool = False) -> None:
+    """Raise Broken unless a query that sees no key gets zeros, and gradients stay finite, with ``groups`` of keys."""
+    q, k, v = (torch.randn(2, heads, 6, width).requires_grad_() for heads in (HEADS, groups, groups))
+    valid = torch.stack([torch.zeros(6, dtype=torch.bool), torch.arange(6) >= 3])
+    out = attend(q, k, v, Pattern(valid=valid, causal=causal))
+    require(bool(out.isfinite().all()), "a query without keys gives numbers that are not finite.")
+    require(not out[0].any(), "queries without keys must give zeros, not an average.")
+    grads = torch.autograd.grad(out.square().sum(), (q, k, v))
+    fine = all(bool(grad.isfinite().all()) for grad in grads)
+    require(fine, "queries without keys give gradients that are not finite: mask with a finite number, then zero.")
+
+
+def check_hidden_keys(attend: Attend, words: Iterable[str], groups: int, width: int) -> None:
+    """Raise Broken where a key changes a result that one of these features hides, with ``groups`` of keys."""
+    for feature in sorted(words):
+        q, k, v = (torch.randn(2, heads, 8, width) for heads in (HEADS, groups, groups))
+        fields = features(frozenset({feature}), 8, HEADS)
+        mask = Pattern(**fields).mask(torch.arange(8), torch.arange(8))
+        assert mask is not None
+        hidden = ~mask.expand(2, 1, 8, 8)[:, :, 4, :, None]
+        whole, fitting = attend(q, k, v, Pattern(**fields))[:, :, 4], q[:, :: HEADS // groups, 4:5]
+        for loud in (torch.tensor(1e3), 1e5 * fitting, -1e5 * fitting):
+            loud_k, loud_v = torch.where(hidden, loud, k), torch.where(hidden, torch.tensor(1e6), v)
+            gap = difference(attend(q, loud_k, loud_v, Pattern(**fields))[:, :, 4], whole)
+            require(
+                gap <= 1e-5,
+                f"a key hidden by {feature} changes the result by {gap:.1e}: hide with -inf or the lowest number "
+                "before the softmax, not with -1e4 and not behind it.",
+            )
 
 
 LONG = {

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import types
 import typing
 from collections.abc import Callable
-from typing import Any, Literal, Union
+from typing import Any, Literal
 
+from zoo.config.signatures import members_of
 from zoo.parts.ffn import FFN, MLP
 from zoo.parts.norm import Norm, RMSNorm
 from zoo.plugins.description import CLASS_PARAMETERS, PLACE_PARAMETERS
@@ -39,9 +39,8 @@ def candidates(part: type, fixed: dict[str, Any]) -> dict[str, list[Any]]:
 
 def others(annotation: Any, default: Any) -> list[Any]:
     """Values of a type other than the default."""
-    members = typing.get_args(annotation) if is_union(annotation) else (annotation,)
     values: list[Any] = []
-    for member in members:
+    for member in members_of(annotation):
         if typing.get_origin(member) is Literal:
             values += list(typing.get_args(member))
         elif member is bool:
@@ -65,11 +64,6 @@ def whole_numbers(default: Any) -> list[int]:
 def same(value: Any, default: Any) -> bool:
     """Whether two values have the same type and are equal."""
     return type(value) is type(default) and value == default
-
-
-def is_union(annotation: Any) -> bool:
-    """Whether an annotation is a union of types."""
-    return typing.get_origin(annotation) in (Union, types.UnionType)
 
 
 def made_by(annotation: Any) -> Any:

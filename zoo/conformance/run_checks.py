@@ -101,7 +101,7 @@ def signals_keep_their_size(subject: Subject) -> None:
 @once
 def processes_agree(subject: Subject) -> None:
     """Two processes that share a batch (DDP) learn what one learns."""
-    from zoo.conformance.two_processes import together
+    from zoo.conformance.two_processes import descend, together
 
     layer = build_part(subject) if subject.kind in ("norm", "ffn") else any_layer(subject)
     need_parameters(layer)
@@ -113,11 +113,7 @@ def processes_agree(subject: Subject) -> None:
     if not torch.equal(torch.get_rng_state(), state):
         raise Inapplicable("it draws random numbers in training, other ones in each process")
     alone = copy.deepcopy(layer).train()
-    optimiser = torch.optim.SGD(alone.parameters(), 0.01)
-    for _ in range(3):
-        optimiser.zero_grad()
-        (alone(x) - target).square().mean().backward()
-        optimiser.step()
+    descend(alone, x, target)
     shared = together(layer, x, target)
     for name, parameter in alone.named_parameters():
         gap = difference(shared[name], parameter.detach())

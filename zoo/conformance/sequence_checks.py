@@ -17,7 +17,6 @@ from zoo.models.initialization import initialize
 from zoo.models.stack import Stack
 from zoo.parts.backend import RARE
 from zoo.parts.block import Memory
-from zoo.parts.cache import PartState
 from zoo.parts.packing import Packing
 from zoo.parts.position import Extent
 
@@ -229,24 +228,16 @@ def decoding_memory_claim(subject: Subject) -> None:
     require(declared in ("constant", "linear"), f"decoding_memory must be constant or linear, got {declared!r}.")
     if declared == "linear":
         raise Inapplicable("it declares nothing: decoding_memory is linear")
+    from zoo.training.model_cost import bytes_held  # it imports Lightning
+
     net, sizes = stack_on(subject, CAUSAL), []
     for length in (24, 96):
         caches = net.caches(length)
         for _ in range(0, length, 8):
             net(subject.tokens(2, 8), caches=caches)
-        sizes.append(sum(size_of(state) for state in caches[0] if state is not None))
+        sizes.append(sum(map(bytes_held, caches[0])))
     message = f"declared constant, yet it remembers {sizes[0]:,} bytes after 24 tokens and {sizes[1]:,} after 96."
     require(0 < sizes[0] == sizes[1], message)
-
-
-def size_of(state: PartState) -> int:
-    """Bytes of the tensors that a decoding state holds."""
-    values = list(vars(state).values())
-    own = [value for value in values if isinstance(value, Tensor)]
-    own += [item for value in values if isinstance(value, (list, tuple)) for item in value if isinstance(item, Tensor)]
-    return sum(tensor.untyped_storage().nbytes() for tensor in own) + sum(
-        size_of(value) for value in values if isinstance(value, PartState)
-    )
 
 
 @in_situations("options")

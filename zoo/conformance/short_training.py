@@ -46,19 +46,43 @@ def train(module: nn.Module, loss_now: Callable[[], Tensor], where: str, may_fre
     finite and every parameter moves; with ``may_freeze``, every one that is not frozen.
     """
     trained = {name: p for name, p in module.named_parameters() if p.requires_grad or not may_freeze}
-    before = {name: parameter.detach().clone() for name, parameter in trained.items()}
-    optimiser = torch.optim.AdamW(trained.values(), lr=1e-2)
-    for _ in range(STEPS):
+    fault = training_fault(module, loss_now, trained, STEPS, STEPS)
+    hint = ": where does it start with a gradient of zero, as the second of two zero matrices does?"
+    require(not fault, f"in {where} {fault}{hint if 'do not move' in fault else '.'}")
+
+
+def training_fault(
+    module: nn.Module, loss_now: Callable[[], Tensor], trained: dict[str, nn.Parameter], least: int, most: int,
+    decay: float = 0.01,
+) -> str:  # fmt: skip
+    """What is wrong with the first steps of AdamW by the loss () that a function computes, or nothing.
+
+    Loss and gradients of ``trained``, parameters by name, are to be finite, and all of these are to move within
+    ``most`` steps, of which ``least`` are made.
+    """
+    still = {name: parameter.detach().clone() for name, parameter in trained.items()}
+    optimiser = torch.optim.AdamW(trained.values(), lr=1e-2, weight_decay=decay)
+    for step in range(1, most + 1):
         loss = loss_now() + sum(aux_losses(module))
-        require(bool(loss.isfinite()), f"in {where} the loss is {loss.item()}.")
+        if not loss.isfinite():
+            return f"the loss is {loss.item()}"
         optimiser.zero_grad()
         loss.backward()
-        bad = [n for n, p in trained.items() if p.grad is None or not p.grad.isfinite().all()]
-        require(not bad, f"in {where} no finite gradient reaches {', '.join(bad[:3])}.")
+        gradients = {name: parameter.grad for name, parameter in trained.items()}
+        if missing := [name for name, grad in gradients.items() if grad is None]:
+            return f"no gradient reaches {some(missing)}"
+        if wild := [name for name, grad in gradients.items() if grad is not None and not grad.isfinite().all()]:
+            return f"the gradient is not finite in {some(wild)}"
         optimiser.step()
-    still = [name for name, parameter in trained.items() if torch.equal(parameter, before[name])]
-    hint = "where does it start with a gradient of zero, as the second of two zero matrices does?"
-    require(not still, f"in {where} {STEPS} steps do not move {', '.join(still[:3])}: {hint}")
+        still = {name: start for name, start in still.items() if torch.equal(trained[name], start)}
+        if step >= least and not still:
+            return ""
+    return f"{most} steps do not move {some(list(still))}"
+
+
+def some(names: list[str]) -> str:
+    """The first of many names."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def loss_of_language_falls(least: float, lr: float, **options: Any) -> None:
@@ -69,15 +93,21 @@ def loss_of_language_falls(least: float, lr: float, **options: Any) -> None:
 
     sizes = {"dim": 32, "depth": 2, "heads": 2, "hidden": 48}
     task = CausalLM(vocab_size=WORDS, max_length=16, lr=lr, **sizes | options).train()
-    optimizer, tokens, losses = task.make_optimizer(), torch.randint(WORDS, (8, 13)), []
-    for _ in range(30):
+    losses = learn_tokens(task, torch.randint(WORDS, (8, 13)), 30)
+    fell = losses[-1] < losses[0] - least
+    require(fell, f"30 steps of lr {lr:g} take the loss from {losses[0]:.3f} to {losses[-1]:.3f}.")
+
+
+def learn_tokens(task: Any, tokens: Tensor, steps: int) -> list[float]:
+    """The losses of a language task in steps of its own optimizer on tokens (B, T + 1)."""
+    optimizer, losses = task.make_optimizer(), []
+    for _ in range(steps):
         total, size = task.loss({"inputs": tokens[:, :-1], "targets": tokens[:, 1:]})
         optimizer.zero_grad()
         (total / size).backward()
         optimizer.step()
         losses.append(float(total.detach() / size))
-    fell = losses[-1] < losses[0] - least
-    require(fell, f"30 steps of lr {lr:g} take the loss from {losses[0]:.3f} to {losses[-1]:.3f}.")
+    return losses
 
 
 @in_situations("options")

@@ -43,16 +43,21 @@ def together(layer: nn.Module, x: Tensor, target: Tensor, steps: int = 3) -> dic
         return torch.load(place / "weights", weights_only=True)
 
 
+def descend(net: nn.Module, x: Tensor, target: Tensor, steps: int = 3) -> None:
+    """So many steps of gradient descent on the squared distance of net(x) from the target, each (B, …)."""
+    optimiser = torch.optim.SGD(net.parameters(), 0.01)
+    for _ in range(steps):
+        optimiser.zero_grad()
+        (net(x) - target).square().mean().backward()
+        optimiser.step()
+
+
 def _train(rank: int, layer: nn.Module, x: Tensor, target: Tensor, steps: int, place: Path) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", store=dist.FileStore(str(place / "store"), 2), rank=rank, world_size=2)
     net: Any = DistributedDataParallel(layer.train())
-    optimiser = torch.optim.SGD(net.parameters(), 0.01)
     half = slice(rank * len(x) // 2, (rank + 1) * len(x) // 2)
-    for _ in range(steps):
-        optimiser.zero_grad()
-        (net(x[half]) - target[half]).square().mean().backward()
-        optimiser.step()
+    descend(net, x[half], target[half], steps)
     if rank == 0:
         torch.save({name: parameter.detach() for name, parameter in layer.named_parameters()}, place / "weights")
     dist.destroy_process_group()

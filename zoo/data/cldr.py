@@ -24,54 +24,14 @@ from zoo.data.pair_data import Pair, Span
 from zoo.errors import UsageError
 from zoo.registry import suggest
 
-UNITS = [
-    "length-kilometer",
-    "length-meter",
-    "length-centimeter",
-    "length-mile",
-    "length-foot",
-    "mass-kilogram",
-    "mass-gram",
-    "mass-pound",
-    "duration-second",
-    "duration-minute",
-    "duration-hour",
-    "duration-day",
-    "duration-week",
-    "duration-month",
-    "duration-year",
-    "temperature-celsius",
-    "temperature-fahrenheit",
-    "volume-liter",
-    "speed-kilometer-per-hour",
-    "speed-meter-per-second",
-    "digital-megabyte",
-    "digital-gigabyte",
-    "area-square-kilometer",
-    "area-hectare",
-    "energy-kilowatt-hour",
-    "power-watt",
-    "angle-degree",
-    "electric-volt",
-]
-CURRENCIES = [
-    "USD",
-    "EUR",
-    "GBP",
-    "JPY",
-    "CNY",
-    "CHF",
-    "INR",
-    "BRL",
-    "CAD",
-    "AUD",
-    "MXN",
-    "KRW",
-    "SEK",
-    "PLN",
-    "TRY",
-    "ZAR",
-]
+UNITS = (
+    "length-kilometer length-meter length-centimeter length-mile length-foot mass-kilogram mass-gram mass-pound "
+    "duration-second duration-minute duration-hour duration-day duration-week duration-month duration-year "
+    "temperature-celsius temperature-fahrenheit volume-liter speed-kilometer-per-hour speed-meter-per-second "
+    "digital-megabyte digital-gigabyte area-square-kilometer area-hectare energy-kilowatt-hour power-watt "
+    "angle-degree electric-volt"
+).split()
+CURRENCIES = "USD EUR GBP JPY CNY CHF INR BRL CAD AUD MXN KRW SEK PLN TRY ZAR".split()
 SECONDS = (1, 60, 3600, 86400, 604800, 2600000, 31536000)
 SLOTS = {"E": "weekday", "c": "weekday", "M": "month", "L": "month", "d": "day", "y": "year"}  # by CLDR's letter
 FIELD = re.compile(r"%\((\w+)\)s")
@@ -280,16 +240,8 @@ def language_country(book: Book) -> Say:
 
 
 KINDS: dict[str, Callable[[Book], Say]] = {
-    "date": date,
-    "date_time": date_time,
-    "countries": countries,
-    "countries_or": countries_or,
-    "languages": languages,
-    "unit": unit,
-    "units": units,
-    "relative_time": relative_time,
-    "money": money,
-    "country_money": country_money,
-    "country_date": country_date,
-    "language_country": language_country,
-}
+    function.__name__: function for function in (
+        date, date_time, countries, countries_or, languages, unit, units, relative_time, money, country_money,
+        country_date, language_country,
+    )
+}  # fmt: skip

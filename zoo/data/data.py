@@ -35,6 +35,7 @@ class Data(LightningDataModule, ABC):
     tokenizing_command: ClassVar[str] = ""
     # share of the validation and test samples that may stand in the training data, as repeated texts do; 1: all of them
     twins: ClassVar[float] = 0.05
+    _fingerprint: str
 
     def __init__(self, batch_size: int = 1, num_workers: int = 0, seed: int | None = None) -> None:
         """
@@ -65,9 +66,13 @@ class Data(LightningDataModule, ABC):
     def sizes(self) -> dict[str, int]:
         """The sizes that a model needs, by the names of its options: ``{"vocab_size": 256}``."""
 
-    @abstractmethod
     def fingerprint(self) -> str:
-        """sha256 of content, tokenizer and split: equal exactly where two runs learn from the same data."""
+        """sha256 of content, tokenizer and split: equal exactly where two runs learn from the same data.
+
+        By default what `load` leaves in ``_fingerprint``.
+        """
+        self.ready()
+        return self._fingerprint
 
     @abstractmethod
     def save(self, folder: Path) -> None:

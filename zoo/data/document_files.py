@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from zoo.data.source_files import strip_mark
+from zoo.data.source_files import decode_text, strip_mark
 from zoo.data.table_files import (
     BINARY,
     BLOCK,
@@ -281,13 +281,7 @@ def _cut_text(text: str, offset: int, start: int) -> Iterator[Document]:
 def _decode(path: Path, offset: int, content: bytes) -> str:
     r"""The text of UTF-8 bytes, its line ends ``\r\n`` turned into ``\n``. Raises UsageError that names the line."""
     content = content if offset else strip_mark(path, content)
-    try:
-        text = content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise UsageError(
-            f"{path}:{_line(path, offset + error.start)}: byte 0x{content[error.start]:02x} is not UTF-8.\n"
-            f"Convert the file, for example from Latin-1: iconv -f LATIN1 -t UTF-8 {path.name} > new-file"
-        ) from error
+    text = decode_text(path, content, lambda place: _line(path, offset + place))
     if "\0" in text:
         place = offset + content.index(b"\0")
         raise UsageError(f"{path}:{_line(path, place)} holds a NUL: the file is no text, or UTF-16 without a mark.")

@@ -35,8 +35,6 @@ class ImageData(Data):
             image_size: height and width that images are resized to; as they are where null is allowed.
             batch_size: images per batch and process.
             augment: how training images are changed at random.
-            num_workers: processes that load batches; 0 loads in the training process.
-            seed: of order and augmentation; the run's unless given.
         """
         super().__init__(batch_size, num_workers, seed)
         if augment not in WAYS:
@@ -85,11 +83,6 @@ class ImageData(Data):
         self.ready()
         assert self.image_size is not None
         return {"num_classes": len(self.names), "image_size": self.image_size, "channels": self.channels}
-
-    def fingerprint(self) -> str:
-        """SHA-256 of pixels, labels and names of classes."""
-        self.ready()
-        return self._fingerprint
 
     def save(self, folder: Path) -> None:
         """images.json: the classes' names, and how an image is normalised."""

@@ -9,19 +9,7 @@ from pathlib import Path
 from zoo.errors import UsageError
 
 SKIPPED = frozenset(
-    [
-        "site-packages",
-        "dist-packages",
-        "test",
-        "tests",
-        "idlelib",
-        "lib2to3",
-        "turtledemo",
-        "tkinter",
-        "ensurepip",
-        "pydoc_data",
-        "__pycache__",
-    ]
+    "site-packages dist-packages test tests idlelib lib2to3 turtledemo tkinter ensurepip pydoc_data __pycache__".split()
 )
 LEAST_FILES = 200
 

@@ -172,7 +172,6 @@ class PairData(Data):
             max_tokens: tokens of a batch per process, padding included, counted on the longer side.
             max_length: tokens of a sentence with its <eos>; longer pairs are left out, or are an error.
             eval_limit: validation pairs that are decoded, evenly over the kinds; all test pairs are.
-            num_workers: processes that load batches; 0 loads in the training process.
             seed: of the order; the run's unless given.
         """
         super().__init__(1, num_workers, seed)
@@ -210,7 +209,7 @@ class PairData(Data):
         entry = cached_entry("pairs", {"format": 1, "origin": origin, "coding": coding}, encode)
         self.source_tokenizer, self.target_tokenizer = trained or (Tokenizer.load(entry / name) for name in FILES)
         meta = json.loads((entry / "meta.json").read_text("utf-8"))
-        self._fingerprint: str = meta["fingerprint"]
+        self._fingerprint = meta["fingerprint"]
         splits = {split: self._split(entry, split) for split in meta["splits"]}
         self.datasets = {"test": splits["val"].all_decoded(), **splits}
 
@@ -309,11 +308,6 @@ class PairData(Data):
         self.ready()
         sizes = self.source_tokenizer.vocab_size, self.target_tokenizer.vocab_size
         return {"source_vocab_size": sizes[0], "target_vocab_size": sizes[1]}
-
-    def fingerprint(self) -> str:
-        """SHA-256 of pairs, tokenizers and options."""
-        self.ready()
-        return self._fingerprint
 
     def save(self, folder: Path) -> None:
         """Two files, also where both sides share one tokenizer."""

@@ -12,20 +12,10 @@ from zoo.errors import UsageError
 from zoo.registry import suggest
 from zoo.value_checks import MOST_SAMPLES, at_least, at_most
 
-KINDS = [
-    "date",
-    "date_time",
-    "countries",
-    "countries_or",
-    "languages",
-    "unit",
-    "units",
-    "relative_time",
-    "money",
-    "country_money",
-    "country_date",
-    "language_country",
-]
+KINDS = (
+    "date date_time countries countries_or languages unit units relative_time money country_money country_date "
+    "language_country"
+).split()
 EVALUATION_SIZE = 1000  # validation pairs, and as many test pairs
 TRIES = 20  # per pair, before the kinds count as exhausted
 

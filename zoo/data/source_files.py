@@ -223,19 +223,22 @@ def read_text(path: Path, recipes: str) -> str:
     Raises UsageError that names file and line of the first byte that is not UTF-8, or of a NUL.
     """
     content = strip_mark(path, read_bytes(path, recipes))
-    try:
-        text = content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        wrong = content[error.start]
-        raise UsageError(
-            f"{path}:{line}: byte 0x{wrong:02x} is not UTF-8.\n"
-            f"Convert the file, for example from Latin-1: iconv -f LATIN1 -t UTF-8 {path.name} > new-file"
-        ) from error
+    text = decode_text(path, content, lambda place: content.count(b"\n", 0, place) + 1)
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise UsageError(f"{path}:{line} holds a NUL: the file is no text, or UTF-16 without a byte-order mark.")
     return text.replace("\r\n", "\n")
+
+
+def decode_text(path: Path, content: bytes, line_of: Callable[[int], int]) -> str:
+    """The text of UTF-8 bytes. Raises UsageError that names the line of the first wrong byte, from its place."""
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"{path}:{line_of(error.start)}: byte 0x{content[error.start]:02x} is not UTF-8.\n"
+            f"Convert the file, for example from Latin-1: iconv -f LATIN1 -t UTF-8 {path.name} > new-file"
+        ) from error
 
 
 def read_lines(path: Path, recipes: str) -> list[str]:

@@ -82,7 +82,7 @@ def texts_of(library: Path) -> list[str]:
 
     Raises UsageError when the running Python has no sources.
     """
-    texts = [text for file in library_sources(library) for text in _docstrings(file)]
+    texts = [text for file in library_sources(library) for text in docstrings_of(file)]
     if len(texts) < LEAST_TEXTS:
         raise no_sources()
     try:
@@ -92,28 +92,6 @@ def texts_of(library: Path) -> list[str]:
     texts += [topics[name] for name in sorted(topics)]
     # translated first: two texts may differ by a mark only
     return list(dict.fromkeys(to_ascii(text) for text in texts))
-
-
-def package_origins() -> dict[str, list[str]]:
-    """Each docstring of the running Python's library, as in ``texts_of``, with the packages that have it.
-
-    A module alone counts as a package; a private one, such as ``_pydecimal``, as the public one it serves.
-    """
-
-    def extract(folder: Path) -> None:
-        packages: dict[str, list[str]] = {}
-        for file in library_sources(library):
-            home = file.relative_to(library).parts[0].removesuffix(".py").removeprefix("_py").lstrip("_")
-            for text in _docstrings(file):
-                homes = packages.setdefault(to_ascii(text), [])
-                if home not in homes:
-                    homes.append(home)
-        write_json(folder / "origins.json", packages)
-
-    library = library_folder()
-    entry = cached_entry("stdlib-origins", {"format": 1, **StdlibDocs().source()}, extract)
-    content: dict[str, list[str]] = json.loads((entry / "origins.json").read_text("utf-8"))
-    return content
 
 
 def to_ascii(text: str) -> str:
@@ -132,7 +110,8 @@ def walk_statements(tree: ast.Module) -> Iterator[ast.AST]:
                 queue.extend(children)
 
 
-def _docstrings(file: Path) -> Iterator[str]:
+def docstrings_of(file: Path) -> Iterator[str]:
+    """The docstrings of a module that are long enough to be texts."""
     try:
         with warnings.catch_warnings():  # about invalid escapes in the library's own strings
             warnings.simplefilter("ignore")

@@ -188,7 +188,6 @@ class StreamLoader:
         self.stream, self.rows, self.rank, self.world, self.frozen = stream, rows, rank, world, frozen
         self.shards = range(rank, stream.shards, world)
         self.workers = min(workers, len(self.shards))
-        self.batch_sampler = EpochSetter(self)
         self.epoch = self.served = 0
         self.has_more = True
         self.anew = False  # the batches are others than those of the checkpoint
@@ -196,6 +195,13 @@ class StreamLoader:
         self._states: dict[int, dict[str, Any]] = {}
         several = world > 1 and dist.is_available() and dist.is_initialized()
         self._group: Any = dist.new_group(backend="gloo", timeout=PATIENCE) if several else None
+
+    @property
+    def batch_sampler(self) -> StreamLoader:
+        """The loader itself: Lightning calls set_epoch of ``loader.batch_sampler.sampler``."""
+        return self
+
+    sampler = batch_sampler
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of an epoch, unless it is the one that is under way."""
@@ -297,19 +303,3 @@ def release_frames(error: BaseException | None) -> None:
     while error is not None:
         traceback.clear_frames(error.__traceback__)
         error = error.__cause__ or error.__context__
-
-
-class EpochSetter:
-    """Passes on the epoch, which Lightning sets at ``loader.batch_sampler.sampler``."""
-
-    def __init__(self, loader: StreamLoader) -> None:
-        self.loader = loader
-
-    @property
-    def sampler(self) -> EpochSetter:
-        """Itself."""
-        return self
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch."""
-        self.loader.set_epoch(epoch)

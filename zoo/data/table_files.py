@@ -23,6 +23,7 @@ from zoo.data.source_files import (
     BOM,
     VAL_NAMES,
     count_kinds,
+    decode_text,
     find_place,
     list_folder,
     match_files,
@@ -578,13 +579,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
             for line in lines:
                 number += 1
                 line = strip_mark(path, line) if number == 1 else line
-                try:
-                    text = line.decode("utf-8")
-                except UnicodeDecodeError as error:
-                    raise UsageError(
-                        f"{path}:{number}: byte 0x{line[error.start]:02x} is not UTF-8.\n"
-                        f"Convert the file, for example from Latin-1: iconv -f LATIN1 -t UTF-8 {path.name} > new-file"
-                    ) from error
+                text = decode_text(path, line, lambda _: number)  # noqa: B023 (called at once)
                 if text or not at_end:
                     yield number, text + "\n"
 

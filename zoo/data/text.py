@@ -84,7 +84,23 @@ class Blocks(BatchDataset):
         }
 
 
-class TextData(Data):
+class TokenizedData(Data):
+    """Data of texts with one tokenizer, which `load` makes or reads."""
+
+    tokenizer: Tokenizer
+
+    def sizes(self) -> dict[str, int]:
+        """The size of the vocabulary."""
+        self.ready()
+        return {"vocab_size": self.tokenizer.vocab_size}
+
+    def save(self, folder: Path) -> None:
+        """Write the tokenizer into a folder."""
+        self.ready()
+        self.tokenizer.save(folder / "tokenizer.json")
+
+
+class TextData(TokenizedData):
     """Documents packed into one stream of tokens per split."""
 
     gives = "texts"
@@ -108,7 +124,6 @@ class TextData(Data):
             max_length: tokens of a row: the model's context length.
             batch_size: rows per batch and process.
             val_fraction: share of the text, its end, that validates.
-            num_workers: processes that load batches; 0 loads in the training process.
             seed: of the order and of where rows start; the run's unless given.
             test_fraction: share of the training text, its end, that neither trains nor validates: an untouched test
                 split for comparisons. None leaves the training text whole; then the test split is what the data say.
@@ -150,7 +165,7 @@ class TextData(Data):
             key["test_fraction"] = self.test_fraction
         entry = cached_entry("text", key, pack)
         self.tokenizer = run_tokenizer or Tokenizer.load(entry / "tokenizer.json")
-        self._fingerprint: str = json.loads((entry / "meta.json").read_text("utf-8"))["fingerprint"]
+        self._fingerprint = json.loads((entry / "meta.json").read_text("utf-8"))["fingerprint"]
         sizes = self.tokenizer.byte_lengths()
         streams = {file.stem: map_array(file) for file in sorted(entry.glob("*.npy"))}
         for split, stream in streams.items():
@@ -200,21 +215,6 @@ class TextData(Data):
         if self.scheme == "bytes":
             return Tokenizer.bytes(specials)
         return Tokenizer.bpe(documents["train"], self.vocab_size)
-
-    def sizes(self) -> dict[str, int]:
-        """The size of the vocabulary."""
-        self.ready()
-        return {"vocab_size": self.tokenizer.vocab_size}
-
-    def fingerprint(self) -> str:
-        """SHA-256 of tokens and options."""
-        self.ready()
-        return self._fingerprint
-
-    def save(self, folder: Path) -> None:
-        """Write the tokenizer into a folder."""
-        self.ready()
-        self.tokenizer.save(folder / "tokenizer.json")
 
 
 class TextFiles(TextData):

@@ -13,7 +13,7 @@ import torch
 from jsonargparse import ArgumentParser, Namespace
 
 from zoo import registry
-from zoo.errors import PluginError, UsageError, ZooError
+from zoo.errors import PluginError, UsageError, ZooError, root_cause
 from zoo.inference.find_run import ModelLocation
 from zoo.inference.import_policy import (
     admit_class,
@@ -86,7 +86,7 @@ def _instantiate(parser: ArgumentParser, model: Mapping[str, Any], source: Path)
         with torch.random.fork_rng(devices=[]):  # initial weights are random, and replaced later
             return parser.instantiate(parsed).model
     except Exception as error:
-        deepest = _root_cause(error)
+        deepest = root_cause(error)
         if isinstance(deepest, ZooError):
             raise deepest from deepest.__cause__  # not from `error`, whose own cause it is
         reason = " ".join(str(deepest).split())[:300]
@@ -237,10 +237,3 @@ def _check_allowed(path: str, source: Path, allow: tuple[str, ...]) -> None:
         raise PluginError(
             f"the model needs {path}, and no installed package provides it as a part of zoo.{way} ← {source}"
         )
-
-
-def _root_cause(error: BaseException) -> BaseException:
-    """The error that a part raised, without jsonargparse's wrappers."""
-    while not isinstance(error, ZooError) and error.__cause__ is not None:
-        error = error.__cause__
-    return error

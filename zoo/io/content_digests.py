@@ -1,9 +1,10 @@
-"""Digests inside of JSON files, by which those that were changed by hand are noticed."""
+"""Values for JSON files, and digests inside of them, by which those that were changed by hand are noticed."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,3 +27,14 @@ def check_digest(content: Mapping[str, Any]) -> None:
     """Raise ValueError unless a JSON object has its digest."""
     if content.get(KEY) != content_digest(content):
         raise ValueError("it was changed after zoo wrote it")
+
+
+def json_value(value: object) -> Any:
+    """A value for strict JSON: null for numbers that are not finite, text for other objects."""
+    if isinstance(value, Mapping):
+        return {str(name): json_value(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [json_value(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)

@@ -22,7 +22,7 @@ from zoo import __version__
 from zoo.config.passive_settings import is_passive
 from zoo.errors import CheckpointError, NonFiniteError, StorageError, UsageError
 from zoo.io import atomic_files, limits
-from zoo.io.content_digests import with_digest
+from zoo.io.content_digests import json_value, with_digest
 from zoo.logging.best_effort import BestEffort
 from zoo.logging.cost_measures import MEASURES, RunFacts
 from zoo.parts.attention import Attention
@@ -354,14 +354,3 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write a JSON object with its digest atomically. Raises OSError where that fails."""
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic_files.write_json(path, with_digest(json_value(value)), end="\n")
-
-
-def json_value(value: object) -> Any:
-    """A value for strict JSON: null for numbers that are not finite, text for other objects."""
-    if isinstance(value, Mapping):
-        return {str(name): json_value(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [json_value(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)

@@ -18,15 +18,8 @@ from zoo.registry import Part, most_similar
 
 # number of leading constructor arguments that the model passes itself, by kind: they are not options of the user
 CLASS_PARAMETERS = {
-    "position": 3,
-    "attention": 4,
-    "norm": 1,
-    "ffn": 2,
-    "block": 5,
-    "optimizer": 2,
-    "schedule": 1,
-    "init": 1,
-}
+    "position": 3, "attention": 4, "norm": 1, "ffn": 2, "block": 5, "optimizer": 2, "schedule": 1, "init": 1,
+}  # fmt: skip
 PLACE_PARAMETERS = ("layer", "depth")  # a stack gives them to those of its parts that take them
 MAX_HOPS = 6
 # a module that uses one of these may have names that its source text does not bind

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.data.data import Data
+from zoo.logging.run_record import tensors
 from zoo.models.initialization import preserve_rng
 from zoo.system.torch_internals import TorchDispatchMode, fake_tensors, is_fake, outside_fake_tensors, packs_sequences
 from zoo.tasks.task import Task
@@ -135,13 +136,7 @@ def peak_of_step(
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
     """The tensors of any shape in a value, which may be a list, tuple or dictionary of others."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors_in(item)
-    elif isinstance(value, dict):
-        yield from tensors_in(list(value.values()))
+    return (tensor for _, tensor in tensors(value))
 
 
 def is_floating(value: object) -> bool:
@@ -196,11 +191,11 @@ class MemoryCounter(TorchDispatchMode):
 
 def has_numbers(operation: Any, args: Any, kwargs: Mapping[str, Any]) -> bool:
     """Whether the result of an operation can be computed: from tensors with numbers, or from no tensor as integers."""
-    tensors = list(tensors_in(args)) + list(tensors_in(kwargs))
-    if any(map(is_fake, tensors)):
+    operands = list(tensors_in(args)) + list(tensors_in(kwargs))
+    if any(map(is_fake, operands)):
         return False
-    if tensors:
-        shapes = [tensor.shape for tensor in tensors]
+    if operands:
+        shapes = [tensor.shape for tensor in operands]
         with suppress(RuntimeError):  # shapes that do not go together, as those of an index
             shapes = [torch.broadcast_shapes(*shapes)]
         return max(map(math.prod, shapes)) <= LARGE

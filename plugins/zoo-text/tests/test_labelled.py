@@ -10,9 +10,9 @@ import torch
 from zoo_text.data.labelled import IGNORE, LabelledText, select_labels
 from zoo_text.data.labelledfiles import LabelledFiles
 from zoo_text.data.roles import OTHER, ROLES, PythonRoles, roles_of
-from zoo_text.data.topics import DocTopics
+from zoo_text.data.topics import DocTopics, package_origins
 
-from zoo.data.stdlib import StdlibDocs, package_origins
+from zoo.data.stdlib import StdlibDocs
 from zoo.errors import UsageError
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from zoo.conformance.check import Inapplicable, in_situations, once, require
-from zoo.conformance.kernel_calls import FEATURES, calls, features
+from zoo.conformance.kernel_calls import FEATURES, calls, check_hidden_keys, check_rows_without_keys
 from zoo.conformance.parameter_checks import WEIGHTS
 from zoo.conformance.run_checks import memory_claim
 from zoo.conformance.sequence_checks import SEQUENCE, learns_two_samples, no_token_is_special
@@ -247,37 +247,15 @@ def rows_without_keys(subject: AttentionSubject) -> None:
     part = with_heads(subject)
     if "valid" not in part.supports & part.backend.supports:
         raise Inapplicable("it does not lower valid")
-    q, k, v = (torch.randn(2, n, 6, part.head_dim).requires_grad_() for n in (HEADS, part.kv_heads, part.kv_heads))
-    valid = torch.stack([torch.zeros(6, dtype=torch.bool), torch.arange(6) >= 3])
-    out = part.attend(q, k, v, Pattern(valid=valid))
-    require(bool(out.isfinite().all()), "a query without keys gives numbers that are not finite.")
-    require(not out[0].any(), "queries without keys must give zeros.")
-    grads = torch.autograd.grad(out.square().sum(), (q, k, v))
-    require(all(bool(g.isfinite().all()) for g in grads), "queries without keys give gradients that are not finite.")
+    check_rows_without_keys(part.attend, part.kv_heads, part.head_dim)
 
 
 @in_situations("options")
 def hidden_keys_do_not_leak(subject: AttentionSubject) -> None:
     """A hidden key does not matter however well it fits and however large its value is."""
     part = with_heads(subject)
-    for feature in sorted(part.supports & part.backend.supports & {"causal", "valid"}):
-        q = torch.randn(2, HEADS, 8, part.head_dim)
-        k, v = (torch.randn(2, part.kv_heads, 8, part.head_dim) for _ in range(2))
-        fields = features(frozenset({feature}), 8, HEADS)
-        mask = Pattern(**fields).mask(torch.arange(8), torch.arange(8))
-        assert mask is not None
-        hidden = ~mask.expand(2, 1, 8, 8)[:, 0, 4]
-        whole = part.attend(q, k, v, Pattern(**fields))[:, :, 4]
-        covered = hidden[:, None, :, None]
-        fitting = q[:, :: HEADS // part.kv_heads, 4:5]
-        for loud in (torch.tensor(1e3), 1e5 * fitting, -1e5 * fitting):
-            loud_k, loud_v = torch.where(covered, loud, k), torch.where(covered, torch.tensor(1e6), v)
-            gap = difference(part.attend(q, loud_k, loud_v, Pattern(**fields))[:, :, 4], whole)
-            require(
-                gap <= 1e-5,
-                f"a key hidden by {feature} changes the result by {gap:.1e}: hide with the lowest number before the "
-                "softmax, not with -1e4 and not behind it.",
-            )
+    words = part.supports & part.backend.supports & {"causal", "valid"}
+    check_hidden_keys(part.attend, words, part.kv_heads, part.head_dim)
 
 
 @in_situations("options")

@@ -13,6 +13,8 @@ from zoo.conformance.kernel_calls import (
     FEATURES,
     Call,
     calls,
+    check_hidden_keys,
+    check_rows_without_keys,
     compared_queries,
     explain_mismatch,
     features,
@@ -24,7 +26,7 @@ from zoo.conformance.parameter_checks import WEIGHTS
 from zoo.conformance.run_checks import memory_claim
 from zoo.conformance.sequence_checks import SEQUENCE, learns_two_samples, no_token_is_special
 from zoo.conformance.short_training import TASKS
-from zoo.conformance.subject import BackendSubject
+from zoo.conformance.subject import HEADS, BackendSubject
 from zoo.conformance.token_checks import COMMON, difference
 from zoo.errors import UsageError
 from zoo.parts.backend import CASES, Backend, Naive
@@ -220,35 +222,13 @@ def rows_without_keys(subject: BackendSubject) -> None:
         raise Inapplicable("it does not lower valid")
     backend = subject.build()
     for causal in {False, "causal" in subject.supports}:
-        q, k, v = (torch.randn(2, 4, 6, 12).requires_grad_() for _ in range(3))
-        valid = torch.stack([torch.zeros(6, dtype=torch.bool), torch.arange(6) >= 3])
-        out = backend(q, k, v, Pattern(valid=valid, causal=causal))
-        require(bool(out.isfinite().all()), "a query without keys gives numbers that are not finite.")
-        require(not out[0].any(), "queries without keys must give zeros, not an average.")
-        grads = torch.autograd.grad(out.square().sum(), (q, k, v))
-        fine = all(bool(grad.isfinite().all()) for grad in grads)
-        require(fine, "queries without keys give gradients that are not finite: mask with a finite number, then zero.")
+        check_rows_without_keys(backend, HEADS, 12, causal)
 
 
 @in_situations("options")
 def hidden_keys_do_not_leak(subject: BackendSubject) -> None:
     """A hidden key does not matter however well it fits and however large its value is."""
-    backend = subject.build()
-    for feature in sorted(subject.supports & {"causal", "valid", "window", "sparse"}):
-        q, k, v = (torch.randn(2, 4, 8, 12) for _ in range(3))
-        fields = features(frozenset({feature}), 8, 4)
-        pattern = Pattern(**fields)
-        mask = pattern.mask(torch.arange(8), torch.arange(8))
-        assert mask is not None
-        query = 4
-        hidden = ~mask.expand(2, 1, 8, 8)[:, 0, query]
-        whole = backend(q, k, v, pattern)
-        loud_k = torch.where(hidden[:, None, :, None], 1e5 * q[:, :, query : query + 1], k)
-        loud_v = torch.where(hidden[:, None, :, None], torch.tensor(1e6), v)
-        out = backend(q, loud_k, loud_v, Pattern(**fields))
-        gap = difference(out[:, :, query], whole[:, :, query])
-        message = f"a key hidden by {feature} changes the result by {gap:.1e}: hide with -inf, not with a number."
-        require(gap <= 1e-5, message)
+    check_hidden_keys(subject.build(), subject.supports & {"causal", "valid", "window", "sparse"}, HEADS, 12)
 
 
 @in_situations("options")
@@ -340,28 +320,7 @@ def leaves_inputs_alone(subject: BackendSubject) -> None:
     require(gap <= 1e-5, f"views give results {gap:.1e} away from copies.")
 
 
-PROMISES = [
-    *COMMON,
-    claims,
-    values,
-    long_sequences,
-    gradients,
-    log_sum_exp,
-    log_sum_exp_gradients,
-    scale_and_widths,
-    more_keys_than_queries,
-    width_of_values,
-    low_precision,
-    rows_without_keys,
-    hidden_keys_do_not_leak,
-    large_scores,
-    refusal,
-    dropout,
-    leaves_inputs_alone,
-    memory_claim,
-    no_token_is_special,
-    *SEQUENCE,
-    learns_two_samples,
-    *WEIGHTS,
-    *TASKS,
-]
+PROMISES = [*COMMON, claims, values, long_sequences, gradients, log_sum_exp, log_sum_exp_gradients, scale_and_widths,
+            more_keys_than_queries, width_of_values, low_precision, rows_without_keys, hidden_keys_do_not_leak,
+            large_scores, refusal, dropout, leaves_inputs_alone, memory_claim, no_token_is_special, *SEQUENCE,
+            learns_two_samples, *WEIGHTS, *TASKS]  # fmt: skip

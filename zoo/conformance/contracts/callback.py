@@ -44,16 +44,8 @@ def quiet() -> Iterator[None]:
 def fit(folder: Path, callbacks: list[Callback], steps: int = STEPS, resume: bool = False) -> dict[str, Any]:
     """Train a small language model, with a validation every two steps; the newest checkpoint."""
     torch.manual_seed(5)
-    sizes: dict[str, Any] = {
-        "vocab_size": 23,
-        "max_length": 16,
-        "dim": 16,
-        "depth": 1,
-        "heads": 2,
-        "hidden": 24,
-        "dropout": 0.1,
-    }
-    task = CausalLM(**sizes, lr=1e-2, schedule=Constant)
+    sizes: dict[str, Any] = {"vocab_size": 23, "max_length": 16, "dim": 16, "depth": 1, "heads": 2, "hidden": 24}
+    task = CausalLM(**sizes, dropout=0.1, lr=1e-2, schedule=Constant)
     tokens = torch.randint(23, (BATCHES, 4, 13), generator=torch.Generator().manual_seed(0))
     length = torch.full((4,), 48)
     batches: Any = [{"inputs": b[:, :-1], "targets": b[:, 1:], "bytes": length} for b in tokens]

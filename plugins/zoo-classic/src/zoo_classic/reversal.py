@@ -36,8 +36,6 @@ class Reversal(PairData):
             size: number of training pairs.
             max_tokens: tokens of a batch per process, padding included.
             eval_limit: validation pairs that are decoded.
-            num_workers: processes that load batches; 0 loads in the training process.
-            seed: of the order; the run's unless given.
         """
         super().__init__(BYTES, max_tokens, length + 1, eval_limit, num_workers, seed)
         at_least(1, size=size)

@@ -26,11 +26,12 @@ from zoo.compare import prose, table
 from zoo.compare.comparability import Flag
 from zoo.compare.document import Report, Section
 from zoo.compare.looks import Look
-from zoo.compare.number_format import format_interval, join_words, strict_values
+from zoo.compare.number_format import format_interval, join_words
 from zoo.compare.simultaneous_tests import ASSUMPTIONS, PairedTestPlan, other_failures
 from zoo.compare.statistics import ALPHA, Interval, Verdict, holm_adjust, last_p, sign_flip_p
 from zoo.compare.verdict import EXIT_CODES, Answer, Outcome, Row, best_outcome
 from zoo.errors import UsageError
+from zoo.io.content_digests import json_value
 
 if TYPE_CHECKING:
     from zoo.compare.charts import ReportChart
@@ -331,7 +332,7 @@ def as_json(board: Scoreboard) -> str:
         ],
         "recipes": [{"names": task.names, **json.loads(table.as_json(task.answer))} for task in board.tasks],
     }  # fmt: skip
-    return console.as_json(strict_values(content), indent=2, allow_nan=False) + "\n"
+    return console.as_json(json_value(content), indent=2, allow_nan=False) + "\n"
 
 
 def write_report(board: Scoreboard, reports: Mapping[str, Path], folder: Path) -> list[Path]:

@@ -94,6 +94,8 @@ class WordProblem(SyntheticData):
     2024). In longer validation texts only the answers beyond the length of training count. Chance: 1 / elements!.
     """
 
+    varied_by = ("length", "elements")
+
     def __init__(
         self,
         length: int = 16,
@@ -109,7 +111,6 @@ class WordProblem(SyntheticData):
         Args:
             length: permutations of a text.
             elements: things that are permuted, 2 to 6.
-            longer: how many times as long the longer validation texts are; 1 for none.
         """
         if not 2 <= elements <= MOST_PERMUTED:
             raise UsageError(f"elements is {elements}: 2 to {MOST_PERMUTED} work, of which each order is a token.")
@@ -121,10 +122,6 @@ class WordProblem(SyntheticData):
     def chance(self) -> float:
         """1 / elements!."""
         return 1 / self.vocab_size
-
-    def difficulty(self) -> list[int]:
-        """Length and elements."""
-        return [self.length, self.elements]
 
     def exercise(self, times: int) -> Exercise:
         """Texts of ``times * length`` permutations."""

@@ -38,7 +38,6 @@ class InContextRecall(SyntheticData):
             vocab_size: number of tokens: keys, as many values, and those of noise.
             noise: share of the pairs that are noise.
             noise_tokens: number of tokens of noise.
-            longer: how many times as long the longer validation texts are; 1 for none.
         """
         super().__init__(vocab_size, longer, size, eval_size, batch_size, num_workers, seed)
         at_least(0, noise_tokens=noise_tokens)
@@ -104,6 +103,8 @@ class FuzzyRecall(SyntheticData):
     of a key that stood before is an answer. Longer keys begin as no shorter one does. Chance: 2 / vocab_size.
     """
 
+    varied_by = ("length", "vocab_size", "motif", "pairs")
+
     def __init__(
         self,
         length: int = 128,
@@ -123,7 +124,6 @@ class FuzzyRecall(SyntheticData):
             vocab_size: number of tokens: a half for keys, a half for values.
             motif: the most tokens of a key, and of a value.
             pairs: keys that a text has at most.
-            longer: how many times as long the longer validation texts are; 1 for none.
         """
         super().__init__(vocab_size, longer, size, eval_size, batch_size, num_workers, seed)
         at_least(1, motif=motif)
@@ -137,10 +137,6 @@ class FuzzyRecall(SyntheticData):
     def chance(self) -> float:
         """1 / number of tokens of values."""
         return 2 / self.vocab_size
-
-    def difficulty(self) -> list[int]:
-        """Length, vocabulary, motif and pairs."""
-        return [self.length, self.vocab_size, self.motif, self.pairs]
 
     def exercise(self, times: int) -> Exercise:
         """Texts of ``times * length`` tokens."""
@@ -182,6 +178,8 @@ class Memorization(SyntheticData):
     Nothing in a text says the value: the weights must hold it. Chance: 1 / values.
     """
 
+    varied_by = ("length", "vocab_size")
+
     def __init__(
         self,
         length: int = 32,
@@ -197,7 +195,6 @@ class Memorization(SyntheticData):
         Args:
             length: tokens of a text, an even number.
             vocab_size: number of tokens: keys, as many values, and the blank.
-            longer: how many times as long the longer validation texts are; 1 for none.
         """
         super().__init__(vocab_size, longer, size, eval_size, batch_size, num_workers, seed)
         at_least(3, vocab_size=vocab_size)
@@ -209,10 +206,6 @@ class Memorization(SyntheticData):
     def chance(self) -> float:
         """1 / number of values."""
         return 1 / ((self.vocab_size - 1) // 2)
-
-    def difficulty(self) -> list[int]:
-        """Length and vocabulary."""
-        return [self.length, self.vocab_size]
 
     def exercise(self, times: int) -> Exercise:
         """Texts of ``times * length`` tokens."""
@@ -234,6 +227,8 @@ class SelectiveCopying(SyntheticData):
 
     Gu and Dao, "Mamba" (2023) have it as selective copying. Chance: 1 / letters.
     """
+
+    varied_by = ("length", "letters", "copied")
 
     def __init__(
         self,
@@ -264,10 +259,6 @@ class SelectiveCopying(SyntheticData):
     def chance(self) -> float:
         """1 / letters."""
         return 1 / self.letters
-
-    def difficulty(self) -> list[int]:
-        """Length, letters and copied letters."""
-        return [self.length, self.letters, self.copied]
 
     def exercise(self, times: int) -> Exercise:
         """Texts of ``times * length`` tokens."""

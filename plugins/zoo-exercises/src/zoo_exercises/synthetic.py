@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -106,6 +106,7 @@ class SyntheticData(Data):
     """
 
     gives = "texts"
+    varied_by: ClassVar[tuple[str, ...]] = ()  # names of the options that texts depend on
 
     def __init__(
         self,
@@ -124,7 +125,6 @@ class SyntheticData(Data):
             size: training texts of an epoch.
             eval_size: validation texts of each length, and as many test texts.
             batch_size: texts per batch and process.
-            num_workers: processes that load batches; 0 loads in the training process.
             seed: of the training texts; the run's unless given.
         """
         super().__init__(batch_size, num_workers, seed)
@@ -166,9 +166,9 @@ class SyntheticData(Data):
         self.ready()
         return {"vocab_size": self.vocab_size, "max_length": self.longest}
 
-    @abstractmethod
     def difficulty(self) -> list[int]:
         """The options that texts depend on, besides ``longer`` and ``eval_size``."""
+        return [getattr(self, name) for name in self.varied_by]
 
     def fingerprint(self) -> str:
         """SHA-256 of the options that texts depend on."""
@@ -278,6 +278,8 @@ class Copying(SyntheticData):
     Jelassi et al., "Repeat After Me" (2024). Chance: 1 / letters.
     """
 
+    varied_by = ("length", "letters")
+
     def __init__(
         self,
         length: int = 16,
@@ -305,10 +307,6 @@ class Copying(SyntheticData):
         """1 / letters."""
         return 1 / self.letters
 
-    def difficulty(self) -> list[int]:
-        """Length and letters."""
-        return [self.length, self.letters]
-
     def exercise(self, times: int) -> Exercise:
         """Texts of at most, or if longer exactly, ``times * length`` letters; twice as many tokens."""
         most = times * self.length
@@ -335,6 +333,8 @@ class Induction(SyntheticData):
     Olsson et al. (2022); with one repeat, the task of Gu and Dao, "Mamba" (2023). Chance: 1 / letters.
     """
 
+    varied_by = ("length", "letters", "repeats")
+
     def __init__(
         self,
         length: int = 32,
@@ -352,7 +352,6 @@ class Induction(SyntheticData):
             length: tokens of a text, an even number.
             letters: size of the alphabet, without the trigger.
             repeats: how often the trigger stands in a text again, after the first time: the answers.
-            longer: how many times as long the longer validation texts are; 1 for none.
         """
         super().__init__(letters + 1, longer, size, eval_size, batch_size, num_workers, seed)
         at_least(1, repeats=repeats)
@@ -367,10 +366,6 @@ class Induction(SyntheticData):
     def chance(self) -> float:
         """1 / letters."""
         return 1 / self.letters
-
-    def difficulty(self) -> list[int]:
-        """Length, letters and repeats."""
-        return [self.length, self.letters, self.repeats]
 
     def exercise(self, times: int) -> Exercise:
         """Texts of ``times * length`` tokens, less the last one, with as many triggers as ever."""
@@ -398,6 +393,8 @@ class Parity(SyntheticData):
     Running parity, after Hahn (2020). In longer validation texts only the answers beyond the length of training count.
     """
 
+    varied_by = ("length",)
+
     def __init__(
         self,
         length: int = 16,
@@ -411,7 +408,6 @@ class Parity(SyntheticData):
         """
         Args:
             length: bits of a text.
-            longer: how many times as long the longer validation texts are; 1 for none.
         """
         super().__init__(2, longer, size, eval_size, batch_size, num_workers, seed)
         at_least(1, length=length)
@@ -421,10 +417,6 @@ class Parity(SyntheticData):
     def chance(self) -> float:
         """1/2."""
         return 0.5
-
-    def difficulty(self) -> list[int]:
-        """Length."""
-        return [self.length]
 
     def exercise(self, times: int) -> Exercise:
         """Texts of ``times * length`` bits."""
@@ -447,6 +439,8 @@ class ModularArithmetic(SyntheticData):
     Products come first, as in Grazzi et al. (2024). A text has 2 to ``operands`` digits; a longer validation text has
     more than any text of training. Chance is the share of the most frequent answer, which is 0.
     """
+
+    varied_by = ("operands", "modulus")
 
     def __init__(
         self,
@@ -475,10 +469,6 @@ class ModularArithmetic(SyntheticData):
         exercise = self.exercise(1)
         targets = exercise.make(np.random.default_rng(0).random((FEWEST_TEXTS, exercise.numbers))).targets
         return float(np.bincount(targets[targets >= 0]).max() / FEWEST_TEXTS)
-
-    def difficulty(self) -> list[int]:
-        """Operands and modulus."""
-        return [self.operands, self.modulus]
 
     def exercise(self, times: int) -> Exercise:
         """Texts of at most ``times * operands`` digits."""
@@ -512,6 +502,8 @@ class ModularAddition(SyntheticData):
     Chance: 1 / modulus.
     """
 
+    varied_by = ("modulus",)
+
     def __init__(
         self,
         modulus: int = 97,
@@ -533,10 +525,6 @@ class ModularAddition(SyntheticData):
     def chance(self) -> float:
         """1 / modulus."""
         return 1 / self.modulus
-
-    def difficulty(self) -> list[int]:
-        """Modulus."""
-        return [self.modulus]
 
     def exercise(self, times: int) -> Exercise:
         """Texts of three tokens."""

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from zoo.errors import UsageError
 from zoo.parts.attention import Attention, TokenMixer
 from zoo.parts.block import Block, Context, PreNorm
-from zoo.parts.cache import LayerCache, MemoryCache, PlacedCache
+from zoo.parts.cache import LayerCache, MemoryCache
 from zoo.parts.norm import Norm
+from zoo_frontier.cache import PlacedCache
 
 
 class Scale(nn.Module):

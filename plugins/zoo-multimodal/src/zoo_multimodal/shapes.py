@@ -126,11 +126,6 @@ class CaptionedShapes(Data):
         length = longest(self.objects)
         return {"vocab_size": len(WORDS), "max_length": length, "image_size": self.side, "channels": CHANNELS}
 
-    def fingerprint(self) -> str:
-        """SHA-256 of images and captions."""
-        self.ready()
-        return self._fingerprint
-
     def save(self, folder: Path) -> None:
         """captions.json: the words, in the order of their numbers."""
         write_json(folder / "captions.json", {"words": list(WORDS), "max_length": longest(self.objects)})

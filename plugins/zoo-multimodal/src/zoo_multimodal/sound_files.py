@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from zoo.data.batches import Plan, TokenPlan, generator, sample_sentence
-from zoo.data.cache import cached_entry, digest, map_array, write_array, write_json
-from zoo.data.data import Data, require_fraction, split_by_content
+from zoo.data.batches import generator, sample_sentence
+from zoo.data.cache import cached_entry, digest, map_array, write_json
+from zoo.data.data import require_fraction, split_by_content
 from zoo.data.source_files import find_place
 from zoo.data.table_files import Tables, choose_columns, text_of
 from zoo.data.tokenizer import BOS, EOS, PAD, Tokenizer
 from zoo.errors import UsageError
 from zoo.io import atomic_files
 from zoo.value_checks import at_least
-from zoo_multimodal.speech import RATE, Sounds
+from zoo_multimodal.speech import RATE, Sounds, SpeechData, write_waves
 
 SPLIT = 20220921  # of the sounds that validate
 STREAMED = 2**30 - 2**12  # samples of a header that was written before the sound had ended, as into a pipe
@@ -54,7 +54,7 @@ def read_wave(path: Path, rate: int, most: int) -> np.ndarray:
     return np.frombuffer(content, "<i2")
 
 
-class SoundFiles(Data):
+class SoundFiles(SpeechData):
     """Your own recordings: a table with the columns `audio`, paths of WAV files from its folder, and `text`.
 
     A table is a file of JSON lines, CSV or Parquet, or a folder with one for each split. Sounds are mono, 16 bits.
@@ -87,7 +87,6 @@ class SoundFiles(Data):
             max_seconds: seconds of a batch per process, padding included.
             val_fraction: share of the texts that validate where no table is for that.
             columns: names of the columns `audio` and `text`, where they have others.
-            num_workers: processes that load batches; 0 loads in the training process.
             seed: of the order; the run's unless given.
         """
         super().__init__(1, num_workers, seed)
@@ -169,20 +168,8 @@ class SoundFiles(Data):
         waves = [read_wave(path, self.sample_rate, self.max_samples) for path in paths]
         for path in (path for path, samples in zip(paths, waves, strict=True) if not len(samples)):
             raise UsageError(f"{path} holds no sound.")
-        write_array(folder / "waves.npy", np.concatenate(waves))
-        write_array(folder / "edges.npy", np.cumsum([0, *map(len, waves)], dtype=np.int64))
+        write_waves(folder, waves)
         write_json(folder / "digests.json", [hashlib.sha256(samples.tobytes()).hexdigest() for samples in waves])
-
-    def plan(self, split: str, world: int, seed: int | None) -> Plan:
-        """Batches of sounds of similar lengths, up to ``max_seconds`` each."""
-        sounds = self.datasets[split]
-        assert isinstance(sounds, Sounds)
-        return TokenPlan(sounds.lengths, int(self.max_seconds * self.sample_rate) * world, world, seed)
-
-    def detokenize(self, ids: Sequence[int]) -> str:
-        """The text of tokens, special tokens left out."""
-        self.ready()
-        return self.target_tokenizer.decode(ids)
 
     def sizes(self) -> dict[str, int]:
         """The size of the vocabulary, the longest text and the longest sound, and the samples per second."""
@@ -191,13 +178,3 @@ class SoundFiles(Data):
             "target_vocab_size": self.target_tokenizer.vocab_size, "max_length": self.max_length,
             "sample_rate": self.sample_rate, "max_samples": self.max_samples,
         }  # fmt: skip
-
-    def fingerprint(self) -> str:
-        """SHA-256 of sounds, texts and the tokenizer, wherever the files lie."""
-        self.ready()
-        return self._fingerprint
-
-    def save(self, folder: Path) -> None:
-        """target-tokenizer.json."""
-        self.ready()
-        self.target_tokenizer.save(folder / "target-tokenizer.json")

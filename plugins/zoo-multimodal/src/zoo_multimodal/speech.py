@@ -222,7 +222,37 @@ class Sounds(BatchDataset):
         return sound + loudness * generator(*key).standard_normal(len(sound), dtype=np.float32)
 
 
-class SpokenLetters(Data):
+class SpeechData(Data):
+    """Sounds and their texts, in batches of similar lengths, up to ``max_seconds`` each."""
+
+    sample_rate = RATE
+    max_seconds: float
+    target_tokenizer: Tokenizer
+
+    def plan(self, split: str, world: int, seed: int | None) -> Plan:
+        """Batches of sounds of similar lengths, up to ``max_seconds`` each."""
+        sounds = self.datasets[split]
+        assert isinstance(sounds, Sounds)
+        return TokenPlan(sounds.lengths, int(self.max_seconds * self.sample_rate) * world, world, seed)
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        """The text of tokens, special tokens left out."""
+        self.ready()
+        return self.target_tokenizer.decode(ids)
+
+    def save(self, folder: Path) -> None:
+        """target-tokenizer.json."""
+        self.ready()
+        self.target_tokenizer.save(folder / "target-tokenizer.json")
+
+
+def write_waves(folder: Path, waves: Sequence[np.ndarray]) -> None:
+    """Write sounds (N,) into a folder of the cache, one after the other, and where each begins."""
+    write_array(folder / "waves.npy", np.concatenate(waves))
+    write_array(folder / "edges.npy", np.cumsum([0, *map(len, waves)], dtype=np.int64))
+
+
+class SpokenLetters(SpeechData):
     """Random letters and digits, spelled by a formant synthesiser (Klatt, 1980) in a voice of its own for each sound.
 
     Pitch, vocal tract, tempo, pauses and loudness differ; noise is drawn anew in every epoch, by (seed, epoch, row).
@@ -253,7 +283,6 @@ class SpokenLetters(Data):
             silent: give silence of the same length instead of the sounds.
             max_seconds: seconds of a batch per process, padding included.
             eval_limit: validation sounds that are decoded; all test sounds are.
-            num_workers: processes that load batches; 0 loads in the training process.
             seed: of order and noise; the run's unless given.
 
         Raises UsageError for characters that have no spelling, and where they make too few texts.
@@ -319,8 +348,7 @@ class SpokenLetters(Data):
             sounds = synthesise([one.tracks() for one in group], np.array([one.pitch for one in group]), draw)
             for one, sound in zip(group, sounds, strict=True):
                 waves.append((sound * (32767 * one.peak / np.abs(sound).max())).astype(np.int16))
-        write_array(folder / "waves.npy", np.concatenate(waves))
-        write_array(folder / "edges.npy", np.cumsum([0, *map(len, waves)], dtype=np.int64))
+        write_waves(folder, waves)
         write_json(folder / "texts.json", [one.text for one in utterances])
 
     def utterances(self) -> list[Utterance]:
@@ -335,17 +363,6 @@ class SpokenLetters(Data):
         voices = draw.uniform(ranges[:, 0], ranges[:, 1], (len(texts), len(ranges)))
         return [Utterance(text, *voice.tolist()) for text, voice in zip(texts, voices, strict=True)]
 
-    def plan(self, split: str, world: int, seed: int | None) -> Plan:
-        """Batches of sounds of similar lengths, up to ``max_seconds`` each."""
-        sounds = self.datasets[split]
-        assert isinstance(sounds, Sounds)
-        return TokenPlan(sounds.lengths, int(self.max_seconds * RATE) * world, world, seed)
-
-    def detokenize(self, ids: Sequence[int]) -> str:
-        """The text of tokens, special tokens left out."""
-        self.ready()
-        return self.target_tokenizer.decode(ids)
-
     def sizes(self) -> dict[str, int]:
         """The size of the vocabulary, the longest text and the longest sound, and the samples per second."""
         self.ready()
@@ -353,13 +370,3 @@ class SpokenLetters(Data):
             "target_vocab_size": self.target_tokenizer.vocab_size, "max_length": self.length + 1,
             "sample_rate": RATE, "max_samples": self.longest,
         }  # fmt: skip
-
-    def fingerprint(self) -> str:
-        """SHA-256 of sounds, texts and options."""
-        self.ready()
-        return self._fingerprint
-
-    def save(self, folder: Path) -> None:
-        """target-tokenizer.json."""
-        self.ready()
-        self.target_tokenizer.save(folder / "target-tokenizer.json")

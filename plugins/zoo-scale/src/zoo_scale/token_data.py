@@ -13,8 +13,8 @@ import numpy as np
 
 from zoo.data.batches import Plan, generator, sample_sentence
 from zoo.data.cache import digest
-from zoo.data.data import Data, at_least
-from zoo.data.text import Blocks
+from zoo.data.data import at_least
+from zoo.data.text import Blocks, TokenizedData
 from zoo.data.tokenizer import Tokenizer
 from zoo.errors import UsageError
 from zoo.io import atomic_files
@@ -86,7 +86,7 @@ def permute(places: np.ndarray, size: int, *seed: int) -> np.ndarray:
     return result.astype(np.int64)
 
 
-class TokenFile(Data):
+class TokenFile(TokenizedData):
     """A token file that `zoo prepare` has made, mapped into memory: it may be larger than that.
 
     The documents are one stream of tokens, cut into rows. Every token but the first validates exactly once; in training
@@ -112,7 +112,6 @@ class TokenFile(Data):
                 unless given.
             max_length: tokens of a row: the model's context length.
             batch_size: rows per batch and process.
-            num_workers: processes that load batches; 0 loads in the training process.
             seed: of the order and of where rows start; the run's unless given.
         """
         super().__init__(batch_size, num_workers, seed)
@@ -153,18 +152,3 @@ class TokenFile(Data):
     def plan(self, split: str, world: int, seed: int | None) -> Plan:
         """The batches of a split; `seed` is None where the order must not change."""
         return WindowPlan(len(self.datasets[split]), self.batch_size * world, world, seed)
-
-    def sizes(self) -> dict[str, int]:
-        """The size of the vocabulary."""
-        self.ready()
-        return {"vocab_size": self.tokenizer.vocab_size}
-
-    def fingerprint(self) -> str:
-        """SHA-256 of texts, tokenizer and options."""
-        self.ready()
-        return self._fingerprint
-
-    def save(self, folder: Path) -> None:
-        """Write the tokenizer into a folder."""
-        self.ready()
-        self.tokenizer.save(folder / "tokenizer.json")

@@ -98,11 +98,6 @@ class DrawnScenes(Data):
         """The number of classes, the height and width of an image in pixels, and its channels."""
         return {"num_classes": len(KINDS), "image_size": self.image_size, "channels": CHANNELS}
 
-    def fingerprint(self) -> str:
-        """SHA-256 of images, classes and boxes."""
-        self.ready()
-        return self._fingerprint
-
     def save(self, folder: Path) -> None:
         """images.json: the classes' names, and how an image is normalised."""
         content = {"names": self.names, "mean": self.mean, "std": self.std}

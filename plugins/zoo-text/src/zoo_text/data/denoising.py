@@ -87,7 +87,6 @@ class RestorationData(FromText):
     def __init__(self, text: Callable[[], TextData], eval_limit: int, seed: int | None) -> None:
         """
         Args:
-            text: any text data module.
             eval_limit: validation pieces, the first ones, whose targets are decoded.
             seed: of the noise; the text's unless given.
         """

@@ -6,14 +6,12 @@ import hashlib
 import json
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from zoo.data.batches import BatchDataset, generator
-from zoo.data.data import Data
-from zoo.data.text import TextData
+from zoo.data.text import TextData, TokenizedData
 from zoo.errors import UsageError
 
 EVALUATION_SEED = 20181011  # fixed seed of the noise in evaluation
@@ -46,7 +44,7 @@ class Stream(NamedTuple):
         return np.minimum(places, count - 1), places < count
 
 
-class FromText(Data):
+class FromText(TokenizedData):
     """Samples that are made anew in every epoch from the tokens of a text data module; a subclass says how.
 
     The text's own tokens keep their numbers; those that a subclass adds stand behind them.
@@ -99,17 +97,7 @@ class FromText(Data):
         special = set(self.tokenizer.specials.values())
         return np.array([number for number in range(self.tokenizer.vocab_size) if number not in special])
 
-    def sizes(self) -> dict[str, int]:
-        """The size of the vocabulary."""
-        self.ready()
-        return {"vocab_size": self.tokenizer.vocab_size}
-
     def fingerprint(self) -> str:
         """SHA-256 of the text and of the options that change rows."""
         content = json.dumps([type(self).__name__, self.recipe()], sort_keys=True)
         return hashlib.sha256(f"{self.text.fingerprint()} {content}".encode()).hexdigest()
-
-    def save(self, folder: Path) -> None:
-        """Write the tokenizer into a folder."""
-        self.ready()
-        self.tokenizer.save(folder / "tokenizer.json")

@@ -15,9 +15,9 @@ import torch
 
 from zoo.data.batches import BatchDataset, Plan, TokenPlan, generator, round_up, sample_sentence
 from zoo.data.conversation import SPECIALS, Conversation, Role, Turn, chat_tokens
-from zoo.data.data import Data, at_least, log_once, require_fraction, split_by_content, tell_repeated
+from zoo.data.data import at_least, log_once, require_fraction, split_by_content, tell_repeated
 from zoo.data.table_files import Tables, choose_columns
-from zoo.data.text import IGNORE
+from zoo.data.text import IGNORE, TokenizedData
 from zoo.data.tokenizer import Tokenizer
 from zoo.errors import UsageError
 from zoo.io import atomic_files
@@ -59,7 +59,7 @@ class DialogueRows(BatchDataset):
         return {name: torch.from_numpy(value) for name, value in columns.items()}
 
 
-class Dialogues(Data):
+class Dialogues(TokenizedData):
     """Conversations in batches of like length; a language model learns the answers, and not the questions.
 
     The tokenizer is byte-level BPE learned from the training conversations, with ``<user>`` and ``<assistant>`` in
@@ -85,7 +85,6 @@ class Dialogues(Data):
             vocab_size: size of the byte-level BPE vocabulary that is learned from the training conversations.
             max_tokens: tokens of a batch per process, padding included.
             max_length: most tokens of a conversation.
-            num_workers: processes that load batches; 0 loads in the training process.
             seed: of the order; the run's unless given.
         """
         super().__init__(1, num_workers, seed)
@@ -93,8 +92,6 @@ class Dialogues(Data):
         at_least(int(round_up(max_length)), max_tokens=max_tokens)
         self.tokenizer_path, self.vocab_size = tokenizer, vocab_size
         self.max_tokens, self.max_length = max_tokens, max_length
-
-    tokenizer: Tokenizer
 
     @abstractmethod
     def conversations(self) -> dict[str, list[Conversation]]:
@@ -134,21 +131,6 @@ class Dialogues(Data):
         """Batches of conversations of similar lengths, up to ``max_tokens`` tokens each."""
         rows = cast(DialogueRows, self.datasets[split])
         return TokenPlan(rows.lengths, self.max_tokens * world, world, seed)
-
-    def sizes(self) -> dict[str, int]:
-        """The size of the vocabulary."""
-        self.ready()
-        return {"vocab_size": self.tokenizer.vocab_size}
-
-    def fingerprint(self) -> str:
-        """SHA-256 of tokenizer and conversations."""
-        self.ready()
-        return self._fingerprint
-
-    def save(self, folder: Path) -> None:
-        """Write the tokenizer, whose special tokens are the chat template, into a folder."""
-        self.ready()
-        self.tokenizer.save(folder / "tokenizer.json")
 
 
 class DialogueFiles(Dialogues):

@@ -43,13 +43,7 @@ class FunctionDocs(TextPairs):
         """
         Args:
             source: whether a passage has lines of code behind the signature.
-            tokenizer: a run's folder or a tokenizer.json whose tokenizer is used, instead of one that
-                is learned here.
-            vocab_size: size of the byte-level BPE vocabulary that is learned from the training texts.
-            max_length: tokens of a text that are read; the rest is cut off.
-            batch_size: pairs per batch and process: each is a negative of all others.
             val_fraction: share of the functions that validates.
-            seed: of the order; the run's unless given.
         """
         super().__init__(tokenizer, vocab_size, max_length, batch_size, "", "", seed)
         require_fraction(val_fraction=val_fraction)

@@ -153,7 +153,6 @@ class InfillText(FromText):
     ) -> None:
         """
         Args:
-            text: any text data module.
             rate: share of the documents whose middle is moved in training; in evaluation that of all is.
             spm: share of these whose suffix comes first (SPM), below 1; the others begin with their prefix (PSM).
             level: rearrange each document of a row, or a row as one document.

@@ -14,7 +14,8 @@ import torch
 
 from zoo.data.batches import BatchDataset, generator, round_up
 from zoo.data.cache import write_json
-from zoo.data.data import Data, at_least, log_once
+from zoo.data.data import at_least, log_once
+from zoo.data.text import TokenizedData
 from zoo.data.tokenizer import CLS, PAD, SEP, Tokenizer
 from zoo.errors import UsageError
 
@@ -65,15 +66,12 @@ def pad_rows(rows: list[list[int]], pad: int, most: int) -> tuple[torch.Tensor, 
     return torch.from_numpy(tokens), torch.from_numpy(valid)
 
 
-class MarkedTexts(Data):
+class MarkedTexts(TokenizedData):
     """Texts that are read whole, between special tokens, and cut to ``max_length`` tokens.
 
     The tokenizer is byte-level BPE learned from the training texts, or that of ``tokenizer``: a run's folder, so that
     the numbers mean what they meant in that run, or a tokenizer.json.
     """
-
-    tokenizer: Tokenizer
-    _fingerprint: str
 
     def __init__(
         self, tokenizer: str | None, vocab_size: int, max_length: int, batch_size: int, seed: int | None
@@ -84,7 +82,6 @@ class MarkedTexts(Data):
                 is learned here.
             vocab_size: size of the byte-level BPE vocabulary that is learned from the training texts.
             max_length: tokens of a text that are read; the rest is cut off.
-            batch_size: samples per batch and process.
             seed: of the order; the run's unless given.
         """
         super().__init__(batch_size, 0, seed)
@@ -109,16 +106,6 @@ class MarkedTexts(Data):
             log_once(f"{long} of {len(ids)} {split} texts are cut to their first {room} tokens")
         return [row[:room] for row in ids]
 
-    def fingerprint(self) -> str:
-        """SHA-256 of texts and options."""
-        self.ready()
-        return self._fingerprint
-
-    def save(self, folder: Path) -> None:
-        """Write the tokenizer into a folder."""
-        self.ready()
-        self.tokenizer.save(folder / "tokenizer.json")
-
 
 class LabelledData(MarkedTexts):
     """Texts with classes: what one label for a text and one for each token share.
@@ -139,13 +126,8 @@ class LabelledData(MarkedTexts):
     ) -> None:
         """
         Args:
-            tokenizer: a run's folder or a tokenizer.json whose tokenizer is used, instead of one that
-                is learned here.
-            vocab_size: size of the byte-level BPE vocabulary that is learned from the training texts.
-            max_length: tokens of a text that are read; the rest is cut off.
             batch_size: texts per batch and process.
             labels: number of training texts that are used; all unless given.
-            seed: of the order; the run's unless given.
         """
         super().__init__(tokenizer, vocab_size, max_length, batch_size, seed)
         if labels is not None:

@@ -55,14 +55,7 @@ class LabelledFiles(TextLabels):
         """
         Args:
             path: folder with train.tsv and perhaps val.tsv and test.tsv, or a table.
-            tokenizer: a run's folder or a tokenizer.json whose tokenizer is used, instead of one that
-                is learned here.
-            vocab_size: size of the byte-level BPE vocabulary that is learned from the training texts.
-            max_length: tokens of a text that are read; the rest is cut off.
-            batch_size: texts per batch and process.
             val_fraction: share of the training texts that validates where there is no val.tsv.
-            labels: number of training texts that are used; all unless given.
-            seed: of the order; the run's unless given.
             columns: names of the columns `text` and `label` in tables, where they have others.
         """
         super().__init__(tokenizer, vocab_size, max_length, batch_size, labels, seed)

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 
 from zoo.data.batches import BatchDataset, generator, round_up, sample_sentence
-from zoo.data.data import Data, at_least, log_once, require_fraction, split_by_content, tell_repeated
+from zoo.data.data import at_least, log_once, require_fraction, split_by_content, tell_repeated
 from zoo.data.stdlib import StdlibDocs
 from zoo.data.table_files import Tables, choose_columns, text_of
-from zoo.data.text import TextData
+from zoo.data.text import TextData, TokenizedData
 from zoo.data.tokenizer import EOS, Tokenizer
 from zoo.errors import UsageError
 from zoo.io import atomic_files
@@ -144,7 +144,7 @@ class FileRows(PreferenceRows):
         return self.pairs[index]
 
 
-class PreferenceFiles(Data):
+class PreferenceFiles(TokenizedData):
     """Pairs of answers from JSON lines, ``{"prompt": …, "chosen": …, "rejected": …}`` each, or from tables.
 
     An answer ends with <eos>. A pair is left out where prompt and answer have more than ``max_length`` tokens.
@@ -173,7 +173,6 @@ class PreferenceFiles(Data):
             val_fraction: share of the pairs, equal ones together, that validates.
             max_length: most tokens of a prompt and an answer.
             batch_size: pairs per batch and process.
-            num_workers: processes that load batches; 0 loads in the training process.
             seed: of the order; the run's unless given.
             columns: names of the columns `prompt`, `chosen` and `rejected` in tables, where they have others.
         """
@@ -228,21 +227,6 @@ class PreferenceFiles(Data):
         prompt = prompt or end  # a document begins behind <eos>
         pair = Preference(*(np.array(one, np.int64) for one in (prompt, *([*answer, *end] for answer in answers))))
         return pair if len(pair.prompt) + max(len(pair.chosen), len(pair.rejected)) <= self.max_length else None
-
-    def sizes(self) -> dict[str, int]:
-        """The size of the vocabulary."""
-        self.ready()
-        return {"vocab_size": self.tokenizer.vocab_size}
-
-    def fingerprint(self) -> str:
-        """SHA-256 of tokenizer and pairs."""
-        self.ready()
-        return self._fingerprint
-
-    def save(self, folder: Path) -> None:
-        """Write the tokenizer into a folder."""
-        self.ready()
-        self.tokenizer.save(folder / "tokenizer.json")
 
 
 def read_pairs(tables: Tables, split: str) -> list[tuple[str, str, str]]:

@@ -77,14 +77,9 @@ class TextPairs(MarkedTexts):
     ) -> None:
         """
         Args:
-            tokenizer: a run's folder or a tokenizer.json whose tokenizer is used, instead of one that
-                is learned here.
-            vocab_size: size of the byte-level BPE vocabulary that is learned from the training texts.
-            max_length: tokens of a text that are read; the rest is cut off.
             batch_size: pairs per batch and process: each is a negative of all others.
             query_prompt: text before each query.
             passage_prompt: text before each passage.
-            seed: of the order; the run's unless given.
         """
         super().__init__(tokenizer, vocab_size, max_length, batch_size, seed)
         self.prompts = {"query": query_prompt, "document": passage_prompt}
@@ -121,11 +116,6 @@ class TextPairs(MarkedTexts):
             numbers[column] = np.array([number.setdefault(text, len(number)) for text in texts])
         return PairRows(rows, numbers, self.tokenizer.pad or 0, self.max_length)
 
-    def sizes(self) -> dict[str, int]:
-        """The size of the vocabulary."""
-        self.ready()
-        return {"vocab_size": self.tokenizer.vocab_size}
-
     def save(self, folder: Path) -> None:
         """Write the tokenizer and the prompts into a folder."""
         super().save(folder)
@@ -156,15 +146,7 @@ class TextPairFiles(TextPairs):
         """
         Args:
             path: folder with train.tsv or train.jsonl, and perhaps files named val and test.
-            tokenizer: a run's folder or a tokenizer.json whose tokenizer is used, instead of one that
-                is learned here.
-            vocab_size: size of the byte-level BPE vocabulary that is learned from the training texts.
-            max_length: tokens of a text that are read; the rest is cut off.
-            batch_size: pairs per batch and process: each is a negative of all others.
-            query_prompt: text before each query.
-            passage_prompt: text before each passage.
             val_fraction: share of the pairs that validates where there is no validation file.
-            seed: of the order; the run's unless given.
         """
         super().__init__(tokenizer, vocab_size, max_length, batch_size, query_prompt, passage_prompt, seed)
         require_fraction(val_fraction=val_fraction)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from pathlib import Path
 
+from zoo.data.cache import cached_entry, write_json
 from zoo.data.data import at_least
-from zoo.data.stdlib import StdlibDocs, package_origins
+from zoo.data.library_files import library_folder, library_sources
+from zoo.data.stdlib import StdlibDocs, docstrings_of, to_ascii
 from zoo.errors import UsageError
 from zoo_text.data.labelled import LabelledText, TextLabels
 
@@ -32,14 +36,7 @@ class DocTopics(TextLabels):
         """
         Args:
             topics: number of classes: the packages with the most docstrings.
-            tokenizer: a run's folder or a tokenizer.json whose tokenizer is used, instead of one that
-                is learned here.
-            vocab_size: size of the byte-level BPE vocabulary that is learned from the training texts.
-            max_length: tokens of a text that are read; the rest is cut off.
-            batch_size: texts per batch and process.
             val_fraction: share of the documents that validates.
-            labels: number of training texts that are used; all unless given.
-            seed: of the order; the run's unless given.
         """
         super().__init__(tokenizer, vocab_size, max_length, batch_size, labels, seed)
         at_least(2, topics=topics)
@@ -57,3 +54,25 @@ class DocTopics(TextLabels):
             split: [LabelledText(text, of[text]) for text in texts if of.get(text) in classes]
             for split, texts in splits.items()
         }
+
+
+def package_origins() -> dict[str, list[str]]:
+    """Each docstring of the running Python's library, as in StdlibDocs, with the packages that have it.
+
+    A module alone counts as a package; a private one, such as ``_pydecimal``, as the public one it serves.
+    """
+
+    def extract(folder: Path) -> None:
+        packages: dict[str, list[str]] = {}
+        for file in library_sources(library):
+            home = file.relative_to(library).parts[0].removesuffix(".py").removeprefix("_py").lstrip("_")
+            for text in docstrings_of(file):
+                homes = packages.setdefault(to_ascii(text), [])
+                if home not in homes:
+                    homes.append(home)
+        write_json(folder / "origins.json", packages)
+
+    library = library_folder()
+    entry = cached_entry("stdlib-origins", {"format": 1, **StdlibDocs().source()}, extract)
+    content: dict[str, list[str]] = json.loads((entry / "origins.json").read_text("utf-8"))
+    return content
