@@ -1,7 +1,7 @@
 """Every built-in part, and every part of zoo-text, keeps the contract of its kind.
 
-The default run samples the situations of each check, tries the compiler on a norm and a feed-forward, and loads data of
-few samples. A campaign (``pytest -m campaign``) runs the whole contract, as `zoo check KIND` does.
+The default run samples the situations of each check, leaves the compiler out, and loads data of few samples. A
+campaign (``pytest -m campaign``) runs the whole contract, as `zoo check KIND` does.
 """
 
 import subprocess
