@@ -20,7 +20,11 @@ EVERY = 2  # one check in so many meets another situation
 # checks that train, of which each part of a stack meets one
 COSTLY = ("learns_two_samples", "processes_agree", "trains_language", "trains_translation", "trains_vision")
 # of each of which a data module meets one
-COSTLY_OF_DATA = (("workers_change_nothing", "resumes"), ("fingerprint_follows_content", "splits_are_apart"))
+COSTLY_OF_DATA = (
+    ("workers_change_nothing", "resumes"),
+    ("fingerprint_follows_content", "splits_are_apart"),
+    ("near_twins", "every_sample_loads"),
+)
 # checks that no built-in part meets: three processes for each data module, and a compiler, which tests/training runs on
 # a part of each kind
 LATER = ("hash_seed_changes_nothing", "compiles")
