@@ -1,6 +1,7 @@
 """Toy parts, packages on sys.path and a folder to train in, for every test of the command line."""
 
 import importlib
+import importlib.util
 import multiprocessing
 import os
 import subprocess
@@ -132,6 +133,26 @@ def _headers_without_memory():
     """The line of a header about memory takes as long as some steps of a toy; `memory_line` brings it back."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fit_summary, "memory_of", lambda *_: "")
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _modules_are_imported_by_forks():
+    """What a contract imports in a fresh process is imported by a fork of one that has torch, and nothing of zoo."""
+    if importlib.util.find_spec("zoo.conformance") is None:  # tests/test_applications.py takes it away
+        yield
+        return
+    from zoo.conformance import token_checks
+
+    start_process = token_checks.import_in_fresh_processes
+
+    def fork(ready: str, modules: list[str]) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(subprocess, "Popen", forks.Popen)
+            start_process(ready, modules)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(token_checks, "import_in_fresh_processes", fork)
         yield
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -10,11 +11,16 @@ import pytest
 Test = Callable[..., None]
 
 
-def try_each(rows: Iterable[Any], name: Callable[..., str] = str) -> Callable[[Test], Test]:
+def words_of(*values: Any) -> str:
+    """The values of a row, after each other."""
+    return " ".join(map(str, values))
+
+
+def try_each(rows: Iterable[Any], name: Callable[..., str] = words_of) -> Callable[[Test], Test]:
     """Make one test of a function of a row, which fails with every row that fails, by its name.
 
     The first parameters of the function are the values of a row, a tuple where it is several; the others are fixtures,
-    of which all rows have the same.
+    of which all rows have the same. torch's random numbers begin anew for each row, as for each test.
     """
     rows = [row if isinstance(row, tuple) else (row,) for row in rows]
 
@@ -25,6 +31,8 @@ def try_each(rows: Iterable[Any], name: Callable[..., str] = str) -> Callable[[T
         def test(**fixtures: Any) -> None:
             failures = []
             for row in rows:
+                if "torch" in sys.modules:
+                    sys.modules["torch"].manual_seed(0)
                 try:
                     function(*row, **fixtures)
                 except (Exception, pytest.fail.Exception) as error:

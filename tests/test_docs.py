@@ -12,6 +12,7 @@ import pytest
 from tests import forks
 from tests.documented_commands import find_problem
 from tests.plugin_paths import PROJECTS, write_metadata
+from tests.rows import try_each
 from zoo import recipe_files, registry
 from zoo.cli import main
 from zoo.compare import plan
@@ -92,7 +93,7 @@ def test_a_command_of_the_first_pages_is_valid(words, tmp_path, monkeypatch, cap
         assert run_config.make_plan(parsed, run_config.read_draft(parsed)).config["model"]
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))], ids=lambda page: page.name)
+@try_each([ROOT / "README.md", *sorted(DOCS.rglob("*.md"))], lambda page: page.name)
 def test_every_link_leads_somewhere(page):
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.S)
     for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([\w-]+))?\)", text):

@@ -3,12 +3,11 @@
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
 from tests.campaigns import mutants
+from tests.rows import try_each
 
 
-@pytest.mark.parametrize("mutant", mutants.MUTANTS, ids=lambda mutant: mutant.title)
+@try_each(mutants.MUTANTS, lambda mutant: mutant.title)
 def test_a_mutant_can_be_tried(mutant):
     assert list(mutants.problems(mutant)) == []
 

@@ -10,6 +10,8 @@ from PIL import Image
 
 from zoo.cli import main
 
+SMALL = ["--model.dim", "16", "--model.depth", "1", "--model.heads", "2"]
+
 
 @pytest.fixture
 def zoo(capsys):
@@ -26,7 +28,7 @@ def zoo(capsys):
 
 def test_predictions_of_images_are_kept_with_their_labels(zoo, tmp_path):
     few = ["--data.size", "300", "--runs", str(tmp_path)]
-    zoo("fit", "vit-glyphs", "--trainer.max_steps", "2", "--name", "short", *few)
+    zoo("fit", "vit-glyphs", *SMALL, "--trainer.max_steps", "2", "--name", "short", *few)
     folder = tmp_path / "vit-glyphs" / "short" / "s1"
     output = zoo("predict", str(folder), "--runs", str(tmp_path))
     records = [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
@@ -38,7 +40,7 @@ def test_predictions_of_images_are_kept_with_their_labels(zoo, tmp_path):
 def test_a_language_model_says_what_to_do_instead(zoo, tmp_path):
     words = ["--trainer.max_steps", "1", "--name", "short", "--runs", str(tmp_path), "--data", "TextFiles"]
     (tmp_path / "text.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 40)
-    zoo("fit", "lm-tiny", *words, "--data.path", str(tmp_path / "text.txt"))
+    zoo("fit", "lm-tiny", *SMALL, *words, "--data.path", str(tmp_path / "text.txt"))
     output = zoo("predict", str(tmp_path / "lm-tiny" / "short" / "s1"), "--runs", str(tmp_path), code=2)
     assert "zoo test" in output
     assert len(output.strip().splitlines()) <= 4
@@ -48,7 +50,7 @@ def test_figures_of_other_data_than_those_of_training_are_called_so(zoo, tmp_pat
     words = ["--trainer.max_steps", "1", "--name", "short", "--runs", str(tmp_path), "--data", "TextFiles"]
     text = tmp_path / "text.txt"
     text.write_text("".join(f"the quick brown fox {number} jumps over the lazy dog\n" for number in range(60)))
-    zoo("fit", "lm-tiny", *words, "--data.path", str(text))
+    zoo("fit", "lm-tiny", *SMALL, *words, "--data.path", str(text))
     run = str(tmp_path / "lm-tiny" / "short" / "s1")
     assert "warning" not in zoo("validate", run)
     text.write_text(text.read_text()[:-300])
@@ -62,7 +64,7 @@ def test_a_model_is_not_measured_by_another_vocabulary(scheme, zoo, tmp_path):
     texts["theirs"].write_text("".join(f"dog over the brown fox {number} quick\n" for number in range(60)))
     words = ["--trainer.max_steps", "1", "--name", "short", "--runs", str(tmp_path), "--data", "TextFiles"]
     words += ["--data.tokenizer", scheme, "--data.vocab_size", "300"]
-    zoo("fit", "lm-tiny", *words, "--data.path", str(texts["mine"]))
+    zoo("fit", "lm-tiny", *SMALL, *words, "--data.path", str(texts["mine"]))
     run = tmp_path / "lm-tiny" / "short" / "s1"
     other = ["validate", str(run), "--data.path", str(texts["theirs"])]
     if scheme == "bytes":  # the same for every text
@@ -78,8 +80,8 @@ def test_a_model_is_not_measured_by_another_vocabulary(scheme, zoo, tmp_path):
 def test_a_resume_on_data_of_another_vocabulary_changes_no_file(zoo, tmp_path, size):
     text = tmp_path / "text.txt"
     text.write_text("".join(f"the quick brown fox {number} jumps over the dog\n" for number in range(400)))
-    words = ["fit", "lm-tiny", "--name", "short", "--runs", str(tmp_path), "--data", "TextFiles"]
-    words += ["--data.path", str(text), "--data.tokenizer", "bpe", "--model.dim", "16", "--model.depth", "1"]
+    words = ["fit", "lm-tiny", *SMALL, "--name", "short", "--runs", str(tmp_path), "--data", "TextFiles"]
+    words += ["--data.path", str(text), "--data.tokenizer", "bpe"]
     zoo(*words, "--data.vocab_size", "300", "--trainer.max_steps", "1")
     run = tmp_path / "lm-tiny" / "short" / "s1"
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
@@ -89,8 +91,8 @@ def test_a_resume_on_data_of_another_vocabulary_changes_no_file(zoo, tmp_path, s
 
 
 def test_a_resume_on_other_tokens_of_the_same_number_changes_no_file(zoo, tmp_path):
-    words = ["fit", "lm-tiny", "--name", "short", "--runs", str(tmp_path), "--data", "TextFiles"]
-    words += ["--data.tokenizer", "bpe", "--data.vocab_size", "290", "--model.dim", "16", "--model.depth", "1"]
+    words = ["fit", "lm-tiny", *SMALL, "--name", "short", "--runs", str(tmp_path), "--data", "TextFiles"]
+    words += ["--data.tokenizer", "bpe", "--data.vocab_size", "290"]
     for name, line in {"mine": "the quick brown fox {} jumps", "theirs": "over {} lazy dogs she stood"}.items():
         (tmp_path / f"{name}.txt").write_text("".join(f"{line.format(number)}\n" for number in range(400)))
     zoo(*words, "--data.path", str(tmp_path / "mine.txt"), "--trainer.max_steps", "1")
@@ -112,7 +114,7 @@ def test_a_translation_is_measured_on_other_pairs_by_the_vocabulary_of_its_train
                 lines = [f"{word} {noun} {language} {number} {split}\n" for number in range(40)]
                 (tmp_path / folder / f"{split}.{language}").write_text("".join(lines))
     words = ["--trainer.max_steps", "1", "--name", "short", "--runs", str(tmp_path), "--data", "ParallelFiles"]
-    words += ["--data.vocab_size", "290", "--model.dim", "16", "--model.heads", "2"]
+    words += ["--data.vocab_size", "290", *SMALL]
     zoo("fit", "translation-tiny", *words, "--data.path", str(tmp_path / "mine"))
     run = str(tmp_path / "translation-tiny" / "short" / "s1")
     theirs = ["--data.path", str(tmp_path / "theirs")]
@@ -132,8 +134,8 @@ def test_a_translation_is_measured_on_other_pairs_by_the_vocabulary_of_its_train
 
 
 def test_data_without_the_option_say_what_can_be_changed(zoo, tmp_path):
-    words = ["--trainer.max_steps", "1", "--name", "short", "--runs", str(tmp_path), "--model.dim", "16"]
-    zoo("fit", "translation-tiny", *words, "--model.heads", "2", "--data.size", "200", "--data.vocab_size", "290")
+    words = ["--trainer.max_steps", "1", "--name", "short", "--runs", str(tmp_path), *SMALL]
+    zoo("fit", "translation-tiny", *words, "--data.size", "200", "--data.vocab_size", "290")
     message = zoo("validate", str(tmp_path / "translation-tiny" / "short" / "s1"), "--data.size", "300", code=2)
     assert "keep those of the run, and change the other splits alone" in message
     assert ".tokenizer" not in message
@@ -150,18 +152,27 @@ def draw_classes(root, **folders):
                     Image.fromarray(pixels).save(root / folder / split / name / f"{image}.png")
 
 
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory):
+    """A run that tells three classes apart, and the options of its kind of data."""
+    home = tmp_path_factory.mktemp("classes")
+    draw_classes(home, mine=("ape", "bee", "cow"))
+    words = ["--trainer.max_steps", "1", "--data", "ImageFolder", "--data.image_size", "8"]
+    runs = ["--data.path", str(home / "mine"), "--name", "mine", "--runs", str(home)]
+    assert main(["fit", "vit-tiny", *SMALL, *words, *runs]) == 0
+    return home / "vit-tiny" / "mine" / "s1", words
+
+
 @pytest.mark.parametrize(
     ("names", "new"),
     [(("ape", "bee", "cow"), False), (("bee", "cow", "dog"), True), (("Ape", "bee", "cow"), True),
      (("ape", "bee"), True), (("ape", "bee", "cow", "dog"), True)],
 )  # fmt: skip
-def test_a_head_is_kept_for_equal_classes_alone(names, new, zoo, tmp_path, caplog):
-    draw_classes(tmp_path, mine=("ape", "bee", "cow"), theirs=names)
-    words = ["--trainer.max_steps", "1", "--runs", str(tmp_path), "--data", "ImageFolder", "--data.image_size", "8"]
-    zoo("fit", "vit-tiny", *words, "--data.path", str(tmp_path / "mine"), "--name", "mine")
-    run = tmp_path / "vit-tiny" / "mine" / "s1"
-    words += ["--data.path", str(tmp_path / "theirs"), "--name", "theirs", "--tune.start", str(run)]
-    zoo("fit", "vit-tiny", *words)
+def test_a_head_is_kept_for_equal_classes_alone(names, new, zoo, classifier, tmp_path, caplog):
+    draw_classes(tmp_path, theirs=names)
+    run, words = classifier
+    start = ["--data.path", str(tmp_path / "theirs"), "--name", "theirs", "--tune.start", str(run)]
+    zoo("fit", "vit-tiny", *SMALL, *words, *start, "--runs", str(tmp_path))
     lines = (tmp_path / "vit-tiny" / "theirs" / "s1" / "start.tsv").read_text().splitlines()
     fates = {name: fate for fate, name, _ in (line.split("\t") for line in lines[1:])}
     assert {name for name, fate in fates.items() if fate == "new"} == ({"head.weight", "head.bias"} if new else set())
@@ -169,12 +180,9 @@ def test_a_head_is_kept_for_equal_classes_alone(names, new, zoo, tmp_path, caplo
     assert ("What belongs to classes is new: head.bias, head.weight" in caplog.text) == same_number
 
 
-def test_a_classifier_is_not_measured_by_other_classes(zoo, tmp_path):
-    draw_classes(tmp_path, mine=("ape", "bee", "cow"), theirs=("bee", "cow", "dog"))
-    words = ["--trainer.max_steps", "1", "--name", "short", "--runs", str(tmp_path), "--data", "ImageFolder"]
-    zoo("fit", "vit-tiny", *words, "--data.image_size", "8", "--data.path", str(tmp_path / "mine"))
-    run = str(tmp_path / "vit-tiny" / "short" / "s1")
-    message = zoo("validate", run, "--data.path", str(tmp_path / "theirs"), code=2)
+def test_a_classifier_is_not_measured_by_other_classes(zoo, classifier, tmp_path):
+    draw_classes(tmp_path, theirs=("bee", "cow", "dog"))
+    message = zoo("validate", str(classifier[0]), "--data.path", str(tmp_path / "theirs"), code=2)
     assert "classes of the data are not those of" in message
     assert "class 0 is 'bee' here and 'ape' there" in message
 
@@ -192,7 +200,7 @@ def test_images_are_normalised_as_those_of_training(zoo, tmp_path):
                     place = tmp_path / folder / split / name / f"{image}.png"
                     Image.fromarray(pixels.astype(np.uint8)).save(place)
     words = ["--trainer.max_steps", "3", "--name", "short", "--runs", str(tmp_path), "--data", "ImageFolder"]
-    zoo("fit", "vit-tiny", *words, "--data.image_size", "8", "--data.path", str(tmp_path / "mine"))
+    zoo("fit", "vit-tiny", *SMALL, *words, "--data.image_size", "8", "--data.path", str(tmp_path / "mine"))
     run = str(tmp_path / "vit-tiny" / "short" / "s1")
     figures = [
         re.search(r"^val/loss \S+$", zoo("validate", run, "--data.path", str(tmp_path / name)), re.M)[0]
@@ -239,14 +247,14 @@ def test_a_checkpoint_file_is_measured_and_what_has_no_data_is_refused(zoo, tmp_
     words = ["--trainer.max_steps", "1", "--name", "short", "--runs", str(tmp_path), "--data", "TextFiles"]
     (tmp_path / "text.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 40)
     home = tmp_path / "lm-tiny" / "short" / "s1"
-    zoo("fit", "lm-tiny", *words, "--data.path", str(tmp_path / "text.txt"), "--model.optimizer", "SGD")
+    zoo("fit", "lm-tiny", *SMALL, *words, "--data.path", str(tmp_path / "text.txt"), "--model.optimizer", "SGD")
     figures = [line for line in zoo("test", str(home)).splitlines() if line.startswith("test/")]
     output = zoo("test", str(home / "checkpoints" / "last.ckpt"))
     assert figures == [line for line in output.splitlines() if line.startswith("test/")]
     assert "differs from" not in output  # SGD's momentum is 0 in its signature, and 0.0 in a file
     moved = tmp_path / "moved.ckpt"
     shutil.copy(home / "checkpoints" / "last.ckpt", moved)
-    path = ["--data", "TextFiles", "--data.path", str(tmp_path / "text.txt"), "--model.dim", "16"]
+    path = ["--data", "TextFiles", "--data.path", str(tmp_path / "text.txt"), "--model.dim", "32"]
     output = zoo("test", "lm-tiny", *path, "--ckpt_path", str(moved), code=5)
     assert "belongs to another model" in output
     assert "Traceback" not in output
@@ -261,7 +269,7 @@ def test_a_vocabulary_that_the_text_cannot_fill_is_said_when_it_is_learned(zoo, 
     (tmp_path / "text.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 40)
     words = ["--trainer.max_steps", "1", "--name", "short", "--runs", str(tmp_path), "--data", "TextFiles"]
     size = ["--data.tokenizer", "bpe", "--data.vocab_size", "4321"]
-    zoo("fit", "lm-tiny", *words, "--data.path", str(tmp_path / "text.txt"), *size)
+    zoo("fit", "lm-tiny", *SMALL, *words, "--data.path", str(tmp_path / "text.txt"), *size)
     assert "vocab_size is 4321, and the text gives 2" in caplog.text
 
 

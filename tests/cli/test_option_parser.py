@@ -13,7 +13,6 @@ from zoo.command_line import PATHS, Option, ParsedOptions
 from zoo.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
-SHELLS = {"completion": ["bash"]}
 CASES = [(command, option) for command in all_commands().values() for option in command.all_options]
 NAME = "{0.name}-{1.name}".format
 FLAGS = [one for one in CASES if one[1].type is bool and one[1] is not all_commands()["fit"].all_options[-1]]

@@ -1,11 +1,13 @@
 """What a comparison was asked, and when: lines that are appended, read again after a kill, and judged."""
 
+import itertools
 import json
 import multiprocessing
 from dataclasses import replace
 
 import pytest
 
+from tests.rows import try_each
 from zoo.compare.journal import (
     FILE,
     LOOK,
@@ -114,23 +116,20 @@ def test_what_was_chosen_after_a_look(events, question, expected):
     assert choices_after_looking(events, question) == expected
 
 
-@pytest.mark.parametrize("ended_runs", [0, 1, 4])
-@pytest.mark.parametrize("looks", [0, 1, 3])
-@pytest.mark.parametrize(
-    ("change", "word"),
-    [
-        ({"goal": "bleu"}, "goal"),
-        ({"at": "best"}, "--at"),
-        ({"baseline": "a=1"}, "baseline"),
-        ({"margin": 0.1}, "--margin"),
-        ({"test": "permutation"}, "--test"),
-        ({"seeds": (1, 2, 3)}, "seeds"),
-        ({"variants": ("default", "b=1")}, "variants"),
-    ],
-)
-def test_every_change_of_the_question_is_named_whatever_had_ended_before_the_first_plan(
-    ended_runs, looks, change, word
-):
+CHANGES = {
+    "goal": {"goal": "bleu"},
+    "--at": {"at": "best"},
+    "baseline": {"baseline": "a=1"},
+    "--margin": {"margin": 0.1},
+    "--test": {"test": "permutation"},
+    "seeds": {"seeds": (1, 2, 3)},
+    "variants": {"variants": ("default", "b=1")},
+}
+
+
+@try_each(itertools.product([0, 1, 4], [0, 1, 3], CHANGES))
+def test_every_change_of_the_question_is_named_whatever_had_ended_before_the_first_plan(ended_runs, looks, word):
+    change = CHANGES[word]
     first = replace(QUESTION, variants=("default", "a=1"))
     events = [plan(first, ended_runs), *[look(first)] * looks, plan(replace(first, **change), max(1, ended_runs))]
     phrases = choices_after_looking(events, replace(first, **change))

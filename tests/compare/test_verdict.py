@@ -1,5 +1,6 @@
 """From ledgers to verdicts: paired by seed, corrected, in words; what diverged, lacks or is refused is counted."""
 
+import itertools
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from fabricate import run, study
 
+from tests.rows import try_each
 from zoo.compare import prose, simultaneous_tests
 from zoo.compare.statistics import holm_adjust, paired_t_test
 from zoo.compare.verdict import answer
@@ -382,10 +384,7 @@ def classified(variant, accuracies, losses=None, **options):
     return result
 
 
-@pytest.mark.parametrize("at", ["last", "best", "last:1"])
-@pytest.mark.parametrize("unmeasured", [None, math.nan, math.inf])
-@pytest.mark.parametrize("seed", [1, 3, 5])
-@pytest.mark.parametrize("whose", ["variant", "baseline"])
+@try_each(itertools.product(["last", "best", "last:1"], [None, math.nan, math.inf], [1, 3, 5], ["variant", "baseline"]))
 def test_a_finished_run_without_its_figure_is_never_left_out(at, unmeasured, seed, whose):
     good, usual = [0.95, 0.96, 0.94, 0.95, 0.97], [0.90, 0.91, 0.89, 0.90, 0.92]
     (good if whose == "variant" else usual)[seed - 1] = unmeasured

@@ -28,10 +28,6 @@ DATA = {
 }
 
 
-def stdlib_docs():
-    return importlib.import_module("zoo.data.stdlib").StdlibDocs(**TEXT)
-
-
 @functools.cache
 def data(name: str):
     module, _, cls = registry.find("data", name).target.partition(":")

@@ -17,18 +17,23 @@ from zoo.conformance.subject import Subject
 
 Situation = tuple[str, Subject]
 EVERY = 2  # one check in so many meets another situation
-COSTLY = ("learns_two_samples", "processes_agree", "trains_language")  # of which each part of a stack meets one
+# checks that train, of which each part of a stack meets one
+COSTLY = ("learns_two_samples", "processes_agree", "trains_language", "trains_translation", "trains_vision")
 # of each of which a data module meets one
-COSTLY_OF_DATA = (("workers_change_nothing", "resumes"), ("fingerprint_follows_content", "splits_are_apart"))
-COMPILED = ("norm", "ffn")  # kinds of which the default run compiles a part here: tests/training compiles one of each
+COSTLY_OF_DATA = (
+    ("workers_change_nothing", "resumes"),
+    ("fingerprint_follows_content", "splits_are_apart"),
+    ("near_twins", "every_sample_loads"),
+)
+# checks that no built-in part meets: three processes for each data module, and a compiler, which tests/training runs on
+# a part of each kind
+LATER = ("hash_seed_changes_nothing", "compiles")
 
 
 def is_for(check: Check, number: int) -> bool:
     """Whether the default run has a check for the part of this number among those of its kind."""
-    if check.name == "hash_seed_changes_nothing":  # two more processes for each
+    if check.name in LATER:
         return False
-    if check.name == "compiles":
-        return number == 0 and check.subject.kind in COMPILED
     groups = COSTLY_OF_DATA if check.subject.kind == "data" else (COSTLY,)
     return all(check.name not in costly or costly.index(check.name) == number % len(costly) for costly in groups)
 

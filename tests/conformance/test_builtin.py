@@ -1,10 +1,9 @@
 """Every built-in part, and every part of zoo-text, keeps the contract of its kind.
 
-The default run samples the situations of each check, tries the compiler on a norm and a feed-forward, and loads data of
-few samples. A campaign (``pytest -m campaign``) runs the whole contract, as `zoo check KIND` does.
+The default run samples the situations of each check, leaves the compiler out, and loads data of few samples. A
+campaign (``pytest -m campaign``) runs the whole contract, as `zoo check KIND` does.
 """
 
-import subprocess
 import tomllib
 from pathlib import Path
 
@@ -13,12 +12,11 @@ import torch
 from sampled import Situations, is_for, kinds_of_situations, sampled_checks
 from shared_data import SharedData, few_samples
 
-from tests import forks
 from zoo import registry
-from zoo.conformance import checks
+from zoo.conformance import checks, token_checks
 from zoo.conformance.contract import SUBJECTS
 from zoo.conformance.subject import DataSubject
-from zoo.conformance.token_checks import import_in_fresh_processes, ready_for
+from zoo.conformance.token_checks import ready_for
 
 TEXT = tomllib.loads((Path(__file__).parents[2] / "plugins/zoo-text/pyproject.toml").read_text("utf-8"))["project"]
 TEXT_PARTS = [
@@ -52,10 +50,8 @@ def _imports():
         modules = groups.setdefault(ready_for(kind), [])
         if loaded.__module__ not in modules:
             modules.append(loaded.__module__)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(subprocess, "Popen", forks.Popen)
-        for ready, modules in groups.items():
-            import_in_fresh_processes(ready, modules)
+    for ready, modules in groups.items():
+        token_checks.import_in_fresh_processes(ready, modules)
 
 
 @pytest.fixture(scope="module")

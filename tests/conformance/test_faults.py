@@ -49,7 +49,7 @@ def test_a_fault_is_caught_and_named(fault, name, word):
 
 PARTS = [part for kind in registry.KINDS for part in registry.parts(kind)]
 BUILT_IN = {part.load() for part in PARTS if part.distribution == registry.BUILTIN}
-# test_builtin.py tries built-in parts without options; it compiles two of them
+# test_builtin.py tries built-in parts without options, and compiles none
 CONTROLS = [
     (fault, name)
     for fault in faults.FAULTS

@@ -1,5 +1,6 @@
 """With torch's weights copied in, our layers compute what torch's layers compute, and send back the same gradients."""
 
+import itertools
 import traceback
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from tests.covering import covering_params
+from tests.rows import try_each
 from zoo import registry
 from zoo.errors import UsageError
 from zoo.models import LanguageModel
@@ -26,7 +28,8 @@ from zoo.parts.position import Extent, Learned, NoPosition
 pytestmark = pytest.mark.usefixtures("double")
 DIM, HEADS, HIDDEN, DEPTH, T, S = 16, 4, 24, 3, 5, 7
 VALID = torch.arange(S) < torch.tensor([[7], [4], [5]])
-backends = pytest.mark.parametrize("backend", [Naive, SDPA, Tiled])
+BACKENDS = (Naive, SDPA, Tiled)
+backends = pytest.mark.parametrize("backend", BACKENDS)
 FUTURE = torch.ones(T, T, dtype=torch.bool).triu(1)
 
 
@@ -117,10 +120,7 @@ def twins(cross, causal, prenorm, activation, backend):
     return ours, torchs, pairs
 
 
-@backends
-@pytest.mark.parametrize("prenorm", [True, False])
-@pytest.mark.parametrize("activation", ["relu", "gelu"])
-@pytest.mark.parametrize("masks", ["", "causal", "valid", "causal valid"])
+@try_each(itertools.product(BACKENDS, [True, False], ["relu", "gelu"], ["", "causal", "valid", "causal valid"]))
 def test_an_encoder_is_torchs(backend, prenorm, activation, masks):
     ours, torchs, pairs = twins(False, "causal" in masks, prenorm, activation, backend)
     x, valid = torch.randn(3, T, DIM, requires_grad=True), VALID[:, :T] if "valid" in masks else None

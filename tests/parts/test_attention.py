@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.rows import try_each
 from zoo.errors import UsageError
 from zoo.models.layer_overrides import Override
 from zoo.models.stack import Stack
@@ -33,7 +34,6 @@ PATTERNS = {
 }  # fmt: skip
 VALID = torch.tensor([[False, True, True, False, True, True], [True, True, False, True, True, False]])
 attentions = pytest.mark.parametrize("name", ATTENTIONS)
-patterns = pytest.mark.parametrize("words", PATTERNS)
 DIM, HEADS, LENGTH = 16, 4, 6
 
 
@@ -93,16 +93,13 @@ def pattern_options(words):
     return options
 
 
-@attentions
-@patterns
+@try_each(itertools.product(ATTENTIONS, PATTERNS))
 def test_self_attention_is_the_formula(name, words):
     part, x, options = build_part(name), torch.randn(2, LENGTH, DIM), pattern_options(words)
     assert_close(part(x, pattern=Pattern(**options)), definition(part, x, **options)[0], atol=1e-10, rtol=0)
 
 
-@attentions
-@patterns
-@pytest.mark.parametrize("first", [5, 3])
+@try_each(itertools.product(ATTENTIONS, PATTERNS, [5, 3]))
 def test_queries_after_a_cached_prefix_are_the_formula(name, words, first):
     part, x, options, cache = build_part(name), torch.randn(2, LENGTH, DIM), pattern_options(words), Cache(LENGTH)
     prefix = {**options, "valid": VALID[:, :first]} if "valid" in options else options
@@ -123,10 +120,7 @@ def test_cross_attention_is_the_formula_and_keeps_its_memory(name, words):
     assert_close(part(x, memory * 2, pattern=Pattern(**options), cache=cache), expected, atol=1e-10, rtol=0)
 
 
-@attentions
-@pytest.mark.parametrize("scheme", ["RoPE", "ALiBi"])
-@pytest.mark.parametrize("extent", [Extent((9,), causal=True), Extent((2, 3))], ids=str)
-@pytest.mark.parametrize("first", [0, 4])
+@try_each(itertools.product(ATTENTIONS, ["RoPE", "ALiBi"], [Extent((9,), causal=True), Extent((2, 3))], [0, 4]))
 def test_attention_with_a_position_is_the_formula(name, scheme, extent, first):
     if scheme == "RoPE" and "dditive" in name:
         return  # refused by every stack, see tests/models/test_compatibility.py
@@ -153,8 +147,7 @@ def test_cross_attention_ignores_positions(name):
     assert torch.equal(with_rope, part(x, memory, pattern=Pattern()))
 
 
-@attentions
-@patterns
+@try_each(itertools.product(ATTENTIONS, PATTERNS))
 def test_weights_are_the_formula_sum_to_one_and_make_the_output(name, words):
     part, x, options = build_part(name), torch.randn(2, LENGTH, DIM), pattern_options(words)
     pattern = Pattern(**options)
@@ -177,8 +170,7 @@ def test_weights_over_a_memory_and_with_a_position_are_the_formula(name):
     assert_close(actual, expected, atol=1e-10, rtol=0)
 
 
-@attentions
-@pytest.mark.parametrize("backend", [Naive, SDPA, Flash, Tiled, partial(Tiled, 2)])
+@try_each(itertools.product(ATTENTIONS, [Naive, SDPA, Flash, Tiled, partial(Tiled, 2)]))
 def test_every_backend_serves_an_attention_alike(name, backend):
     if "dditive" in name:
         return

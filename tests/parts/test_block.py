@@ -1,5 +1,6 @@
 """How parts are put together: residuals, norms, dropout, padding and experts, patches and class tokens, precision."""
 
+import itertools
 from functools import partial
 
 import pytest
@@ -22,6 +23,7 @@ from small import (
 from torch import nn
 from torch.testing import assert_close
 
+from tests.rows import try_each
 from zoo.errors import UsageError
 from zoo.models import LanguageModel, Seq2Seq, ViT
 from zoo.parts.block import Memory, Parallel, PostNorm, PreNorm, Sandwich
@@ -235,10 +237,9 @@ def test_sizes_that_cannot_work_are_refused_with_sizes_that_do(build, words):
         build()
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("build", [language, vit])
 @pytest.mark.parametrize("parts", LOW, ids=label)
-def test_a_model_in_low_precision_computes_in_it(build, parts, dtype):
+@try_each(itertools.product([language, vit], [torch.bfloat16, torch.float16]))
+def test_a_model_in_low_precision_computes_in_it(build, dtype, parts):
     model = build_model(build, parts, depth=1)
     dtypes = set()
     for module in model.to(dtype).modules():
@@ -247,7 +248,7 @@ def test_a_model_in_low_precision_computes_in_it(build, parts, dtype):
     assert dtypes == {dtype}
 
 
-@pytest.mark.parametrize("parts", combinations("position", "norm", "ffn"), ids=label)
+@try_each(combinations("position", "norm", "ffn"), label)
 def test_autocast_trains_float32_weights(parts):
     torch.set_default_dtype(torch.float32)
     model, x = language(depth=1, **part_options(parts)), tokens(2, 6)

@@ -19,7 +19,6 @@ from zoo.parts.position import ALiBi, Extent, NoPosition
 
 pytestmark = pytest.mark.usefixtures("double")
 DIM, HEADS, LENGTH = 12, 3, 23
-CUTS = ((0, 9), (9, 10), (10, 23))
 KINDS = {
     "version 1": {"span": 8, "max_distance": None, "share_att_key": False, "key_bias": False},
     "version 3": {"span": 8, "max_distance": 16, "norm": LayerNorm},

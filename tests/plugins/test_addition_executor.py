@@ -54,6 +54,7 @@ def flux(site, monkeypatch, tmp_path):
     sys.modules.pop("zoo_p", None)
 
 
+@pytest.mark.usefixtures("forked_children")
 def test_it_is_listed_shown_completed_and_known_to_the_doctor(flux, zoo):
     flux()
     assert "A queue called flux" in zoo("list", "executor")[1]

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from tests import forks
 from zoo.errors import PartError, PluginError
 from zoo.inference import import_policy
 from zoo.plugins import diagnosis, safe_import
@@ -72,10 +73,8 @@ def test_a_class_path_stands_for_a_part_of_the_folder(folder, find):
         find("norm", "nowhere.Norm")
 
 
-def zoo(folder, words, code=0):
-    result = subprocess.run(
-        [sys.executable, "-P", "-m", "zoo", *words.split()], cwd=folder, text=True, capture_output=True, check=False
-    )
+def zoo(folder, words, code=0, run=forks.run):
+    result = run([sys.executable, "-P", "-m", "zoo", *words.split()], cwd=folder, text=True, capture_output=True)
     assert result.returncode == code, result.stdout + result.stderr
     return result.stdout + result.stderr
 
@@ -85,7 +84,8 @@ def test_a_part_of_the_folder_is_trained_resumed_and_used_there_and_refused_else
     write_module(tmp_path, "my", False)
     for name in ("difflib", "queue"):
         write_module(tmp_path, name, False, "raise SystemExit('the file of the working folder was run')")
-    zoo(tmp_path, f"fit vit-glyphs {TINY} --data.size=200 --data.num_workers=1 --model.norm my.Norm --allow-import my")
+    words = f"fit vit-glyphs {TINY} --data.size=200 --data.num_workers=1 --model.norm my.Norm --allow-import my"
+    zoo(tmp_path, words, run=subprocess.run)  # a fork has imported difflib and queue
     (run,) = tmp_path.glob("runs/vit-glyphs/*/s1")
     assert json.loads((run / "parts.json").read_text())
     if again:

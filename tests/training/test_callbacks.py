@@ -1,5 +1,6 @@
 """What a run measures about itself, and that its last step is validated and kept."""
 
+import itertools
 import math
 import types
 from functools import partial
@@ -10,6 +11,7 @@ import pytest
 import torch
 from lightning.pytorch import Trainer
 
+from tests.rows import try_each
 from tests.tasks.training import build, train
 from tests.training.test_resume import At, ask, fit
 from zoo.cli.error_report import trainer_error
@@ -179,8 +181,7 @@ RESUMED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", sorted(LIGHTNING["callbacks"] | LIGHTNING["loggers"]))
-@pytest.mark.parametrize("derived", [False, True])
+@try_each(itertools.product(sorted(LIGHTNING["callbacks"] | LIGHTNING["loggers"]), [False, True]))
 def test_what_no_checkpoint_restores_is_refused_by_name(name, derived):
     cls = getattr(lightning.pytorch.callbacks, name, None) or getattr(lightning.pytorch.loggers, name)
     item = object.__new__(type("Own", (cls,), {}) if derived else cls)

@@ -19,7 +19,6 @@ from zoo.training import memory_estimate
 from zoo.training.memory_estimate import MemoryCounter, estimate, full_batch, packed_shape, rows, training_batch
 
 TOLERANCE = 0.15
-EMA_REASON = "with EMA, which keeps a copy of the weights"
 PARTS = ["", "ffn=SwiGLU position=RoPE norm=RMSNorm", "backend=Naive"]
 # a fork for each of its arguments prints the estimate and the peak; glibc gives blocks of 64 KB and more back
 PROBE = """

@@ -191,19 +191,20 @@ def test_a_run_validates_what_it_ends_with_and_goes_on_exactly_however_it_ends(h
         assert differences(resumed, whole) == []
 
 
-@pytest.mark.parametrize(
-    ("short", "more"),
-    [
-        (lambda: [AtBatch(6)], lambda: [AtBatch(15)]),
-        (lambda: [AtBatch(9)], lambda: [AtBatch(15)]),  # where an epoch ends
-        (lambda: [AtEpoch(0)], lambda: [AtEpoch(1)]),
-        (lambda: [EarlyStopping("val/loss", min_delta=9.0, patience=1)],
-         lambda: [EarlyStopping("val/loss", min_delta=9.0, patience=3)]),
-        (lambda: [EarlyStopping("val/loss", min_delta=9.0, patience=1)], list),
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_a_run_that_was_stopped_goes_on_with_more_patience_or_time(short, more, accumulate, tmp_path):
+LATER_ENDS = {
+    "within an epoch": (lambda: [AtBatch(6)], lambda: [AtBatch(15)]),
+    "where an epoch ends": (lambda: [AtBatch(9)], lambda: [AtBatch(15)]),
+    "an epoch later": (lambda: [AtEpoch(0)], lambda: [AtEpoch(1)]),
+    "more patience": (
+        lambda: [EarlyStopping("val/loss", min_delta=9.0, patience=1)],
+        lambda: [EarlyStopping("val/loss", min_delta=9.0, patience=3)]),
+    "endless patience": (lambda: [EarlyStopping("val/loss", min_delta=9.0, patience=1)], list),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("how", "accumulate"), choices_in_turn(LATER_ENDS, [1, 2]))
+def test_a_run_that_was_stopped_goes_on_with_more_patience_or_time(how, accumulate, tmp_path):
+    short, more = LATER_ENDS[how]
     options = {"max_steps": 20, "accumulate_grad_batches": accumulate}
     whole, _ = fit("lm", tmp_path / "whole", more(), **options)
     before, _ = fit("lm", tmp_path / "cut", short(), **options)
@@ -523,8 +524,9 @@ def test_a_folder_that_is_removed_while_its_run_trains_ends_it(again, tmp_path):
         fit("lm", tmp_path / "run", [At("on_train_batch_end", 6, remove)])
 
 
-@pytest.mark.parametrize("precision", ["64-true", "32-true", "16-true", "bf16-true", "bf16-mixed", "16-mixed"])
+@pytest.mark.parametrize("precision", ["64-true", "16-true", "bf16-true", "bf16-mixed", "16-mixed"])
 def test_a_run_of_any_precision_goes_on_exactly(precision, tmp_path):
+    """Beside float32, in which all tests above train."""
     whole, _ = fit("lm", tmp_path / "whole", precision=precision)
     with pytest.raises(StopRequested):
         fit("lm", tmp_path / "cut", [At("on_train_batch_end", 7, ask)], precision=precision)

@@ -2,7 +2,6 @@
 
 import copy
 import json
-import subprocess
 import sys
 
 import pytest
@@ -19,6 +18,11 @@ from zoo.models.generation import GenerationConfig, generate
 from zoo.parts.attention import MultiHead, TokenMixer
 from zoo.parts.block import PreNorm
 from zoo.parts.cache import PartState
+
+try:
+    from tests.forks import run as run_program  # in zoo's checkout: a fork has imported torch
+except ImportError:
+    from subprocess import run as run_program
 
 WORDS, EOS, DIM, DEPTH = 61, 2, 16, 2
 COMMON = {"dim": DIM, "depth": DEPTH, "heads": 4, "max_length": 48}
@@ -372,8 +376,14 @@ def test_a_mixtures_own_loss_is_shared_among_accumulated_batches():
 TIED = [("alibi-swiglu", True), ("masked", True), *(("t5-bias", tie) for tie in ("output", "inputs", "all"))]
 
 
-@pytest.mark.parametrize("replace", [False, True])
-@pytest.mark.parametrize(("name", "tie"), TIED)
+@pytest.mark.parametrize(
+    ("name", "tie", "replace"),
+    [  # each load takes half a second: one of the two for each model in turn
+        pytest.param(name, tie, replace, marks=[] if number % 2 == replace else [pytest.mark.campaign])
+        for number, (name, tie) in enumerate(TIED)
+        for replace in (False, True)
+    ],
+)
 @torch.no_grad()
 def test_a_tied_model_loaded_untied_has_its_own_matrix_and_is_saved_with_it(name, tie, replace, tmp_path):
     model = build_model(name, tie=tie)
@@ -426,7 +436,14 @@ def test_the_matrix_of_logits_is_one_module_that_adapters_find_and_leave_out(nam
         assert twin.get_output_embeddings().weight is twin.net.output
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name",  # one model of each class
+    [
+        pytest.param(name, marks=[] if name in ("grouped", "t5-bias", *OTHERS) else [pytest.mark.campaign])
+        for name in CASES
+        if name != "vit-registers"
+    ],
+)
 def test_sizes_that_follow_from_the_task_cannot_be_set_beside_it(name, tmp_path):
     model = build_model(name)
     model.save_pretrained(tmp_path)
@@ -465,7 +482,7 @@ class RunningMean(TokenMixer):
         return total / number
 
 
-@pytest.mark.parametrize("layers", [[0], [1], [0, 1]])
+@pytest.mark.parametrize("layers", [pytest.param([0], marks=pytest.mark.campaign), [1], [0, 1]])
 @torch.no_grad()
 def test_a_part_with_a_state_of_its_own_is_decoded(layers, monkeypatch):
     build = models.build_network
@@ -544,13 +561,14 @@ with torch.no_grad():
 def test_a_run_is_exported_and_loaded_where_nothing_imported_zoo(recipe, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     auto, options = FIT[recipe]
-    assert main(["fit", recipe, *options, "--trainer.max_steps", "2"]) == 0
+    small = ["--model.dim", "16", "--model.depth", "1", "--model.heads", "2"]
+    assert main(["fit", recipe, *options, *small, "--trainer.max_steps", "2"]) == 0
     run = next((tmp_path / "runs").rglob("config.yaml")).parent
     assert main(["export", str(run), "out", "--format", "transformers"]) == 0, capsys.readouterr().err
     assert "transformers: Zoo" in capsys.readouterr().err
     names = [name for name in sys.path if name]
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, "out", auto], capture_output=True, text=True, check=False,
+    done = run_program(
+        [sys.executable, "-c", PROGRAM, "out", auto], capture_output=True, text=True,
         env={"PYTHONPATH": ":".join(names), "HOME": str(tmp_path), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]

@@ -123,7 +123,10 @@ def compare_part_of_a_package(rank, world, port, attention, steps):
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("name", ["GatedDeltaNet", "Mamba2", "MLA", "Differential"])
+@pytest.mark.parametrize(
+    "name",
+    ["GatedDeltaNet", "MLA", *(pytest.param(name, marks=pytest.mark.campaign) for name in ("Mamba2", "Differential"))],
+)
 def test_fifty_steps_of_a_part_of_a_package_are_those_of_one_process(name):
     module = "mixer" if name in ("GatedDeltaNet", "Mamba2") else "attention"
     parts = pytest.importorskip(f"zoo_frontier.{module}", reason="the parts are those of the package zoo-frontier")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from embedding_process import SMALL, build_task, draw_batch, run_process
+from torch.multiprocessing import start_processes
 from torch.testing import assert_close
 from zoo_text.data.functiondocs import FunctionDocs
 from zoo_text.models.embedding import Scale, TextEmbedder
@@ -95,7 +96,7 @@ def test_vectors_that_are_all_alike_find_nothing():
 
 @pytest.mark.parametrize("sizes", [pytest.param((4, 4), marks=pytest.mark.campaign), (5, 2)])
 def test_processes_share_their_negatives_and_the_gradient_is_that_of_one_process(sizes, tmp_path):
-    torch.multiprocessing.spawn(run_process, (tmp_path, sizes), nprocs=len(sizes))
+    start_processes(run_process, (tmp_path, sizes), nprocs=len(sizes), start_method="fork")
     shares = [torch.load(tmp_path / f"{rank}.pt") for rank in range(len(sizes))]
     task = build_task(symmetric=True)
     whole = task.loss(draw_batch(task, sum(sizes), 3, texts=9, negatives=True))

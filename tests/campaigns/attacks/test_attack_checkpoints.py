@@ -19,6 +19,7 @@ import torch
 import yaml
 
 import zoo
+from tests import forks
 from tests.covering import choices_in_turn
 from zoo.errors import ZooError
 from zoo.inference import weight_files
@@ -420,7 +421,7 @@ def test_screening_itself_is_bounded(run, name):
         "except CheckpointError as error: print(str(error).splitlines()[0][-120:])\n"
         "print(time.process_time() - start, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base) / 1024)"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(path(run))], capture_output=True, text=True, timeout=600)
+    done = forks.run([sys.executable, "-c", code, str(path(run))], text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     message, figures = done.stdout.splitlines()
     seconds, mebibytes = map(float, figures.split())
