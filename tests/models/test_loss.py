@@ -50,21 +50,31 @@ def test_equals_the_plain_loss_and_its_gradients(rows, smoothing, biased, few, m
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_ignored_targets_count_nothing_even_where_padding_holds_nan(smoothing):
+@pytest.mark.parametrize("ignored", [torch.arange(TOKENS) % 3 == 0, torch.arange(TOKENS) % 5 > 0], ids=["few", "most"])
+def test_ignored_targets_count_nothing_even_where_padding_holds_nan(smoothing, ignored):
     states, weight, bias, targets = start()
-    targets[::3] = -100
+    targets[ignored] = -100
     (loss, grads), (target, expected) = both((states, weight, bias, targets), smoothing=smoothing)
     torch.testing.assert_close(loss, target)
     for got, want in zip(grads, expected, strict=True):
         torch.testing.assert_close(got, want)
     spoiled = states.detach().clone()
-    spoiled[::3] = float("nan")
+    spoiled[ignored] = float("nan")
     spoiled.requires_grad_()
     other = cross_entropy(spoiled, weight, targets, bias, smoothing, rows=8)
     torch.testing.assert_close(other, target)
     d_states, d_weight = torch.autograd.grad(other, (spoiled, weight))
     assert d_states.isfinite().all()
     torch.testing.assert_close(d_weight * 0.37, expected[1])
+
+
+def test_most_tokens_without_a_target_cost_no_logits(monkeypatch):
+    states, weight, _, targets = start()
+    targets[4:] = -100
+    counted = []
+    monkeypatch.setattr(zoo.models.loss, "rows_in_cache", lambda logits: counted.append(len(logits)) or len(logits))
+    cross_entropy(states, weight, targets, rows=8).backward()
+    assert counted == [4]
 
 
 def test_all_ignored_is_zero_with_zero_gradients():

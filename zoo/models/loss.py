@@ -39,8 +39,11 @@ def cross_entropy(
     with torch.autocast(device, enabled=False):
         if transformed():
             return full_cross_entropy(x, weight, bias, targets, smoothing, dtype)
-        graph = torch.is_grad_enabled()
-        needed = tuple(graph and tensor is not None and tensor.requires_grad for tensor in (x, weight, bias))
+        if device == "cpu" and type(x) is Tensor and not torch.compiler.is_compiling():
+            real = (targets != IGNORED).nonzero()[:, 0]
+            if 2 * len(real) < len(x):  # logits of tokens without a target would be most of the work
+                x, targets = x.index_select(0, real), targets[real]
+        needed = tuple(torch.is_grad_enabled() and arg is not None and arg.requires_grad for arg in (x, weight, bias))
         return _Chunked.apply(x, weight, bias, targets, smoothing, rows, needed, dtype)
 
 
@@ -65,8 +68,7 @@ def full_cross_entropy(
 def rows_in_cache(logits: Tensor) -> int:
     """How many of the rows of logits (N, V) to take through softmax, loss and slope at a time: as many as stay in the
     cache of a core, at least one; all of them on other devices, and where a compiler fuses the passes anyway. Logits
-    without numbers are taken in a few parts, for nothing is gained by more.
-    """
+    without numbers are taken in a few parts."""
     if logits.device.type != "cpu" or torch.compiler.is_compiling():
         return len(logits)
     rows = max(1, CACHE // (4 * logits.size(1)))
@@ -85,14 +87,12 @@ class _Chunked(torch.autograd.Function):
         dx = torch.empty_like(x) if needed[0] else None
         dw = torch.zeros_like(weight, dtype=wide) if needed[1] else None
         db = torch.zeros_like(bias, dtype=wide) if needed[2] else None
-        spread = smoothing / weight.size(0)
         by_onednn = any(needed) and not torch.compiler.is_compiling() and training_products.serves(x[:rows], weight)
         linear = training_products.product if by_onednn else F.linear
         for row in range(0, x.size(0), rows):
             part = slice(row, row + rows)
             place, real = places[part], mask[part][:, None]
-            # a row of padding may hold anything, and inf * 0 is nan
-            inputs = torch.where(real, x[part], 0.0)
+            inputs = torch.where(real, x[part], 0.0)  # a row of padding may hold anything, and inf * 0 is nan
             logits = linear(inputs, weight, bias)
             losses = x.new_empty((len(inputs), 1), dtype=wide)
             step = len(inputs) if db is not None else rows_in_cache(logits)
@@ -109,7 +109,7 @@ class _Chunked(torch.autograd.Function):
                 if not any(needed):
                     continue
                 if smoothing:
-                    slope.sub_(spread)
+                    slope.sub_(smoothing / weight.size(0))
                 slope.scatter_add_(1, target, slope.new_full(target.shape, smoothing - 1.0))
                 if db is not None:
                     db += torch.where(real, slope, 0.0).sum(0)

@@ -201,6 +201,18 @@ def test_keys_return_sooner_rather_than_later_among_random_tokens():
     assert counts / 2000 == pytest.approx(both, abs=0.04)
 
 
+def test_without_fill_nothing_stands_behind_the_pairs_but_their_keys():
+    data = MultiQueryRecall(pairs=2, vocab_size=12, length=16, longer=2, size=500, seed=1, fill=False)
+    data.ready()
+    batch = data.datasets["train"].batch(np.arange(500), 0)
+    for inputs, targets in zip(batch["inputs"].tolist(), batch["targets"].tolist(), strict=True):
+        table = dict(zip(inputs[:4:2], inputs[1:4:2], strict=True))
+        assert 0 not in table
+        again = [place for place in range(4, 16) if inputs[place]]
+        assert sorted(inputs[place] for place in again) == sorted(table)
+        assert targets == [table[inputs[place]] if place in again else -100 for place in range(16)]
+
+
 def test_texts_have_the_form_that_the_options_say():
     for inputs, targets, _ in rows("recall"):
         assert len(set(inputs[:8:2])) == 4
@@ -294,6 +306,8 @@ def test_a_vocabulary_larger_than_the_letters_goes_on_with_ideographs(tmp_path):
     (lambda: ModularArithmetic(operands=1), "operands must be at least 2"),
     (lambda: ModularAddition(modulus=31).ready(), "fewer than 1000 different texts"),
     (lambda: MultiQueryRecall(pairs=4, length=14), "an even number of at least 16"),
+    (lambda: MultiQueryRecall(fill=False), "what a length puts behind the pairs"),
+    (lambda: MultiQueryRecall(pairs=2, vocab_size=8, length=16, fill=False), "token 0 is no key then"),
     (lambda: Addition(short=0.8, carry=0.3), "shares, of at most 1 together"),
     (lambda: WordProblem(elements=7), "2 to 6 work"),
     (lambda: InContextRecall(length=7), "an even number of at least 4"),

@@ -204,6 +204,7 @@ class MultiQueryRecall(SyntheticData):
         num_workers: int = 0,
         seed: int | None = None,
         length: int | None = None,
+        fill: bool = True,
     ) -> None:
         """
         Args:
@@ -212,6 +213,7 @@ class MultiQueryRecall(SyntheticData):
             longer: how many times as many pairs the longer validation texts have; 1 for none.
             length: tokens of a text, an even number, as in Zoology: behind the pairs stand random tokens, and among
                 them the keys again, sooner rather than later (gaps of power 0.01). None repeats pairs and nothing else.
+            fill: False puts token 0, which is no key then, in the place of the random tokens.
         """
         super().__init__(vocab_size, longer, size, eval_size, batch_size, num_workers, seed)
         at_least(1, pairs=pairs)
@@ -222,7 +224,9 @@ class MultiQueryRecall(SyntheticData):
             )
         if length is not None and (length % 2 or length < 4 * pairs):
             raise UsageError(f"length is {length}: pairs={pairs} need an even number of at least {4 * pairs}.")
-        self.pairs, self.length = pairs, length
+        if not fill and (length is None or pairs * longer >= vocab_size // 2):
+            raise UsageError("fill=False leaves out what a length puts behind the pairs, and token 0 is no key then.")
+        self.pairs, self.length, self.fill = pairs, length, fill
 
     @property
     def chance(self) -> float:
@@ -231,14 +235,14 @@ class MultiQueryRecall(SyntheticData):
 
     def difficulty(self) -> list[int]:
         """Pairs, vocabulary, and the length if there is one."""
-        return [self.pairs, self.vocab_size, *([] if self.length is None else [self.length])]
+        return [self.pairs, self.vocab_size, *([] if self.length is None else [self.length]), *[0] * (not self.fill)]
 
     def exercise(self, times: int) -> Exercise:
         """Texts of ``times`` as many pairs, 4 N - 1 tokens long, or ``times * length``."""
         keys, pairs = self.vocab_size // 2, times * self.pairs
         if self.length is not None:
             length = times * self.length
-            make = partial(gapped_recall_texts, pairs=pairs, keys=keys, length=length)
+            make = partial(gapped_recall_texts, pairs=pairs, keys=keys, length=length, fill=self.fill)
             numbers = keys + pairs + length // 2 - pairs + length
             return Exercise(make, numbers, length, 2 * pairs * math.log2(keys))
         return Exercise(
@@ -249,7 +253,7 @@ class MultiQueryRecall(SyntheticData):
 def recall_texts(uniform: np.ndarray, pairs: int, keys: int) -> Texts:
     """Texts of MQAR from uniform (B, keys + 2 pairs)."""
     picked, values, turns = np.split(uniform, [keys, keys + pairs], 1)
-    table = np.stack([picked.argsort(1)[:, :pairs], keys + integers(values, keys)], 2)  # (B, N, 2)
+    table = np.stack([smallest(picked, pairs), keys + integers(values, keys)], 2)  # (B, N, 2)
     again = np.take_along_axis(table, turns.argsort(1)[..., None], 1)
     tokens = np.concatenate([table, again], 1).reshape(len(uniform), -1)
     targets = np.full_like(tokens[:, 1:], IGNORE)
@@ -257,12 +261,19 @@ def recall_texts(uniform: np.ndarray, pairs: int, keys: int) -> Texts:
     return Texts(tokens[:, :-1], targets)
 
 
-def gapped_recall_texts(uniform: np.ndarray, pairs: int, keys: int, length: int) -> Texts:
+def smallest(numbers: np.ndarray, count: int) -> np.ndarray:
+    """The places (B, ``count``) of the smallest numbers of each row of (B, N), as a sort of all would have them."""
+    places = np.argpartition(numbers, count - 1, 1)[:, :count]
+    return np.take_along_axis(places, np.take_along_axis(numbers, places, 1).argsort(1), 1)
+
+
+def gapped_recall_texts(uniform: np.ndarray, pairs: int, keys: int, length: int, fill: bool = True) -> Texts:
     """Texts of Zoology's MQAR from uniform (B, keys + length / 2 + length)."""
     slots = length // 2 - pairs  # of two tokens, behind the pairs
-    picked, value, turns, fill = np.split(uniform, np.cumsum([keys, pairs, slots]), 1)
-    key, values = picked.argsort(1)[:, :pairs], keys + integers(value, keys)
-    tokens, targets = integers(fill, 2 * keys), np.full((len(uniform), length), IGNORE)
+    picked, value, turns, others = np.split(uniform, np.cumsum([keys, pairs, slots]), 1)
+    first = int(not fill)  # what fills is no key
+    key, values = first + smallest(picked[:, first:], pairs), keys + integers(value, keys)
+    tokens, targets = integers(others, 2 * keys) * fill, np.full((len(uniform), length), IGNORE)
     tokens[:, : 2 * pairs : 2], tokens[:, 1 : 2 * pairs : 2] = key, values
     # the largest u^(1 / w) are a sample without replacement by weights w (Efraimidis and Spirakis, 2006)
     weights = np.arange(1, slots + 1) ** (GAP_POWER - 1)
