@@ -62,6 +62,7 @@ class Page:
         ImageDraw.Draw(self.canvas).rectangle(edges, outline=colour, width=width)
 
 
+@style()
 def alignment(
     weights: Tensor,
     source_tokens: Tokens,
@@ -97,6 +98,7 @@ def alignment(
     return page.canvas
 
 
+@style()
 def head_grid(
     layers: Sequence[Tensor], tokens: Tokens | None = None, title: str | None = None, names: Sequence[str] | None = None
 ) -> Image.Image:
@@ -143,6 +145,7 @@ def over_image(image: Tensor, weights: Tensor, caption: str | None = None, title
     return over_images([(image, weights, caption or "")], title)
 
 
+@style()
 def over_images(samples: Sequence[tuple[Tensor, Tensor, str]], title: str | None = None) -> Image.Image:
     """Rows like those of ``over_image`` for each image (C, H, W), weights (heads, rows, columns) and caption."""
     tiles = [_tiles(image, array(weights)) for image, weights, _ in samples]
