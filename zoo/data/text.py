@@ -84,7 +84,29 @@ class Blocks(BatchDataset):
         }
 
 
-class TextData(Data):
+class TokenizedData(Data):
+    """Data with one tokenizer: `load` sets `tokenizer` and `_fingerprint`, the SHA-256 of tokens and options."""
+
+    tokenizer: Tokenizer
+    _fingerprint: str
+
+    def sizes(self) -> dict[str, int]:
+        """The size of the vocabulary."""
+        self.ready()
+        return {"vocab_size": self.tokenizer.vocab_size}
+
+    def fingerprint(self) -> str:
+        """SHA-256 of tokens and options."""
+        self.ready()
+        return self._fingerprint
+
+    def save(self, folder: Path) -> None:
+        """Write the tokenizer into a folder."""
+        self.ready()
+        self.tokenizer.save(folder / "tokenizer.json")
+
+
+class TextData(TokenizedData):
     """Documents packed into one stream of tokens per split."""
 
     gives = "texts"
@@ -200,21 +222,6 @@ class TextData(Data):
         if self.scheme == "bytes":
             return Tokenizer.bytes(specials)
         return Tokenizer.bpe(documents["train"], self.vocab_size)
-
-    def sizes(self) -> dict[str, int]:
-        """The size of the vocabulary."""
-        self.ready()
-        return {"vocab_size": self.tokenizer.vocab_size}
-
-    def fingerprint(self) -> str:
-        """SHA-256 of tokens and options."""
-        self.ready()
-        return self._fingerprint
-
-    def save(self, folder: Path) -> None:
-        """Write the tokenizer into a folder."""
-        self.ready()
-        self.tokenizer.save(folder / "tokenizer.json")
 
 
 class TextFiles(TextData):

@@ -13,11 +13,11 @@ import torch
 
 from zoo.data.batches import generator, sample_sentence
 from zoo.data.cache import cached_entry, digest, map_array, write_array, write_json
-from zoo.data.data import Data, at_least, log_once, require_fraction
+from zoo.data.data import at_least, log_once, require_fraction
 from zoo.data.document_files import DocumentFiles, Format, Unit
 from zoo.data.streams import Sample, ShardReader, Stream
 from zoo.data.table_files import split_columns
-from zoo.data.text import IGNORE, Blocks, check_scheme
+from zoo.data.text import IGNORE, Blocks, TokenizedData, check_scheme
 from zoo.data.text_paths import STDLIB, held_out, stream_splits
 from zoo.data.tokenizer import EOS, Tokenizer
 from zoo.errors import UsageError
@@ -216,7 +216,7 @@ class Packer:
             yield tokens
 
 
-class TextStream(Data):
+class TextStream(TokenizedData):
     r"""Text files that are read while a model trains: no more than a window of each shard is in memory.
 
     Plain text and JSON lines, also as ``.gz`` and ``.zst``, and tables, by ``PATH#COLUMN``.
@@ -361,16 +361,6 @@ class TextStream(Data):
                     if size >= SAMPLE_BYTES:
                         return
 
-    def sizes(self) -> dict[str, int]:
-        """The size of the vocabulary."""
-        self.ready()
-        return {"vocab_size": self.tokenizer.vocab_size}
-
-    def fingerprint(self) -> str:
-        """SHA-256 of files, tokenizer and options."""
-        self.ready()
-        return self._fingerprint
-
     def file_digests(self) -> dict[str, str]:
         """Short digests of the files by their paths: a resume names the one that changed."""
         self.ready()
@@ -379,11 +369,6 @@ class TextStream(Data):
             for files in self.files.values()
             for path, digest in zip(files.paths, files.digests, strict=True)
         }
-
-    def save(self, folder: Path) -> None:
-        """Write the tokenizer into a folder."""
-        self.ready()
-        self.tokenizer.save(folder / "tokenizer.json")
 
 
 def refuse_common_files(train: DocumentFiles, val: DocumentFiles) -> None:
