@@ -33,7 +33,6 @@ FOREIGN_BASES = {
     "torch.optim.optimizer.Optimizer": "optimizer", "lightning.pytorch.callbacks.callback.Callback": "callback",
 }  # fmt: skip
 BUILTIN = ZOO
-ZOO_MODULE = "zoo"
 DISABLE_VARIABLE = "ZOO_DISABLE_PLUGINS"
 NULL_NAMES = ("none", "nope", "no")  # short names of the part of a kind that does nothing, such as NoPosition
 MOST_BYTES = 2**20  # largest pyproject.toml that is read

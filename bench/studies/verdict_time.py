@@ -23,7 +23,7 @@ def study(options: Options) -> list[Table]:
     tables = []
     for recipe, steps in STEPS.items():
         turns = [_measure(recipe, steps, options.clock) for _ in range(options.turns)]
-        compare, again, fits, start = (statistics.median(column) for column in zip(*turns, strict=True))
+        compare, again, folder, fits, start = (statistics.median(column) for column in zip(*turns, strict=True))
         runs = len(POSITIONS) * SEEDS
         ratio, above = compare / fits, (compare - fits) / runs
         table = Table(f"{runs} runs of {recipe} with {steps} steps", ["what", "s", "of Lightning's fits", "goal"])
@@ -32,19 +32,23 @@ def study(options: Options) -> list[Table]:
             ["its imports, and building tasks and data", start, start / fits, ""],
             ["zoo compare, to the verdict", compare, ratio, _judge(ratio, GOAL, "times")],
             ["above the fits, per run", above, "", _judge(above, SECONDS_PER_RUN, "s")],
-            ["reading the finished comparison", again, again / fits, ""],
+            ["the same command again, which compares configurations", again, again / fits, ""],
+            ["reading the folder of the finished comparison", folder, folder / fits, ""],
         ]  # fmt: skip
         tables.append(table)
     return tables
 
 
-def _measure(recipe: str, steps: int, clock: str) -> tuple[float, float, float, float]:
-    words = [sys.executable, "-m", "zoo", "compare", recipe, "--vary", f"model.position={','.join(POSITIONS)}"]
-    words += ["--seeds", str(SEEDS), *_options(steps)]
-    with tempfile.TemporaryDirectory() as folder:
-        compare, again = (command_seconds(words, folder, clock, limit=PATIENCE, check=True) for _ in range(2))
+def _measure(recipe: str, steps: int, clock: str) -> tuple[float, float, float, float, float]:
+    zoo_compare = [sys.executable, "-m", "zoo", "compare"]
+    words = [*zoo_compare, recipe, "--vary", f"model.position={','.join(POSITIONS)}", "--seeds", str(SEEDS)]
+    commands = 2 * [[*words, *_options(steps)]] + [[*zoo_compare, f"runs/{recipe}/compare/position"]]
+    with tempfile.TemporaryDirectory() as place:
+        compare, again, folder = (
+            command_seconds(command, place, clock, limit=PATIENCE, check=True) for command in commands
+        )
     fits, start = fresh("bench.studies.verdict_time:train_bare", recipe=recipe, steps=steps, clock=clock)
-    return compare, again, fits, start
+    return compare, again, folder, fits, start
 
 
 def _options(steps: int) -> list[str]:
@@ -74,7 +78,7 @@ def train_bare(recipe: str, steps: int, clock: str) -> tuple[float, float]:
                 trainer = Trainer(
                     max_steps=steps, val_check_interval=steps // 2, check_val_every_n_epoch=None, logger=False,
                     gradient_clip_val=run.clip, enable_checkpointing=False, enable_progress_bar=False,
-                    enable_model_summary=False, num_sanity_val_steps=0,
+                    enable_model_summary=False, num_sanity_val_steps=0, precision=run.trainer.precision,
                 )  # fmt: skip
                 run.data.ready()
                 before = now()

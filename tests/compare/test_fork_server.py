@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from zoo.compare import fork_server
 from zoo.compare.fork_server import STOPPED, ForkServer
 from zoo.compare.parallel_runs import NO_CRASH
 
@@ -140,6 +141,34 @@ def test_runs_of_a_dead_server_have_a_code_also_when_the_next_has_been_started(s
     server.process.wait()
     assert begin(server, tmp_path, "end", "4").wait(60) == 4
     assert [run.wait(60) for run in runs] == [STOPPED] * 2
+
+
+def test_what_a_module_prints_is_no_answer(tmp_path):
+    (tmp_path / "talkative.py").write_text("import os; print('hello'); os.write(1, b'{}')")
+    text = SERVER.replace('("numpy",)', '("numpy", "talkative")')
+    server = ForkServer([sys.executable, "-P", "-c", text], {**os.environ, "PYTHONPATH": str(tmp_path)})
+    assert begin(server, tmp_path, "end", "4").wait(60) == 4
+    server.stop()
+
+
+def test_the_server_plans_runs_of_own_parts_alone(monkeypatch):
+    """A plugin may start threads when it is imported, which a fork would not have; and no wrong word ends a server."""
+    planned = []
+    monkeypatch.setattr("zoo.cli.fit.Parsers", lambda plan, schema: planned.append(plan.run.recipe))
+    part = type("Foreign", (), {"builtin": False, "name": "Foreign"})()
+    for words, foreign in (
+        (["fit", "vit-glyphs", "--model.position", "rope"], ()),
+        (["fit", "vit-glyphs"], (part,)),
+        (["fit", "vit-glyphs", "--allow-import", "mine"], ()),
+        (["fit", "vit-glyphs", "--model.position", "no-such-part"], ()),
+        (["fit", "no-such-recipe"], ()),
+        (["end", "0"], ()),
+    ):
+        own = fork_server.registry.parts
+        with monkeypatch.context() as patch:
+            patch.setattr(fork_server.registry, "parts", lambda kind, own=own, foreign=foreign: own(kind) + foreign)
+            fork_server._plan(words)
+    assert planned == ["vit-glyphs"]
 
 
 def test_no_run_outlives_the_comparison(tmp_path):

@@ -331,7 +331,7 @@ def test_pairs_by_columns(tmp_path, name, caplog):
 
 
 @pytest.mark.parametrize("kind", ["bytes", "structs", "paths", "metadata.csv"])
-def test_images_by_columns(tmp_path, kind):
+def test_images_by_columns(tmp_path, kind, monkeypatch):
     draw = np.random.default_rng(0)
     rows = []
     for number in range(40):
@@ -353,6 +353,10 @@ def test_images_by_columns(tmp_path, kind):
         split.tobytes() for name in ("train", "val") for split in data.datasets[name].pixels.fetch(np.arange(4)).numpy()
     }
     assert len(pixels) == 8
+    with monkeypatch.context() as patch:  # a second start reads no image
+        patch.setattr("zoo.data.image_sources.image_file", lambda *_: pytest.fail("read again"))
+        again = ImageFolder(str(path), image_size=10, seed=0)
+        assert again.fingerprint() == data.fingerprint()
     (tmp_path / "3.png").write_bytes(b"no image")
     if kind in ("paths", "metadata.csv"):
         with pytest.raises(UsageError, match="cannot be read as an image"):

@@ -296,3 +296,25 @@ def test_a_folder_whose_files_are_named_as_splits_does_not_train_on_all_of_them(
     assert set(TextFiles(**{name: str(path) for name, path in paths.items()}).documents().splits) == {"train", "val"}
     (tmp_path / "train.txt").rename(tmp_path / "chapter.txt")
     assert TextFiles(str(tmp_path)).documents().splits
+
+
+@pytest.mark.parametrize("scheme", ["chars", "bytes", "bpe"])
+def test_a_long_text_is_encoded_in_parts_to_the_same_tokens(tmp_path, file, scheme, monkeypatch):
+    file.write_text("Grüße, 你好 🙂\n" + file.read_text(), "utf-8")
+    other = tmp_path / "other.txt"
+    other.write_text("ab\n" * 40)
+    found = []
+    for part in (1 << 24, 7):
+        monkeypatch.setenv("ZOO_CACHE", str(tmp_path / str(part)))
+        monkeypatch.setattr("zoo.data.text.PART", part)
+        monkeypatch.setattr("zoo.data.tokenizer.PART", part)
+        data = TextFiles([str(file), str(other)], tokenizer=scheme, vocab_size=300, seed=0)
+        tokens = [np.asarray(data.datasets[split].tokens) for split in ("train", "val") if data.ready() is None]
+        found.append((data.fingerprint(), *((row.dtype, row.tolist()) for row in tokens)))
+    assert found[0] == found[1]
+
+
+def test_an_unknown_character_is_named_by_its_place_in_the_whole_text(monkeypatch):
+    monkeypatch.setattr("zoo.data.tokenizer.PART", 4)
+    with pytest.raises(UsageError, match=r"'z' .* at index 9 "):
+        list(Tokenizer.chars(["abc"]).encode_parts("abcabcabcz", np.uint16))

@@ -339,6 +339,15 @@ class ZooCLI(LightningCLI):
         print(f"{len(records)} predictions → {path}", flush=True)
 
 
+class Parsers(ZooCLI):
+    """The parsers of a plan's classes, which jsonargparse keeps in this process; builds nothing."""
+
+    def instantiate_classes(self) -> None:
+        """Build no data and no model."""
+
+    before_instantiate_classes = instantiate_classes
+
+
 def _last_state(home: Path) -> Path | None:
     """The checkpoint of a finished run's last step; None for a run that is not finished."""
     newest = newest_intact(home).path if run_state.read_state(home) == "finished" else None

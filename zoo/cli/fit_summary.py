@@ -26,16 +26,9 @@ LABEL = 10  # columns for what a line is about
 PARTS = ("position", "attention", "backend", "norm", "ffn", "block")
 # what parts and data raise that need real values or files: torch's own errors are RuntimeError or NotImplementedError
 ESTIMATE_ERRORS = (
-    RuntimeError,
-    ValueError,
-    TypeError,
-    LookupError,
-    ArithmeticError,
-    AttributeError,
-    AssertionError,
-    OSError,
+    RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, AssertionError, OSError,
     ZooError,
-)
+)  # fmt: skip
 TRAINING = ("optimizer", "schedule", "init")  # shown where they are not the default
 
 

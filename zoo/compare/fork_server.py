@@ -17,12 +17,15 @@ import select
 import signal
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from zoo import registry
+from zoo.config import fit_options, run_config
 from zoo.system import process_exit
 
 # what `zoo fit` imports for every recipe, in its order
@@ -74,7 +77,7 @@ class ForkServer:
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self.command, self.environment = [*command, __spec__.name], dict(environment)
         self.lock = threading.RLock()
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Any = None  # a subprocess.Popen, once there is one
         self.codes: dict[int, int] = {}
         self.running: set[int] = set()  # the runs whose codes nobody has taken
         self.unread = b""
@@ -104,7 +107,7 @@ class ForkServer:
                 return ForkedRun(self, answer)
             if answer is None or self.running - self.codes.keys():
                 return None
-            self._retire()
+            self.stop()
         return None
 
     def code_of(self, pid: int) -> int | None:
@@ -119,17 +122,12 @@ class ForkServer:
 
     def stop(self) -> None:
         """End the server, which has no runs any more."""
-        self._retire()
-
-    def _retire(self) -> None:
-        if self.process is not None and self.process.stdin is not None:
+        if self.process is not None:
             self.process.stdin.close()
             self.process.wait()
 
     def _ask(self, request: Mapping[str, Any]) -> Any:
         """The server's answer to a request; None where it has died."""
-        assert self.process is not None
-        assert self.process.stdin is not None
         try:
             self.process.stdin.write(json.dumps(request).encode() + b"\n")
             self.process.stdin.flush()
@@ -141,8 +139,6 @@ class ForkServer:
 
     def _read(self, timeout: float | None) -> Any:
         """Note the exit codes that the server has written; the answer among them, for which None as timeout waits."""
-        assert self.process is not None
-        assert self.process.stdout is not None
         answer = None
         while answer is None and select.select([self.process.stdout], [], [], timeout)[0]:
             content = os.read(self.process.stdout.fileno(), 65536)
@@ -159,11 +155,11 @@ class ForkServer:
 
 def serve() -> int:
     """Fork for each request; returns in forks alone, with the exit code of the command that the request names."""
+    answers = os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what modules print when they are imported is no answer
     for name in LIBRARIES:
         importlib.import_module(name)
-    gc.collect()
-    gc.freeze()  # a collection would take a third of a second, and copy the memory of all objects
-    modules = _stamps()
+    modules: dict[str, int] = {}
     ended, wakeup = os.pipe()
     os.set_blocking(wakeup, False)
     signal.set_wakeup_fd(wakeup)
@@ -177,7 +173,7 @@ def serve() -> int:
             for pid in list(runs):
                 if (status := os.waitpid(pid, os.WNOHANG))[0]:
                     runs.remove(pid)
-                    _answer({"pid": pid, "code": os.waitstatus_to_exitcode(status[1])})
+                    _answer(answers, {"pid": pid, "code": os.waitstatus_to_exitcode(status[1])})
         if 0 not in ready:
             continue
         content = os.read(0, 65536)
@@ -185,31 +181,52 @@ def serve() -> int:
             os._exit(0)
         *lines, unread = (unread + content).split(b"\n")
         for request in map(json.loads, lines):
-            if _stamps() != modules:
-                _answer(STALE)
+            if not modules:
+                _plan(request["words"])
+                gc.collect()
+                gc.freeze()  # a collection would take a third of a second, and copy the memory of all objects
+                modules = _stamps()
+            elif _stamps() != modules:
+                _answer(answers, STALE)
                 continue
             began, begin = os.pipe()
             pid = os.fork()
             if not pid:
                 signal.set_wakeup_fd(-1)
-                for descriptor in (ended, wakeup, began):
+                for descriptor in (ended, wakeup, began, answers):
                     os.close(descriptor)
                 return _run(request, os.getppid(), begin)
             os.close(begin)
             os.read(began, 1)  # its process group exists, and can be signalled
             os.close(began)
             runs.add(pid)
-            _answer(pid)
+            _answer(answers, pid)
 
 
-def _answer(message: object) -> None:
+def _plan(words: Sequence[str]) -> None:
+    """Plan a run of zoo's own parts as far as its parsers: forks have what that imports, reads and keeps.
+
+    Packages of others are left to the runs that use them: a fork has no threads that an import may start.
+    """
+    with contextlib.suppress(Exception):  # each run says itself what is wrong with it
+        command = fit_options.parse("fit", words[1:])
+        draft = run_config.read_draft(command)
+        if command.allow or any(not part.builtin for kind in registry.KINDS for part in registry.parts(kind)):
+            return
+        from zoo.cli.fit import Parsers
+
+        schema = run_config.schema()
+        Parsers(run_config.make_plan(command, draft, schema), schema)
+
+
+def _answer(answers: int, message: object) -> None:
     with contextlib.suppress(OSError):
-        os.write(1, json.dumps(message).encode() + b"\n")
+        os.write(answers, json.dumps(message).encode() + b"\n")
 
 
 def _stamps() -> dict[str, int]:
-    """When the files of the imported modules were changed: a run is recorded with the code that the disk has."""
-    stamps = {}
+    """When imported modules and the folder of packages were changed: a run is recorded with what the disk has."""
+    stamps = {"": os.stat(sysconfig.get_path("purelib")).st_mtime_ns}
     for name, module in list(sys.modules.items()):
         with contextlib.suppress(OSError, TypeError, AttributeError):
             stamps[name] = os.stat(module.__file__).st_mtime_ns  # type: ignore[arg-type]

@@ -414,7 +414,7 @@ class Processes(Executor):
     def submit(self, run: Run) -> concurrent.futures.Future[Outcome]:
         """What the run will return, from a thread that starts its process and waits for it."""
         if self.server is None and not run.command and can_fork():  # also for one run: the table compares memory
-            self.server = fork_server(run)
+            self.server = ForkServer(COMMAND[:-1], run.variables())
         return self.pool.submit(self._do, run)
 
     def _do(self, run: Run) -> Outcome:
@@ -436,11 +436,6 @@ class Processes(Executor):
         finally:
             if self.server is not None:
                 self.server.stop()
-
-
-def fork_server(run: Run) -> ForkServer:
-    """A server for runs with the environment of this one."""
-    return ForkServer(COMMAND[:-1], run.variables())
 
 
 VISIBLE, SHARE = "CUDA_VISIBLE_DEVICES", "ZOO_GPU_SHARE"  # the second: of the GPU that a run shares with others

@@ -316,6 +316,7 @@ class ZooFit:
     def __init__(self, runs: str) -> None:
         self.runs, self.schema = runs, run_config.schema()
         self._plans: dict[str, run_config.Plan] = {}
+        self._read: dict[tuple[Path, int], dict[str, object]] = {}  # by file and time of change
 
     def point(self, words: Sequence[str]) -> Point:
         """The configuration of a recipe and options. Raises UsageError as `zoo fit` does."""
@@ -328,16 +329,23 @@ class ZooFit:
         """The options of the task that a command chooses. Raises UsageError where it chooses none."""
         return run_config.task_options(*draft_command([*words, f"--runs={self.runs}"]), self.schema)
 
+    def _configuration(self, path: Path) -> dict[str, object]:
+        """A run's configuration by dotted keys; empty where a kill has cut it short, before anything was trained."""
+        key = path, path.stat().st_mtime_ns
+        if key not in self._read:
+            try:
+                self._read[key] = run_config.flatten(yaml_source.read_yaml(path).as_data())
+            except UsageError:
+                self._read[key] = {}
+        return self._read[key]
+
     def changes(self, point: Point, home: Path) -> list[str]:
         """In what the configuration differs from that of a run that exists already, passive settings aside.
 
         An option that the run lacks is new in a later zoo, and counts only if the recipe or the command line sets it.
         """
         path, config_plan = home / CONFIG, self._plans[f"{point.recipe}/{point.variant}"]
-        try:
-            old = run_config.flatten(yaml_source.read_yaml(path).as_data()) if path.is_file() else {}
-        except UsageError:
-            old = {}  # cut short by a kill, before anything was trained
+        old = dict(self._configuration(path)) if path.is_file() else {}
         if not old:
             return []
         new = run_config.flatten(run_config.as_yaml(config_plan.config)) | {CALLBACKS: None}

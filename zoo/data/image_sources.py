@@ -128,7 +128,7 @@ class ImageFolder(ImageData):
                 raise UsageError(f"{self.path}: the classes of train and {name} differ: {'; '.join(differences)}")
             if len(names) == 1:
                 raise UsageError(f"{folder} has a single class, {names[0]}: there is nothing to tell apart.")
-            files[name] = [(str(path), names.index(label)) for label in names for path in members[label]]
+            files[name] = [(str(path), number) for number, label in enumerate(names) for path in members[label]]
         contents: dict[str, str] = {}
         for name in files:
             files[name], digests = self._readable(files[name])
@@ -146,14 +146,17 @@ class ImageFolder(ImageData):
     def _read_tables(self, tables: Tables) -> tuple[dict[str, Split], list[str]]:
         """The splits and the names of the classes of tables, whose images are copied to the cache once."""
         key = {"format": 1, "files": tables.digests(), "columns": list(tables.columns.names.items()), "bad": self.bad}
-        named = [
-            place
-            for split, files in tables.splits.items()
-            for row in tables.rows(split)
-            if isinstance(place := image_file(row, files[0].parent), Path)
-        ]
-        tables.tell_unused(named)
-        key["outside"] = [[str(place), *file_state(str(place))] for place in named]
+        homes = {split: files[0].parent for split, files in tables.splits.items()}
+
+        def find(folder: Path) -> None:
+            files = (image_file(row, home) for split, home in homes.items() for row in tables.rows(split))
+            outside = [str(file) for file in files if isinstance(file, Path)]
+            atomic_files.write_bytes(folder / "outside.json", json.dumps(outside).encode())
+
+        places = cached_entry("image-paths", {**key, "homes": [str(home.absolute()) for home in homes.values()]}, find)
+        outside = json.loads((places / "outside.json").read_text("utf-8"))
+        tables.tell_unused(map(Path, outside))
+        key["outside"] = [[place, *file_state(place)] for place in outside]
 
         def pack(folder: Path) -> None:
             about = {split: pack_images(tables, split, folder / f"{split}.bin", self.bad) for split in tables.splits}
@@ -166,11 +169,11 @@ class ImageFolder(ImageData):
         if len(names) < 2:
             raise UsageError(f"{self.path} has a single class, {', '.join(names)}: there is nothing to tell apart.")
         tell_repeated({split: one["digests"] for split, one in about.items()}, "images")
-        splits = {}
+        splits, numbers = {}, {name: number for number, name in enumerate(names)}
         for split, one in about.items():
             if strange := set(one["labels"]) - present:
                 raise UsageError(f"the {split} split has the label {min(strange)!r}, which no training image has")
-            labels = np.array([names.index(label) for label in one["labels"]], np.int64)
+            labels = np.array([numbers[label] for label in one["labels"]], np.int64)
             parts = {split: np.arange(len(labels))}
             if split == "train" and "val" not in about:
                 validates = split_by_content(one["digests"], self.val_fraction, SPLIT, one["labels"])

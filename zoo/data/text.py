@@ -24,7 +24,7 @@ from zoo.data.source_files import (
 )
 from zoo.data.table_files import DELIMITERS, RECORDS, Columns, Tables, is_columnar, is_table, split_columns, text_of
 from zoo.data.text_paths import RECIPES, is_text_file, text_files
-from zoo.data.tokenizer import CLS, EOS, Tokenizer
+from zoo.data.tokenizer import CLS, EOS, PART, Tokenizer
 from zoo.errors import UsageError
 from zoo.io import atomic_files
 from zoo.registry import suggest
@@ -190,19 +190,19 @@ class TextData(TokenizedData):
         if self.test_fraction is not None:
             documents = documents | split_test(documents["train"], self.test_fraction, separate)
         tokenizer = run_tokenizer or self._train_tokenizer(documents, separate)
-        end = [tokenizer.end_of_document()] if separate else []
+        kind = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
+        end = np.array([tokenizer.end_of_document()] if separate else [], kind)
         # what a published decoder's documents begin with; rows of encoders get their special tokens later
-        begin = np.array(tokenizer.template[0] if tokenizer.special(CLS) is None else [], dtype=np.int64)
+        begin = np.array(tokenizer.template[0] if tokenizer.special(CLS) is None else [], kind)
         content = hashlib.sha256(tokenizer.to_json().encode())
         for split, texts in sorted(documents.items()):
             pieces: list[np.ndarray] = []
             for text in texts:
-                if pieces and separate:
-                    pieces.append(np.array(end))
-                pieces += [begin, tokenizer.encode_array(text)]
-                content.update(f"{split} {len(text)} ".encode() + text.encode())
-            kind = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
-            stream = np.concatenate(pieces).astype(kind) if pieces else np.zeros(0, kind)
+                pieces += [*([end] if pieces else []), begin, *tokenizer.encode_parts(text, kind)]
+                content.update(f"{split} {len(text)} ".encode())
+                for place in range(0, len(text), PART):
+                    content.update(text[place : place + PART].encode())
+            stream = np.concatenate(pieces) if pieces else np.zeros(0, kind)
             write_array(folder / f"{split}.npy", stream)
         tokenizer.save(folder / "tokenizer.json")
         write_json(folder / "meta.json", {"fingerprint": content.hexdigest()})

@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +40,7 @@ __all__ = ["BOS", "CLS", "EOS", "MASK", "PAD", "SEP", "Tokenizer", "byte_of", "l
 ALPHABET_SIZE = 256
 # bytes of a text without spaces that BPE learns from together: the library takes quadratic time in them for each merge
 LONGEST_PIECE = 1000
+PART = 1 << 24  # characters of a long text that are encoded at once
 
 
 class Tokenizer:
@@ -245,16 +246,25 @@ class Tokenizer:
         """Raises UsageError that names the first character a tokenizer of characters does not know."""
         return self.encode_array(text).tolist()
 
-    def encode_array(self, text: str) -> np.ndarray:
-        """The same as one int array; for characters and bytes a hundred times, else twice as fast as with offsets."""
+    def encode_parts(self, text: str, kind: type[np.uint16 | np.uint32]) -> Iterator[np.ndarray]:
+        """The same as arrays (N,) of a type; a long text, where characters are encoded alone, in parts of PART."""
+        size = PART if self.scheme in ("chars", "bytes") else max(1, len(text))
+        for begin in range(0, len(text), size):
+            yield self.encode_array(text[begin : begin + size], begin).astype(kind)
+
+    def encode_array(self, text: str, begin: int = 0) -> np.ndarray:
+        """The same as one int array; for characters and bytes a hundred times, else twice as fast as with offsets.
+
+        ``begin`` is where the text begins in a longer one, in characters.
+        """
         if self._table is not None:
             codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
             numbers = self._table[np.minimum(codes, len(self._table) - 1)]
             if (numbers < 0).any():
                 place = int(np.argmax(numbers < 0))
                 raise UsageError(
-                    f"character {text[place]!r} (U+{ord(text[place]):04X}) at index {place} is not in the vocabulary "
-                    f"of {self.vocab_size} characters.\nUse tokenizer: bytes or bpe, which know every text."
+                    f"character {text[place]!r} (U+{ord(text[place]):04X}) at index {begin + place} is not in the "
+                    f"vocabulary of {self.vocab_size} characters.\nUse tokenizer: bytes or bpe, which know every text."
                 )
             return numbers
         with native_call(self.source, text, self.foreign):

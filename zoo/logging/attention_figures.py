@@ -62,6 +62,7 @@ class Page:
         ImageDraw.Draw(self.canvas).rectangle(edges, outline=colour, width=width)
 
 
+@style()
 def alignment(
     weights: Tensor,
     source_tokens: Tokens,
@@ -97,6 +98,7 @@ def alignment(
     return page.canvas
 
 
+@style()
 def head_grid(
     layers: Sequence[Tensor], tokens: Tokens | None = None, title: str | None = None, names: Sequence[str] | None = None
 ) -> Image.Image:
@@ -138,6 +140,7 @@ def head_grid(
     return page.canvas
 
 
+@style()
 def over_images(samples: Sequence[tuple[Tensor, Tensor, str]], title: str | None = None) -> Image.Image:
     """Images (C, H, W) in 0..1 beside weights of their patches (heads, rows, columns), mean and each head; captions."""
     tiles = [_tiles(image, array(weights)) for image, weights, _ in samples]
