@@ -231,7 +231,8 @@ def call_run(run: Run, client: str) -> Outcome:
     from distributed import get_worker
     from distributed.core import Status
 
-    from zoo.compare.parallel_runs import can_fork, fork_server
+    from zoo.compare.fork_server import ForkServer, can_fork
+    from zoo.compare.parallel_runs import COMMAND
 
     worker = get_worker()
     key = worker.get_current_task()
@@ -244,7 +245,7 @@ def call_run(run: Run, client: str) -> Outcome:
     with _lock:
         _active[client] = _active.get(client, 0) + 1
         if not _servers and not run.command and can_fork():
-            _servers.append(fork_server(run))
+            _servers.append(ForkServer(COMMAND[:-1], run.variables()))
     try:
         return run(signal_of_stop, next(iter(_servers), None))
     finally:

@@ -24,6 +24,7 @@ from zoo.logging.run_record import weight_digests
 from zoo.models.initialization import LATER
 from zoo.models.stack import Stack
 from zoo.parts.block import Block
+from zoo.tasks.task import Task
 from zoo.training.distributed import PATIENCE
 from zoo_scale.shards import ShardWriter, empty_share
 from zoo_scale.tensor_parallel import Divider, Division, gather_whole, refusal
@@ -119,7 +120,7 @@ class FSDP2(ModelParallelStrategy):
         self.accelerator.setup(trainer)
         self.model = self.precision_plugin.convert_module(task)
         divider = Divider(task, self._tensor_group) if self._tensor_parallel_size != 1 else None
-        names = {id(parameter): name for name, parameter in task.net.named_parameters()}
+        names = {id(parameter): name for name, parameter in cast(Task, task).net.named_parameters()}
         digests: dict[str, str] = {}
 
         def take_share(module: nn.Module) -> None:
