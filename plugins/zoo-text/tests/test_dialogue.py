@@ -72,6 +72,35 @@ def test_a_line_that_is_no_conversation_is_named(tmp_path, line, message):
         DialogueFiles(str(path)).ready()
 
 
+LEARNS = ({"weight": 0}, {"loss": False}, {"train": False}, {"tool_calls": [{"id": 1}]}, {"function_call": {"a": 1}},
+          {"reasoning": "because"}, {"weight": 0.5})  # fmt: skip
+QUIET = (
+    {"weight": 1},
+    {"train": True},
+    {"tool_calls": None},
+    {"tool_calls": []},
+    {"name": "bob"},
+    {"id": 7},
+    {"x": ""},
+)
+
+
+@pytest.mark.parametrize("names", [("messages", "role", "content", "user", "assistant"),
+                                   ("conversations", "from", "value", "human", "gpt")])  # fmt: skip
+@pytest.mark.parametrize("more", [*LEARNS, *QUIET], ids=str)
+def test_what_a_message_says_of_its_learning_is_refused_by_name_and_never_dropped(names, more, tmp_path):
+    column, role, content, user, assistant = names
+    good = [{role: user, content: "a"}, {role: assistant, content: "b"}]
+    rows = [*[good] * 9, [good[0], {**good[1], **more}]]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({column: row}) + "\n" for row in rows))
+    data = DialogueFiles(str(tmp_path / "a.jsonl"), val_path=str(tmp_path / "a.jsonl"))
+    if more in QUIET:
+        assert len(data.conversations()["train"]) == 10
+        return
+    with pytest.raises(UsageError, match=rf":10: message 2 has {next(iter(more))}: "):
+        data.conversations()
+
+
 def test_without_a_validation_file_the_last_conversations_validate(tmp_path):
     options = DialogueFiles.sample_files(tmp_path, 1)
     splits = DialogueFiles(options["path"], val_fraction=0.2).conversations()

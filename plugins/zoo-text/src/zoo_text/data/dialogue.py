@@ -24,6 +24,7 @@ from zoo.io import atomic_files
 
 RECIPES = "dialogue-tiny"
 SPLIT = 20180111  # fixed seed of the split
+SAYS_NOTHING = ("id", "uuid", "name", "timestamp", "create_time", "model", "lang", "language")  # of a message
 SHAREGPT_ROLES = {"human": "user", "gpt": "assistant"}
 MOST_TEXTS = 2**16  # turns whose tokens are kept while conversations are encoded
 
@@ -199,7 +200,9 @@ def read_conversations(tables: Tables, split: str) -> list[Conversation]:
     for row in tables.rows(split):
         place = row.place
         try:
-            messages = [message_of(one) for one in row.values["messages"]]
+            messages = [
+                message_of(one, f"{place}: message {count}") for count, one in enumerate(row.values["messages"], 1)
+            ]
         except (TypeError, KeyError, AttributeError) as error:
             raise UsageError(
                 f"{place} must have messages, a list of objects with role and content, or with from and value."
@@ -224,8 +227,17 @@ def read_conversations(tables: Tables, split: str) -> list[Conversation]:
     return conversations
 
 
-def message_of(message: Any) -> tuple[str, Any]:
-    """Role and content of a message, by these names, or by ``from`` and ``value`` as ShareGPT has them."""
-    if "role" in message:
-        return message["role"], message["content"]
-    return SHAREGPT_ROLES.get(message["from"], message["from"]), message["value"]
+def message_of(message: Any, place: str) -> tuple[str, Any]:
+    """Role and content of a message, by these names, or by ``from`` and ``value`` as ShareGPT has them.
+
+    Raises UsageError, which begins with ``place``, for another key that says something of what is learned.
+    """
+    names = ("role", "content") if "role" in message else ("from", "value")
+    role, content = (message[name] for name in names)
+    for key, value in message.items():
+        if key not in (*names, *SAYS_NOTHING) and value is not None and value not in ("", [], {}, 1):  # 1 is True
+            raise UsageError(
+                f"{place} has {key}: {value!r:.40}, which is not read: every answer is learned alike, and its content "
+                f"alone. Leave out {key}, or the conversation."
+            )
+    return SHAREGPT_ROLES.get(role, role) if names[0] == "from" else role, content
