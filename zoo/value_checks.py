@@ -9,14 +9,22 @@ MOST_MODULES = 10_000  # blocks of a stack, experts of a mixture: building more 
 MOST_SAMPLES = 10_000_000  # limit for data that draws all samples before the first step and holds them in memory
 
 
-def at_least(least: int, **options: int | None) -> None:
+def at_least(least: float, **options: float | None) -> None:
     """Raise UsageError for the first option below ``least``, or larger than any tensor can be; None counts as unset."""
     for name, value in options.items():
         if value is None:
             continue
-        if value < least:
-            raise UsageError(f"{name} must be at least {least}, got {value}.")
-        at_most(LARGEST, **{name: value})
+        if not value >= least:
+            raise UsageError(f"{name} must be at least {least:g}, got {value}.")
+        if isinstance(value, int):
+            at_most(LARGEST, **{name: value})
+
+
+def above_zero(**options: float | None) -> None:
+    """Raise UsageError for the first option that is not above zero; None counts as unset."""
+    for name, value in options.items():
+        if value is not None and not value > 0:
+            raise UsageError(f"{name} must be above 0, got {value}.")
 
 
 def at_most(most: int, **options: int | None) -> None:

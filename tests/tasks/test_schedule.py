@@ -181,7 +181,7 @@ def test_wsd_warms_up_stays_and_decays(curve, middle):
 
 @pytest.mark.parametrize("decay", [-0.1, 1.1])
 def test_wsd_refuses_a_decay_that_is_no_share(decay):
-    with pytest.raises(UsageError, match=r"schedule\.decay is a share"):
+    with pytest.raises(UsageError, match=r"schedule\.decay must be from 0 to 1"):
         WSD(10, decay=decay)
 
 

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 
 from zoo.errors import UsageError
 from zoo.models.parameter_roles import parameter_role, parameter_roles
+from zoo.value_checks import above_zero
 
 # torch's optimizers whose steps have one size for every number, whatever the gradient's
 ADAM_FAMILY = frozenset({optim.Adam, optim.AdamW, optim.Adamax, optim.NAdam, optim.RMSprop, optim.Adagrad})
@@ -95,8 +96,7 @@ class GPT2(Init):
             std: standard deviation of every other matrix and of embeddings.
         """
         super().__init__(dim)
-        if not std > 0:
-            raise UsageError(f"init.std must be above 0, got {std}.")
+        above_zero(**{"init.std": std})
         self.size = std
 
     def std(self, module: nn.Linear | nn.Embedding, name: str, net: nn.Module) -> float:

@@ -16,6 +16,7 @@ from zoo.parts.norm import Norm
 from zoo.parts.packing import Packing, declares_packs
 from zoo.parts.pattern import Pattern
 from zoo.parts.position import Position
+from zoo.value_checks import above_zero, at_least
 
 Selection = slice | Sequence[int]
 BLOCK = 64  # rows of weights that are computed at once when only some rows are selected
@@ -70,6 +71,7 @@ class Attention(nn.Module):
             out_bias: give the output a bias.
         """
         super().__init__()
+        at_least(1, head_dim=head_dim)
         if head_dim is None and dim % heads:
             raise UsageError(f"dim={dim} is not divisible by heads={heads}. Try {nearest(dim, heads)}.")
         kv_heads = kv_heads or heads
@@ -363,8 +365,7 @@ class MultiHead(Attention):
             qk_norm: normalise each head's queries and keys with this norm; not at all unless given.
         """
         super().__init__(dim, heads, backend, dropout, kv_heads, head_dim, bias, out_bias)
-        if scale is not None and not scale > 0:
-            raise UsageError(f"attention MultiHead needs a scale above 0, got {scale}.")
+        above_zero(scale=scale)
         self.scale = scale
         if qk_norm is not None:
             counts = (heads, self.kv_heads)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from zoo.errors import UsageError
 from zoo.parts.few_row_linear import Linear
-from zoo.value_checks import MOST_MODULES, at_most
+from zoo.value_checks import MOST_MODULES, at_least, at_most
 
 
 def quick_gelu(x: Tensor) -> Tensor:
@@ -142,6 +142,7 @@ class Gated(FFN):
             multiple_of: round the width up to a multiple of it (LLaMA has 256).
         """
         super().__init__(dim, hidden)
+        at_least(1, multiple_of=multiple_of)
         width = -(-max(1, 2 * hidden // 3) // multiple_of) * multiple_of
         self.up = Linear(dim, 2 * width, bias=bias)  # gate and value side by side: one matrix product
         self.down = Linear(width, dim, bias=bias)
@@ -302,6 +303,7 @@ class MoE(FFN):
         if not 1 <= top_k <= experts:
             raise UsageError(f"ffn MoE sends each token to top_k={top_k} of experts={experts}: at most all of them.")
         at_most(MOST_MODULES, experts=experts)
+        at_least(0, aux_loss_weight=aux_loss_weight)
         self.top_k, self.aux_loss_weight, self.copies = top_k, aux_loss_weight, experts
         self.router, self.normalize = nn.Linear(dim, experts, bias=router_bias), normalize
         self.experts = nn.ModuleList(expert(dim, hidden) for _ in range(experts))

@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from zoo.value_checks import at_least
+
 
 class Norm(nn.Module):
     """x of shape (..., dim) to the same shape and dtype."""
@@ -15,6 +17,7 @@ class Norm(nn.Module):
 
     def __init__(self, dim: int, eps: float):
         super().__init__()
+        at_least(0, eps=eps)
         self.dim, self.eps = dim, eps
 
     def reference(self, x: Tensor) -> Tensor:

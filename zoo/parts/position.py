@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zoo.errors import UsageError
-from zoo.value_checks import at_least
+from zoo.value_checks import above_zero, at_least
 
 
 @dataclass(frozen=True)
@@ -144,6 +144,7 @@ class Sinusoidal(Position):
             offset: number of the first position, 2 in M2M100.
         """
         super().__init__(dim, heads, extent)
+        above_zero(base=base)
         if endpoint and dim < 4 * len(extent.sizes):
             raise UsageError(f"position Sinusoidal with endpoint needs dim of at least {4 * len(extent.sizes)}.")
         self.base, self.endpoint, self.offset = base, endpoint, offset
@@ -290,11 +291,9 @@ class RoPE(Position):
                 f"got {scaling_factor}, {high_freq_factor} and {low_freq_factor}."
             )
         at_least(1, original_max_length=original_max_length)
-        if kind == "yarn" and not (base > 1 and low_freq_factor > 0):
-            raise UsageError(
-                "position RoPE with scaling yarn needs base above 1 and low_freq_factor above 0, "
-                f"got {base} and {low_freq_factor}."
-            )
+        above_zero(base=base, low_freq_factor=low_freq_factor)
+        if kind == "yarn" and not base > 1:
+            raise UsageError(f"position RoPE with scaling yarn needs base above 1, got {base}.")
         for name, factors in (("short_factors", short_factors), ("long_factors", long_factors)):
             if (factors is not None) != (kind == "longrope") or not all(factor > 0 for factor in factors or ()):
                 raise UsageError(f"position RoPE takes {name}, numbers above 0, with scaling longrope and only there.")

@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 
 from zoo.errors import UsageError
 from zoo.tasks.optimizers import JoinedOptimizer, fuse, split_by_role
+from zoo.value_checks import above_zero, at_least
 
 
 class Muon(JoinedOptimizer):
@@ -44,8 +45,8 @@ class Muon(JoinedOptimizer):
         """
         if not 0 <= momentum < 1:
             raise UsageError(f"optimizer.momentum must be from 0 to below 1, got {momentum}.")
-        if not adamw_rate > 0:
-            raise UsageError(f"optimizer.adamw_rate must be above 0, got {adamw_rate}.")
+        above_zero(**{"optimizer.adamw_rate": adamw_rate})
+        at_least(1, **{"optimizer.ns_steps": ns_steps})
         matrices: list[dict[str, Any]] = []
         others: list[dict[str, Any]] = []
         for role, group in split_by_role(params):

@@ -3,7 +3,7 @@
 import math
 from typing import ClassVar, Literal
 
-from zoo.errors import UsageError
+from zoo.value_checks import a_rate, at_least
 
 
 class Schedule:
@@ -20,8 +20,7 @@ class Schedule:
             total: steps of the run, given by the task.
             warmup: steps in which the rate rises linearly.
         """
-        if warmup < 0:
-            raise UsageError(f"schedule.warmup is a number of steps, got {warmup}.")
+        at_least(0, **{"schedule.warmup": warmup})
         self.total, self.warmup = total, warmup
 
     def __call__(self, step: int) -> float:
@@ -42,8 +41,8 @@ class Constant(Schedule):
         return 1.0
 
 
-class Linear(Schedule):
-    """A straight line down to ``floor``."""
+class Falling(Schedule):
+    """A schedule down to ``floor``."""
 
     def __init__(self, total: int, warmup: int = 0, floor: float = 0.0):
         """
@@ -51,14 +50,19 @@ class Linear(Schedule):
             floor: the factor that a step after the last one would have.
         """
         super().__init__(total, warmup)
+        at_least(0, **{"schedule.floor": floor})
         self.floor = floor
+
+
+class Linear(Falling):
+    """A straight line down to ``floor``."""
 
     def shape(self, step: int, done: float) -> float:
         """1 - (1 - floor) * done."""
         return 1.0 - (1.0 - self.floor) * done
 
 
-class Cosine(Schedule):
+class Cosine(Falling):
     """Half a cosine down to ``floor`` (Loshchilov and Hutter, 2017)."""
 
     def __init__(self, total: int, warmup: int = 0, floor: float = 0.1):
@@ -66,8 +70,7 @@ class Cosine(Schedule):
         Args:
             floor: the factor that a step after the last one would have.
         """
-        super().__init__(total, warmup)
-        self.floor = floor
+        super().__init__(total, warmup, floor)
 
     def shape(self, step: int, done: float) -> float:
         """floor + (1 - floor) * (1 + cos(pi * done)) / 2."""
@@ -82,7 +85,7 @@ class InverseSqrt(Schedule):
         return math.sqrt(max(1, self.warmup) / (step + 1))
 
 
-class WSD(Schedule):
+class WSD(Falling):
     """Warm-up, a stable rate, then a decay to ``floor`` over the last steps (Hu et al., 2024; Hägele et al., 2024).
 
     The stable part does not depend on the length of the run: a longer run shares its beginning.
@@ -102,10 +105,9 @@ class WSD(Schedule):
             floor: the factor that a step after the last one would have.
             curve: 1 - sqrt(x) or 1 - x over the share x of the decay that is done.
         """
-        super().__init__(total, warmup)
-        if not 0 <= decay <= 1:
-            raise UsageError(f"schedule.decay is a share of the steps, from 0 to 1, got {decay}.")
-        self.floor, self.curve = floor, curve
+        super().__init__(total, warmup, floor)
+        a_rate(**{"schedule.decay": decay})
+        self.curve = curve
         self.decay_steps = min(round(decay * total), max(0, total - warmup))
 
     def shape(self, step: int, done: float) -> float:

@@ -24,6 +24,7 @@ from zoo.parts.ffn import OwnsLoss, feeds, pop_aux_losses
 from zoo.tasks.loss_log import Loss, LossLog
 from zoo.tasks.optimizers import OptimizerFactory, build_optimizer, name_groups, parameter_groups
 from zoo.tasks.schedule import Schedule
+from zoo.value_checks import at_least
 
 log = logging.getLogger(__name__)
 
@@ -389,7 +390,8 @@ def required_sizes(**sizes: int | None) -> dict[str, int]:
 
 
 def required_size(value: int | None, name: str) -> int:
-    """A size that was set, or came from the data. Raises UsageError where it is None."""
+    """A size that was set, or came from the data. Raises UsageError where it is None or negative."""
     if value is None:
         raise UsageError(f"Set model.{name}, or use a data module that provides it.")
+    at_least(0, **{f"model.{name}": value})
     return value

@@ -14,6 +14,7 @@ from zoo.parts.few_row_linear import Linear
 from zoo.parts.norm import RMSNorm
 from zoo.parts.pattern import Pattern
 from zoo.parts.position import Position
+from zoo.value_checks import above_zero, at_least
 
 
 def turn(x: Tensor, pattern: Pattern, position: Position | None, keys: bool = False) -> Tensor:
@@ -66,8 +67,8 @@ class MLA(Attention):
             raise UsageError(f"attention MLA needs a rope_dim that is a multiple of 4, got {rope_dim}.")
         self.value_dim = value_dim or self.head_dim
         self.scale = (self.head_dim + self.rope_dim) ** -0.5 if scale is None else scale
-        if not self.scale > 0:
-            raise UsageError(f"attention MLA needs a scale above 0, got {scale}.")
+        above_zero(scale=self.scale)
+        at_least(1, value_dim=value_dim, query_latent_dim=query_latent_dim)
         del self.qkv
         few = query_latent_dim
         self.query_down = nn.Identity() if few is None else Linear(dim, few, bias=False)

@@ -15,6 +15,7 @@ from zoo.parts.attention import Attention, TokenMixer
 from zoo.parts.block import Block, Context, PreNorm
 from zoo.parts.cache import LayerCache, MemoryCache
 from zoo.parts.norm import Norm
+from zoo.value_checks import at_least
 from zoo_frontier.cache import PlacedCache
 
 
@@ -251,6 +252,7 @@ class MixtureOfDepths(Block):
                 f"{type(attend.backend).__name__} does not take. Use MultiHead on SDPA or Naive."
             )
         attend.shows_weights = False  # those of selected tokens are no map of the sequence
+        at_least(0, aux_loss_weight=aux_loss_weight)
         self.capacity, self.aux_loss_weight = capacity, aux_loss_weight
         self.router = nn.Linear(attend.out.out_features, 1, bias=False)
 

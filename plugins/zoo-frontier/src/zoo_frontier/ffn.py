@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from zoo.errors import UsageError
 from zoo.parts.few_row_linear import Linear
 from zoo.parts.ffn import BY_HIDDEN_UNIT, FFN, Gated, MoE, SwiGLU
+from zoo.value_checks import at_least
 
 
 class SquaredReLU(FFN):
@@ -125,6 +126,7 @@ class SharedMoE(MoE):
         if self.top_k > experts // groups * group_top_k:
             raise UsageError(f"ffn {name} has fewer than top_k={self.top_k} experts in group_top_k={group_top_k}.")
         self.scale, self.copies, self.groups, self.group_top_k = scale, experts + shared, groups, group_top_k
+        at_least(1, shared_hidden=shared_hidden)
         self.shared = nn.ModuleList(expert(dim, shared_hidden or hidden) for _ in range(shared))
         self.shared_gate = nn.Linear(dim, 1, bias=False) if gate else None
 
@@ -214,6 +216,7 @@ class DeepSeekMoE(SharedMoE):
             dim, hidden, shared, scale=scale, groups=groups, group_top_k=group_top_k,
             experts=experts, top_k=top_k, aux_loss_weight=0.0, expert=expert,
         )  # fmt: skip
+        at_least(0, speed=speed)
         self.speed = speed
         self.selection_bias = nn.Parameter(torch.empty(experts))
         self.reset_parameters()

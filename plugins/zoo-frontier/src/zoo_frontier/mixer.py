@@ -312,8 +312,8 @@ class Mamba2(Recurrent):
 
 def check_sizes(part: TokenMixer, dim: int, heads: int, *sizes: int) -> None:
     """Raise UsageError where heads do not divide dim, or a size is below 1."""
-    if min(sizes, default=1) < 1 or heads < 1:
-        raise UsageError(f"attention {type(part).__name__} needs sizes of at least 1, got {min(heads, *sizes)}.")
+    if min(heads, *sizes, 1) < 1:
+        raise UsageError(f"attention {type(part).__name__} needs sizes of at least 1, got {min(heads, *sizes, 1)}.")
     if dim % heads:
         raise UsageError(f"attention {type(part).__name__}: dim={dim} is not divisible by heads={heads}.")
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from zoo.errors import UsageError
 from zoo.parts.position import Extent, Position, RoPE
+from zoo.value_checks import above_zero
 
 
 class YaRN(RoPE):
@@ -80,8 +81,7 @@ class XPos(RoPE):
         super().__init__(dim, heads, extent, base)
         if len(extent.sizes) > 1:
             raise UsageError(f"position XPos needs one axis, got {len(extent.sizes)}: a grid has no earlier place.")
-        if not scale_base > 0 or not gamma > 0:
-            raise UsageError(f"position XPos needs scale_base and gamma above 0, got {scale_base} and {gamma}.")
+        above_zero(scale_base=scale_base, gamma=gamma)
         self.scale_base, self.gamma = scale_base, gamma
 
     def decay(self, x: Tensor, pos: Tensor, sign: int) -> Tensor:

@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from zoo.errors import UsageError
 from zoo.tasks.optimizers import JoinedOptimizer
+from zoo.value_checks import at_least
 
 
 class SOAP(JoinedOptimizer):
@@ -119,5 +120,4 @@ def check(betas: tuple[float, float], weight_decay: float) -> None:
     """Raise UsageError for factors outside of [0, 1), and for a negative decay."""
     if not all(0 <= beta < 1 for beta in betas):
         raise UsageError(f"optimizer.betas must be from 0 to below 1, got {tuple(betas)}.")
-    if weight_decay < 0:
-        raise UsageError(f"optimizer.weight_decay must not be negative, got {weight_decay}.")
+    at_least(0, **{"optimizer.weight_decay": weight_decay})

@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from zoo.errors import UsageError
+from zoo.value_checks import above_zero, at_least
+from zoo_optimizers import check
 
 BLOCK = 256  # numbers that share a scale
 CHUNK = 2**20  # numbers that are in 32 bits at a time
@@ -45,12 +46,9 @@ class AdamW8bit(Optimizer):
             weight_decay: of matrices, times lr per step.
             smallest: numbers of the smallest tensor whose moments take 8 bits.
         """
-        if not all(0 <= beta < 1 for beta in betas):
-            raise UsageError(f"optimizer.betas must be from 0 to below 1, got {tuple(betas)}.")
-        if not eps > 0:
-            raise UsageError(f"optimizer.eps must be above 0, got {eps}.")
-        if smallest < 1:
-            raise UsageError(f"optimizer.smallest must be at least 1, got {smallest}.")
+        check(betas, weight_decay)
+        above_zero(**{"optimizer.eps": eps})
+        at_least(1, **{"optimizer.smallest": smallest})
         options = {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay, "smallest": smallest}
         super().__init__(params, options)
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from zoo.errors import UsageError
 from zoo.tasks.optimizers import zeros_like_state
+from zoo_optimizers import check
 
 
 class Lion(Optimizer):
@@ -30,10 +30,7 @@ class Lion(Optimizer):
             betas: b1, of the step; b2, of the momentum.
             weight_decay: of matrices, times lr per step.
         """
-        if not all(0 <= beta < 1 for beta in betas):
-            raise UsageError(f"optimizer.betas must be from 0 to below 1, got {tuple(betas)}.")
-        if weight_decay < 0:
-            raise UsageError(f"optimizer.weight_decay must not be negative, got {weight_decay}.")
+        check(betas, weight_decay)
         super().__init__(params, {"lr": lr, "betas": tuple(betas), "weight_decay": weight_decay})
 
     @torch.no_grad()

@@ -14,6 +14,7 @@ from torch.optim import AdamW
 from zoo.logging.attention_maps import validation
 from zoo.tasks.schedule import Cosine
 from zoo.tasks.task import Directions, Loss, OptimizerFactory, ScheduleFactory, Task, required_size
+from zoo.value_checks import at_least
 from zoo_vision.detr import DETR, check_layers, first_block
 from zoo_vision.precision import AveragePrecision
 from zoo_vision.setloss import NOTHING, Predictions, Targets, Weights, set_loss
@@ -63,6 +64,7 @@ class Detection(Task):
         if auxiliary:
             check_layers(first_block(net.decoder))
         distance, overlap = box_weights
+        at_least(0, empty_weight=empty_weight)
         self.auxiliary, self.weights = auxiliary, Weights(1.0, distance, overlap, empty_weight)
         self.num_classes = required_size(num_classes, "num_classes")
         self.precision_of = AveragePrecision(self.num_classes)
