@@ -66,6 +66,13 @@ def test_sound_values_are_within_their_bounds():
     check_trainer(SOUND, {})
 
 
+@pytest.mark.parametrize("value", [0, 0.0, -1, 1.5])
+def test_training_on_no_batch_is_refused_and_a_run_of_no_step_is_named_for_it(value):
+    message = refusal(lambda: check_trainer({**SOUND, "limit_train_batches": value}, {}))
+    assert "limit_train_batches" in message
+    assert "trainer.max_steps 0" in message
+
+
 @pytest.mark.parametrize("others", [{}, {"min_steps": 5, "val_check_interval": 3}, {"fast_dev_run": False}])
 @pytest.mark.parametrize("blank", [(), *((name,) for name in ENDS), ENDS])
 def test_training_without_an_end_is_refused(blank, others):

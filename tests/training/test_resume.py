@@ -191,6 +191,15 @@ def test_a_run_validates_what_it_ends_with_and_goes_on_exactly_however_it_ends(h
         assert differences(resumed, whole) == []
 
 
+@pytest.mark.parametrize("options", [{"max_steps": 0}, {"max_epochs": 0}, {"max_time": "00:00:00:00"}], ids=str)
+def test_a_run_of_no_step_is_validated_and_saved_and_goes_on_as_any_other(options, tmp_path):
+    _, diary = fit("lm", tmp_path / "cut", **options)
+    assert [step for step, name, _ in diary if name == "val/loss"] == [0]
+    whole, _ = fit("lm", tmp_path / "whole")
+    resumed, _ = fit("lm", tmp_path / "cut", resume=True)
+    assert [name for name in differences(resumed, whole) if name in ("last.state_dict", "last.global_step")] == []
+
+
 LATER_ENDS = {
     "within an epoch": (lambda: [AtBatch(6)], lambda: [AtBatch(15)]),
     "where an epoch ends": (lambda: [AtBatch(9)], lambda: [AtBatch(15)]),

@@ -65,7 +65,10 @@ BOUNDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "reload_dataloaders_every_n_epochs": COUNT,
     "num_sanity_val_steps": (_integer(-1), "a whole number from 0, or -1 for all batches"),
     "fast_dev_run": (lambda value: isinstance(value, bool) or COUNT[0](value), "true, false, or a number of batches"),
-    "limit_train_batches": BATCHES,
+    "limit_train_batches": (
+        lambda value: value != 0 and _batches(value),
+        "a number of batches from 1, or a share above 0.0 to 1.0; for no training: trainer.max_steps 0",
+    ),
     "limit_val_batches": BATCHES,
     "limit_test_batches": BATCHES,
     "limit_predict_batches": BATCHES,

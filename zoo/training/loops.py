@@ -144,8 +144,8 @@ class FitLoop(EpochsLoop):
 
     @property
     def skip(self) -> bool:
-        """Whether there is nothing to run; a run that was stopped after its last step still runs the end hooks."""
-        return self.trainer.limit_train_batches == 0 or (not self.is_resuming and self.done)
+        """Whether there is nothing to run: a run without a step is validated and saved as any other is."""
+        return self.trainer.limit_train_batches == 0
 
     def reset(self) -> None:
         """Continue within the epoch of a resumed run."""
