@@ -1,5 +1,7 @@
 """Errors that a user can act on. The command line prints their message without a traceback and exits with ``code``."""
 
+import traceback
+from types import FrameType
 from typing import Self
 
 
@@ -61,7 +63,21 @@ class StorageError(ZooError):
 
 
 def root_cause(error: BaseException) -> BaseException:
-    """The original exception of a part, without the exceptions that jsonargparse wrapped around it."""
-    while not isinstance(error, ZooError) and error.__cause__ not in (None, error):  # `raise error from error`
-        error = error.__cause__
-    return error
+    """The original exception of a part, without the exceptions that jsonargparse wrapped around it.
+
+    Where an option may be an object or a list, jsonargparse names what its first member says, and not a constructor.
+    """
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    members = frames[-1].f_locals.get("exceptions", ()) if frames and _of_jsonargparse(frames[-1]) else ()
+    causes = [root_cause(member) for member in members if isinstance(member, Exception)]
+    for cause in causes:
+        if not any(_of_jsonargparse(frame) for frame, _ in [*traceback.walk_tb(cause.__traceback__)][-1:]):
+            return cause
+    if isinstance(error, ZooError) or error.__cause__ in (None, error):  # `raise error from error`
+        return error
+    return root_cause(error.__cause__)
+
+
+def _of_jsonargparse(frame: FrameType) -> bool:
+    """Whether a function of jsonargparse runs in a frame."""
+    return str(frame.f_globals.get("__name__")).startswith("jsonargparse.")

@@ -2,14 +2,18 @@
 
 import itertools
 import math
+import sys
 import types
+from collections.abc import Iterable
 from functools import partial
 
 import lightning.pytorch.callbacks
 import lightning.pytorch.loggers
 import pytest
 import torch
-from lightning.pytorch import Trainer
+from jsonargparse import ArgumentParser, Namespace
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.loggers import CSVLogger, Logger
 
 from tests.rows import try_each
 from tests.tasks.training import build, train
@@ -215,6 +219,30 @@ def test_two_callbacks_that_share_their_state_are_refused(name):
     error = trainer_error(raised.value)
     assert isinstance(error, UsageError)
     assert name in str(error)
+
+
+class Fussy(Callback, CSVLogger):
+    """A callback and a logger that refuses its options."""
+
+    def __init__(self, error: str = "UsageError"):
+        raise {"UsageError": UsageError, "ValueError": ValueError, "RuntimeError": RuntimeError}[error]("too large")
+
+
+UNIONS = {"callbacks": list[Callback] | Callback | None, "logger": Logger | Iterable[Logger] | bool | None}
+
+
+@pytest.mark.parametrize("option", UNIONS)
+@pytest.mark.parametrize("wrap", [lambda item: item, lambda item: [item]], ids=["single", "list"])
+@pytest.mark.parametrize("error", ["UsageError", "ValueError", "RuntimeError"])
+def test_the_cause_is_what_a_constructor_says_whatever_else_the_option_may_be(option, wrap, error, monkeypatch):
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--x", type=UNIONS[option])
+    config = Namespace(x=wrap(Namespace(class_path=f"{Fussy.__module__}.Fussy", init_args=Namespace(error=error))))
+    monkeypatch.setitem(sys.modules, Fussy.__module__, types.SimpleNamespace(Fussy=Fussy))
+    with pytest.raises(Exception) as raised:  # noqa: PT011 - jsonargparse's own
+        parser.instantiate_classes(config)
+    cause = root_cause(raised.value)
+    assert (type(cause).__name__, str(cause)) == (error, "too large")
 
 
 @pytest.mark.parametrize("kind", [KeyError, OSError, RuntimeError])
