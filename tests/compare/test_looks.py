@@ -12,12 +12,13 @@ from zoo.compare.looks import (
     UNTIL,
     Looks,
     Question,
+    describe_power,
     load_looks,
     planned_levels,
     save_looks,
 )
 from zoo.compare.simultaneous_tests import PairResult, compare_samples, judge_all
-from zoo.compare.statistics import ALPHA, least_p, paired_t_test
+from zoo.compare.statistics import ALPHA, fewest_sequential_seeds, least_p, paired_t_test
 from zoo.errors import UsageError
 
 LOSS = Question("loss", "default")
@@ -99,6 +100,17 @@ def test_what_was_decided_stays_and_seeds_stand_in_the_order_in_which_they_came(
     assert plan.sort_seeds([1, 3, 7]) == [3, 7, 1]
     assert plan.later_level == pytest.approx(looks.remaining * (1 - FIRST) * FIRST)
     assert looks.plan(looks.next_look(Question("accuracy", "default"), {})).earlier == {}
+
+
+@pytest.mark.parametrize("until", [None, "decided", "5,10"])
+@pytest.mark.parametrize("tests", [1, 3, 6])
+def test_too_few_seeds_to_decide_are_named_before_anything_runs(until, tests):
+    said = [describe_power(count, tests, "t", until) for count in range(2, 40)]
+    nothing = [count for count, text in enumerate(said, 2) if "decide nothing" in text]
+    assert nothing == list(range(2, len(nothing) + 2))
+    assert nothing
+    if until == "decided":
+        assert nothing[-1] + 1 == fewest_sequential_seeds(UNTIL * ALPHA / tests)
 
 
 def planned_look(looks, count, planned=(5, 10), variants=("a=1",), **verdicts):

@@ -51,8 +51,9 @@ def parse_planned(until: str | None) -> tuple[int, ...]:
 def describe_power(count: int, tests: int, test: TestName, until: str | None) -> str:
     """What the looks at ``count`` seeds can decide about each of ``tests`` differences, as a sentence."""
     planned = parse_planned(until)
-    if until and not planned:
-        return ""  # as many seeds as are needed
+    if until and not planned:  # as many seeds as are needed
+        fewest = count_fewest_seeds(PairedTestPlan("sequential", UNTIL * ALPHA), tests)
+        return f"{count} seeds decide nothing: --until decided needs at least {fewest}" if count < fewest else ""
     level = planned_levels(planned, UNTIL * ALPHA, test, tests)[-1] if planned else FIRST * ALPHA
     fewest = count_fewest_seeds(PairedTestPlan(test, level), tests)
     if count < fewest:
