@@ -163,6 +163,8 @@ def save(
             weight_files.stream_tensors(weights.joined(counts), draft / WEIGHTS, about_tied)
             source.family.import_beside(draft, source.theirs)
             extra, notes = tokenizer_files.import_tokenizers(source.folder, draft, source.theirs, model)
+            if "pad_token_id" in {*source.family.keys.read, *source.family.keys.fixed}:
+                tokenizer_files.check_padding(draft, source.theirs)
             about = {
                 "format": FORMAT,
                 "zoo": version("zoo-transformers"),

@@ -246,6 +246,20 @@ def _tokenizer(source: Path, folder: Path, theirs: Mapping[str, Any], size: int,
     return notes
 
 
+def check_padding(folder: Path, theirs: Mapping[str, Any]) -> None:
+    """Raise UsageError where the number that positions are counted by is that of another token than the padding."""
+    number, names = theirs.get("pad_token_id"), hf_files.optional(folder / NAMES)
+    for path in (folder / "tokenizer.json", folder / "source-tokenizer.json"):
+        token = tokenizers.Tokenizer.from_file(str(path)).id_to_token(number) if number and path.is_file() else None
+        others = {text for key, text in names.items() if key not in ("pad_token", "unk_token")}
+        if token is not None and (token != names.get("pad_token") or token in others):
+            raise UsageError(
+                f"config.json: pad_token_id={number} is the number of {token!r} in the tokenizer, which is no padding. "
+                f"A {theirs.get('model_type')} gives that token no position. Save the model with the number of its "
+                "own padding."
+            )
+
+
 def _added(inner: tokenizers.Tokenizer) -> set[str]:
     """The texts of the special tokens of a tokenizer."""
     return {token.content for token in inner.get_added_tokens_decoder().values() if token.special}
