@@ -24,12 +24,13 @@ def published_names(path: Path) -> tuple[dict[str, str] | None, bool]:
     """The names of <pad>, <bos>, <cls> and others in a published tokenizer, None for zoo's own tokenizers; and whether
     it splits special tokens that a text spells.
 
-    It is told by special_tokens_map.json beside it, the file in which the library transformers keeps these names. For
-    target-tokenizer.json it is target-special_tokens_map.json: a published model's targets begin with another token.
+    It is told by special_tokens_map.json or tokenizer_config.json beside it, in which the library transformers keeps
+    these names. For target-tokenizer.json it is target-special_tokens_map.json: a published model's targets begin with
+    another token.
     """
-    own = path.with_name(path.name.replace("tokenizer.json", NAMES))
-    beside = own if own.is_file() else path.with_name(NAMES)
-    if not beside.is_file():
+    names_of = (path.name.replace("tokenizer.json", NAMES), NAMES, "tokenizer_config.json")
+    beside = next((path.with_name(name) for name in names_of if path.with_name(name).is_file()), None)
+    if beside is None:
         return None, False
     content: Any = limits.read_json(beside)
     if not isinstance(content, dict):
