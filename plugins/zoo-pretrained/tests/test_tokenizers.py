@@ -11,6 +11,7 @@ from odd_tokenizers import TEXTS, decoder_tokenizers, encoder_tokenizers, pair_t
 
 import zoo
 from zoo.cli import main
+from zoo.data.tokenizer import Tokenizer
 from zoo.errors import UsageError
 
 transformers = peers.transformers
@@ -105,7 +106,36 @@ def test_a_decoder_reads_writes_and_scores_as_transformers(family, name, tmp_pat
         assert ours.score(text).log_probability == pytest.approx(float(chance.sum()), abs=1e-4)
 
 
+@pytest.mark.parametrize("name", decoder_tokenizers())
+def test_a_tokenizer_that_transformers_saved_reads_own_data(name, tmp_path):
+    """transformers 5 writes the names of special tokens into tokenizer_config.json alone."""
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made/config.json").write_text(json.dumps({"model_type": "llama"}))
+    decoder_tokenizers()[name](tmp_path / "made")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "made")
+    theirs.save_pretrained(tmp_path / "saved")
+    (tmp_path / "saved/special_tokens_map.json").unlink(missing_ok=True)
+    ours = Tokenizer.load(tmp_path / "saved/tokenizer.json")
+    for text in TEXTS:
+        assert ours.framed(ours.encode(text)) == theirs(text).input_ids, text
+    if name != "words-cleaned":  # transformers' class takes spaces out of the text afterwards; an import does, too
+        same_tokens(ours, theirs)
+
+
 ENCODERS = {"deberta": "deberta-3", "xlm": "xlm-roberta"}  # where a tokenizer's first word is not its family
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 7])
+@pytest.mark.parametrize("family", ["roberta", "xlm-roberta", "camembert"])
+def test_positions_that_are_counted_by_another_token_than_the_padding_are_refused(family, number, tmp_path, capsys):
+    """These families give the token of ``pad_token_id`` no position, whatever it is in the tokenizer."""
+    _, theirs = build_checkpoint(peers.ENCODERS[family], encoder_tokenizers()[family], tmp_path / "theirs")
+    path = tmp_path / "theirs/config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "pad_token_id": number}))
+    is_padding = number == theirs.pad_token_id
+    assert main(["import", str(tmp_path / "theirs"), str(tmp_path / "ours")]) == (0 if is_padding else 2)
+    message = f"pad_token_id={number} is the number of {theirs.convert_ids_to_tokens(number)!r}"
+    assert is_padding or message in capsys.readouterr().err
 
 
 @torch.no_grad()

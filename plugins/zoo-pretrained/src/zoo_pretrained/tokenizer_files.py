@@ -250,7 +250,9 @@ def check_padding(folder: Path, theirs: Mapping[str, Any]) -> None:
     """Raise UsageError where the number that positions are counted by is that of another token than the padding."""
     number, names = theirs.get("pad_token_id"), hf_files.optional(folder / NAMES)
     for path in (folder / "tokenizer.json", folder / "source-tokenizer.json"):
-        token = tokenizers.Tokenizer.from_file(str(path)).id_to_token(number) if number and path.is_file() else None
+        if number is None or not path.is_file():
+            continue
+        token = tokenizers.Tokenizer.from_file(str(path)).id_to_token(number)
         others = {text for key, text in names.items() if key not in ("pad_token", "unk_token")}
         if token is not None and (token != names.get("pad_token") or token in others):
             raise UsageError(
