@@ -240,7 +240,7 @@ def test_the_cause_is_what_a_constructor_says_whatever_else_the_option_may_be(op
     config = Namespace(x=wrap(Namespace(class_path=f"{Fussy.__module__}.Fussy", init_args=Namespace(error=error))))
     monkeypatch.setitem(sys.modules, Fussy.__module__, types.SimpleNamespace(Fussy=Fussy))
     with pytest.raises(Exception) as raised:  # noqa: PT011 - jsonargparse's own
-        parser.instantiate_classes(config)
+        parser.instantiate(config)
     cause = root_cause(raised.value)
     assert (type(cause).__name__, str(cause)) == (error, "too large")
 
