@@ -105,8 +105,8 @@ def test_what_was_decided_stays_and_seeds_stand_in_the_order_in_which_they_came(
 @pytest.mark.parametrize("until", [None, "decided", "5,10"])
 @pytest.mark.parametrize("tests", [1, 3, 6])
 def test_too_few_seeds_to_decide_are_named_before_anything_runs(until, tests):
-    said = [describe_power(count, tests, "t", until) for count in range(2, 40)]
-    nothing = [count for count, text in enumerate(said, 2) if "decide nothing" in text]
+    messages = [describe_power(count, tests, "t", until) for count in range(2, 40)]
+    nothing = [count for count, text in enumerate(messages, 2) if "decide nothing" in text]
     assert nothing == list(range(2, len(nothing) + 2))
     assert nothing
     if until == "decided":

@@ -303,15 +303,15 @@ def test_a_long_text_is_encoded_in_parts_to_the_same_tokens(tmp_path, file, sche
     file.write_text("Grüße, 你好 🙂\n" + file.read_text(), "utf-8")
     other = tmp_path / "other.txt"
     other.write_text("ab\n" * 40)
-    found = []
+    results = []
     for part in (1 << 24, 7):
         monkeypatch.setenv("ZOO_CACHE", str(tmp_path / str(part)))
         monkeypatch.setattr("zoo.data.text.PART", part)
         monkeypatch.setattr("zoo.data.tokenizer.PART", part)
         data = TextFiles([str(file), str(other)], tokenizer=scheme, vocab_size=300, seed=0)
         tokens = [np.asarray(data.datasets[split].tokens) for split in ("train", "val") if data.ready() is None]
-        found.append((data.fingerprint(), *((row.dtype, row.tolist()) for row in tokens)))
-    assert found[0] == found[1]
+        results.append((data.fingerprint(), *((row.dtype, row.tolist()) for row in tokens)))
+    assert results[0] == results[1]
 
 
 def test_an_unknown_character_is_named_by_its_place_in_the_whole_text(monkeypatch):

@@ -71,10 +71,10 @@ def test_ignored_targets_count_nothing_even_where_padding_holds_nan(smoothing, i
 def test_most_tokens_without_a_target_cost_no_logits(monkeypatch):
     states, weight, _, targets = start()
     targets[4:] = -100
-    counted = []
-    monkeypatch.setattr(zoo.models.loss, "rows_in_cache", lambda logits: counted.append(len(logits)) or len(logits))
+    row_counts = []
+    monkeypatch.setattr(zoo.models.loss, "rows_in_cache", lambda logits: row_counts.append(len(logits)) or len(logits))
     cross_entropy(states, weight, targets, rows=8).backward()
-    assert counted == [4]
+    assert row_counts == [4]
 
 
 def test_all_ignored_is_zero_with_zero_gradients():

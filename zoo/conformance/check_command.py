@@ -86,7 +86,7 @@ class Report:
 
 def run(options: ParsedOptions) -> int:
     """`zoo check`."""
-    word, named = options.words[0], ("", options.words[0])
+    word, kind_and_name = options.words[0], ("", options.words[0])
     parts: Sequence[Part] | None = None
     package, kind = _package(word) if len(options.words) == 1 else None, _kind(word)
     if package:
@@ -94,15 +94,15 @@ def run(options: ParsedOptions) -> int:
     elif is_recipe(word):
         return check_recipe(options)
     elif len(options.words) == 2:
-        named = check_kind(word), options.words[1]
-        if "." not in named[1]:
-            registry.find(*named)  # a wrong name is refused before torch is imported
+        kind_and_name = check_kind(word), options.words[1]
+        if "." not in kind_and_name[1]:
+            registry.find(*kind_and_name)  # a wrong name is refused before torch is imported
     elif kind:
         parts = registry.parts(kind)
     elif "." not in word:
         raise _unknown(word)
     doctor.check_torch()
-    return _one(*named, options) if parts is None else _all(parts, options)
+    return _one(*kind_and_name, options) if parts is None else _all(parts, options)
 
 
 def check_recipe(options: ParsedOptions) -> int:

@@ -109,9 +109,9 @@ class Tables:
                     result.setdefault(split, []).append(hashlib.file_digest(file, "sha256").hexdigest())
         return result
 
-    def tell_unused(self, named: Iterable[Path]) -> None:
-        """Say which files beside the tables are neither tables nor ``named`` in one."""
-        used = {place for path in named for place in (path, path.parent)}
+    def tell_unused(self, references: Iterable[Path]) -> None:
+        """Say which files beside the tables are neither tables nor ``references`` in one."""
+        used = {place for path in references for place in (path, path.parent)}
         tables = {path for files in self.splits.values() for path in files}
         for folder in sorted({path.parent for path in tables if self.is_folder}):
             tell_unused(folder, {*used, *tables})

@@ -29,10 +29,10 @@ def header(form, bits, size, channels=1):
     return b"RIFF" + struct.pack("<I", 20 + len(chunk) + size) + b"WAVEfmt " + struct.pack("<I", len(chunk)) + chunk
 
 
-@pytest.mark.parametrize("lost", [1, 2, 100, 599, 600])
-def test_a_recording_that_ends_early_is_named(tmp_path, lost):
+@pytest.mark.parametrize("missing", [1, 2, 100, 599, 600])
+def test_a_recording_that_ends_early_is_named(tmp_path, missing):
     path = tmp_path / "a.wav"
-    path.write_bytes(write_sound(path)[:-lost])
+    path.write_bytes(write_sound(path)[:-missing])
     with pytest.raises(UsageError, match=r"a\.wav is cut off: it ends after [\d,]+ of 300 samples"):
         read_wave(path, RATE, 9999)
 

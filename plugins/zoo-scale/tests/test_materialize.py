@@ -65,8 +65,8 @@ def test_what_is_built_without_memory_draws_the_weights_of_what_is_built_with_it
     task = Trained(FSDP2.build_network(NETWORKS[kind]))
     assert all(tensor.is_meta for tensor in task.state_dict().values())
     types, names = built_types(task), {id(p): name for name, p in task.named_parameters()}
-    drawn = materialize(task.to(dtype), types)
-    for tensor, now in drawn:
+    tensors = materialize(task.to(dtype), types)
+    for tensor, now in tensors:
         tensor.data = tensor.data.to(now)
     expected = NETWORKS[kind]()
     assert torch.equal(chance, torch.get_rng_state())

@@ -124,9 +124,9 @@ class FSDP2(ModelParallelStrategy):
         digests: dict[str, str] = {}
 
         def take_share(module: nn.Module) -> None:
-            drawn = materialize(module, self._built_types)
-            digests.update(weight_digests((names[id(tensor)], tensor) for tensor, _ in drawn if id(tensor) in names))
-            for tensor, dtype in drawn:
+            tensors = materialize(module, self._built_types)
+            digests.update(weight_digests((names[id(tensor)], tensor) for tensor, _ in tensors if id(tensor) in names))
+            for tensor, dtype in tensors:
                 tensor.data = tensor.data.to(dtype)
             if divider is not None:
                 divider.divide(module)
@@ -364,17 +364,17 @@ def materialize(
     They are of ``types``, by owner and name. The result: these tensors, any shape, and the types that they had here.
     """
     waiting = [member for member in module.modules() if any(t.is_meta for t in own_tensors(member).values())]
-    drawn: list[tuple[Tensor, torch.dtype]] = []
+    tensors: list[tuple[Tensor, torch.dtype]] = []
     for member in waiting:
         for name, tensor in own_tensors(member).items():
             if tensor.is_meta:
-                drawn.append((tensor, tensor.dtype))
+                tensors.append((tensor, tensor.dtype))
                 memory = torch.empty(tensor.shape, dtype=types[member, name])
                 whole = nn.Parameter(memory, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else memory
                 torch.utils.swap_tensors(tensor, whole)
     for member in waiting:
         vars(member).pop(LATER)()
-    return drawn
+    return tensors
 
 
 def shard_module(task: nn.Module, mesh: Any, prepare: Callable[[nn.Module], None] = lambda module: None) -> None:
