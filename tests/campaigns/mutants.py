@@ -772,8 +772,8 @@ MUTANTS = [
         ),
         (
             "value_checks.py",
-            "if value < least:",
-            "if value <= least:",
+            "if not value >= least:",
+            "if not value > least:",
             "data/test_text.py models/test_layer_overrides.py",
         ),
         ("plotting.py", "longest - 1] +", "longest] +", "compare/test_charts.py"),

@@ -26,7 +26,7 @@ def test_a_place_that_is_gone_ambiguous_or_unchanged_is_named():
     first, second = mutants.problems(mutant)
     assert "times, not once" in first
     assert "tests/no_test.py, which does not exist" in second
-    mutant = mutants.Mutant("value_checks.py", "if value <", "if  value <", ("test_mutants.py",))
+    mutant = mutants.Mutant("value_checks.py", "and not value >", "and not  value >", ("test_mutants.py",))
     assert "changes nothing" in next(mutants.problems(mutant))
 
 

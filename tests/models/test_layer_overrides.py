@@ -47,7 +47,7 @@ def test_an_attentions_scale_multiplies_its_scores_and_is_seen_in_its_weights():
     weights = (0.3 * q @ k.mT).softmax(-1)
     assert_close(part.weights(x, pattern=Pattern()), weights)
     assert_close(part(x, pattern=Pattern()), part.out((weights @ v).transpose(1, 2).flatten(2)))
-    with pytest.raises(UsageError, match="scale above 0"):
+    with pytest.raises(UsageError, match="scale must be above 0"):
         MultiHead(8, 2, scale=0.0)
 
 

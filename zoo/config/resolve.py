@@ -318,10 +318,16 @@ class _Resolver:
 
 
 def _parts_with_option(kind: str, option: str, but: type) -> list[str]:
-    """The parts of a kind with an option of this name that are most akin to a class, by the bases that they share."""
+    """The parts of a kind with an option of this name that are most akin to a class, by the bases that they share.
+
+    Of the bases of data those count that say what their samples are.
+    """
     from zoo.plugins.description import describe
 
-    bases, akin = {base for base in but.__mro__ if registry.kind_of(base) == kind}, dict[int, list[str]]()
+    bases = {base for base in but.__mro__ if registry.kind_of(base) == kind}
+    if kind == "data":
+        bases = {base for base in bases if "gives" in vars(base)}
+    akin: dict[int, list[str]] = {}
     for part in registry.installed_parts(kind):
         if part.name != but.__name__ and any(entry.name == option for entry in describe(part).options):
             with contextlib.suppress(PluginError, PartError):

@@ -106,7 +106,7 @@ def test_a_library_that_is_not_installed_is_named(cls, module, monkeypatch):
 @pytest.mark.parametrize(("cls", "options", "words"), [
     (SOAP, {"precondition_frequency": 0}, "counts steps"), (SOAP, {"betas": (1.0, 0.9)}, "from 0 to below 1"),
     (ScheduleFreeAdamW, {"betas": (0.0, 0.9)}, "begin above 0"),
-    (ScheduleFreeAdamW, {"weight_decay": -1.0}, "negative"),
+    (ScheduleFreeAdamW, {"weight_decay": -1.0}, "weight_decay must be at least 0"),
 ])  # fmt: skip
 def test_impossible_options_are_refused(cls, options, words):
     with pytest.raises(UsageError, match=words):

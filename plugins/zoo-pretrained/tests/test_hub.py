@@ -16,11 +16,6 @@ import zoo
 from zoo.errors import UsageError
 from zoo.inference.hub import describe_origin, is_remote, local_folder
 
-try:
-    from tests.forks import run as run_program  # in zoo's checkout: a fork has imported torch
-except ImportError:
-    from subprocess import run as run_program
-
 pytest.importorskip("huggingface_hub", reason="reads the hub")
 transformers = pytest.importorskip("transformers", reason="writes the model that is read")
 
@@ -202,7 +197,7 @@ def test_what_is_not_there_is_said_in_one_sentence(hub, place, error, message):
 def run(*words, **variables):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **variables}
     command = [sys.executable, "-m", "zoo", *words]
-    return run_program(command, env=environment, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
 
 
 def test_a_model_of_the_hub_is_imported_with_its_commit(hub, tmp_path):
