@@ -42,7 +42,7 @@ class Fits:
         trainer = {"max_steps": int(options["trainer.max_steps"]), "max_epochs": options.get("trainer.max_epochs")}
         config = {"model": {"class_path": f"x.{task}", "init_args": model}, "data": {}, "trainer": trainer}
         notes = ("Far lacks model.near of Toy: dropped",) if task == "Far" else ()
-        return Point(self.root, words[0], variant, config, notes)
+        return Point(self.root, words[0], variant, config, notes, {**differing, "model": task})
 
     def task_options(self, words):
         own = {"position", "ffn", "lr", "hidden"}

@@ -394,7 +394,14 @@ SPELLINGS = [
     ("trainer.callbacks=null,[]", 0),
     ("trainer.callbacks=null,EMA", 1),
     ("model.lr=1e-2,0.01,1", 2),
-    ("trainer.limit_train_batches=1,1.0", 2),  # one batch, and all of them
+    ("trainer.limit_train_batches=1,1.0", 1),  # one batch, and all of them as without it
+    ("trainer.limit_val_batches=null,3,1.0", 1),
+    ("trainer.accumulate_grad_batches=1,2", 1),
+    ("trainer.deterministic=true,false", 1),
+    ("trainer.gradient_clip_algorithm=norm,value", 1),
+    ("trainer.precision=64-true,64", 1),
+    ("tune.layer_decay=1,0.5", 1),
+    ("model.norm=LayerNorm,zoo.parts.norm.LayerNorm", 1),
 ]
 
 

@@ -85,10 +85,16 @@ class Point:
     variant: str
     config: Mapping[str, Any]
     notes: tuple[str, ...] = ()  # what its task does not take from the recipe
+    settings: Mapping[str, Any] = field(default_factory=dict)  # those that are not defaults, by dotted keys
+    passive: Mapping[str, Any] = field(default_factory=dict)  # and those about where and how it happens
 
     def folder(self, seed: int) -> Path:
         """The run folder of a seed."""
         return self.root / self.recipe / self.variant / f"s{seed}"
+
+    def is_same(self, point: Point) -> bool:
+        """Whether both are one run, however its values are written."""
+        return self.passive == point.passive and run_folder.is_same_identity(self.settings, point.settings)
 
 
 @dataclass(frozen=True)
@@ -142,9 +148,7 @@ def build_arms(
         point = fits.point(words)
         text = variant_text(variant)
         notes = (*point.notes, *(f"{text}: its task lacks {word}, left out" for word in foreign))
-        twin = next(
-            (arm for arm in by_name.values() if run_folder.is_same_config(arm.point.config, point.config)), None
-        )
+        twin = next((arm for arm in by_name.values() if arm.point.is_same(point)), None)
         if twin is not None:
             by_name[twin.name] = replace(twin, notes=(*twin.notes, *notes))
             continue
@@ -322,8 +326,12 @@ class ZooFit:
         """The configuration of a recipe and options. Raises UsageError as `zoo fit` does."""
         config_plan = run_config.make_plan(*draft_command([*words, f"--runs={self.runs}"]), self.schema)
         self._plans[config_plan.run.title] = config_plan
-        notes = tuple(config_plan.resolved.notes)
-        return Point(Path(self.runs), config_plan.run.recipe, config_plan.run.variant, config_plan.config, notes)
+        run, resolved = config_plan.run, config_plan.resolved
+        settings = run_folder.differences(resolved.values, {}, resolved.defaults)
+        passive = {key: value for key, value in resolved.values.items() if is_passive(key, value)}
+        return Point(
+            Path(self.runs), run.recipe, run.variant, config_plan.config, tuple(resolved.notes), settings, passive
+        )
 
     def task_options(self, words: Sequence[str]) -> frozenset[str]:
         """The options of the task that a command chooses. Raises UsageError where it chooses none."""

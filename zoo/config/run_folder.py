@@ -28,6 +28,12 @@ SECTIONS = ("model", "data", "tune", "trainer")
 HEADER = "# zoo run: "
 # options of the trainer of which 1 is one batch and 1.0 all of them
 SHARES = ("trainer.limit_", "trainer.overfit_batches", "trainer.val_check_interval")
+# what the trainer does where these are null, and the names that it has for one precision
+NULLS: dict[str, object] = {
+    "trainer.deterministic": False, "trainer.gradient_clip_algorithm": "norm", "trainer.limit_train_batches": 1.0,
+    "trainer.limit_val_batches": 1.0, "trainer.limit_test_batches": 1.0, "trainer.val_check_interval": 1.0,
+}  # fmt: skip
+PRECISIONS = {"16": "16-mixed", "bf16": "bf16-mixed", "32": "32-true", "64": "64-true"}
 
 
 @dataclass(frozen=True)
@@ -52,17 +58,17 @@ class Run:
 
 def is_same(key: str, value: object, reference: object) -> bool:
     """Whether two values of an option are the same: 1 and 1.0 are, except as a number and a share of batches."""
+    value, reference = (NULLS.get(key) if item is None else item for item in (value, reference))
+    if key == "trainer.precision":
+        value, reference = (PRECISIONS.get(str(item), item) for item in (value, reference))
     alike = type(value) is type(reference) or not isinstance(value, (int, float))
     numbers = bool not in (type(value), type(reference)) and not key.startswith(SHARES)
     return value == reference and (alike or numbers)
 
 
-def is_same_config(config: object, reference: object, key: str = "") -> bool:
-    """Whether two configurations, or what they hold at ``key``, are one; no callbacks are as an empty list of them."""
-    if isinstance(config, Mapping) and isinstance(reference, Mapping):
-        names = {name: f"{key}.{name}".lstrip(".") for name in {*config, *reference}}
-        return all(is_same_config(config.get(name), reference.get(name), full) for name, full in names.items())
-    return is_same(key, config, reference) or (key == CALLBACKS and not config and not reference)
+def is_same_identity(settings: Mapping[str, object], reference: Mapping[str, object]) -> bool:
+    """Whether two configurations are one, by the settings of each that are not defaults."""
+    return settings.keys() == reference.keys() and all(is_same(key, settings[key], reference[key]) for key in settings)
 
 
 def differences(
