@@ -18,6 +18,7 @@ IDEOGRAPH, CHARACTER = r"[\p{Han}\p{Hiragana}\p{Katakana}]", r"[\s\S]"
 STEPS = ("Sequence", "Split", "Digits", "ByteLevel", "Fuse")
 PATTERNS = [{"Regex": IDEOGRAPH}, {"Regex": CHARACTER}]
 LONGEST_TOKEN = 10_000  # characters
+ELSEWHERE = "A tokenizer of another library is read with its tokenizer_config.json beside it"
 
 
 def published_names(path: Path) -> tuple[dict[str, str] | None, bool]:
@@ -50,7 +51,7 @@ def check_tokenizer(path: Path, text: str) -> None:
     _check_steps(path, content)
     vocabulary = content["model"]["vocab"]
     if not isinstance(vocabulary, dict) or content["model"].get("type") not in ("WordLevel", "BPE"):
-        raise UsageError(f"{path}: the model must be WordLevel or byte-level BPE, as zoo writes them")
+        raise UsageError(f"{path}: the model must be WordLevel or byte-level BPE, as zoo writes them. {ELSEWHERE}")
     numbers = dict(vocabulary)
     for token in content["added_tokens"]:
         name, number = token["content"], token["id"]
@@ -83,7 +84,7 @@ def _check_steps(path: Path, content: dict[str, Any]) -> None:
     """Raise UsageError for steps that are not zoo's: a pattern of a stranger can take for ever, or change the text."""
     for name in ("normalizer", "post_processor", "truncation", "padding"):
         if content.get(name) is not None:
-            raise UsageError(f"{path}: {name!r} must be null: zoo's tokenizers leave a text as it is")
+            raise UsageError(f"{path}: {name!r} must be null: zoo's tokenizers leave a text as it is. {ELSEWHERE}")
     if content["model"].get("dropout"):
         raise UsageError(f"{path}: the model has a dropout, with which a text is cut otherwise each time")
     waiting = [content.get(name) for name in ("pre_tokenizer", "decoder")]
@@ -93,7 +94,7 @@ def _check_steps(path: Path, content: dict[str, Any]) -> None:
             continue
         kind = step["type"] if isinstance(step, dict) else step
         if kind not in STEPS:
-            raise UsageError(f"{path}: the step {kind!r:.80} is not one of {', '.join(STEPS)}")
+            raise UsageError(f"{path}: the step {kind!r:.80} is not one of {', '.join(STEPS)}. {ELSEWHERE}")
         if kind == "Split" and step["pattern"] not in PATTERNS:
             raise UsageError(f"{path}: the pattern {step['pattern']!r:.80} is not one that zoo writes")
         waiting += step.get("pretokenizers") or step.get("decoders") or []
