@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -292,6 +293,22 @@ def test_a_run_is_resumed_in_its_own_folder_wherever_it_is(zoo, work, twin):
     assert not twin or json.loads((other / "finished.json").read_text())["step"] == 3
     code, _, err = zoo("fit", str(home), "--runs", "third", *more, "6")
     assert (code, "nothing to resume: third" in err) == (2, True), "a root that is named is where the run is looked for"
+
+
+@pytest.mark.parametrize("place", ["backup", "old/x", "runs/lm-toy/other/s1"])
+@pytest.mark.parametrize("more", [(), ("--accept-changes", "--trainer.max_steps", "9")], ids=["", "changed"])
+def test_a_copy_of_a_run_is_not_resumed_as_the_run_that_it_was(zoo, work, place, more):
+    assert zoo("fit", "lm-toy")[0] == 0
+    home, copy = work / "runs/lm-toy/default/s1", work / place
+    shutil.copytree(home, copy)
+    before = {path: path.read_bytes() for path in work.glob("**/*.ckpt")}
+    code, _, err = zoo("fit", place, "--resume", *more)
+    if place.endswith("other/s1"):  # called as runs are: this is a run of another name now
+        assert (code, home.exists()) == (0, True)
+    else:
+        assert (code, "Move it to PLACE/lm-toy/default/s1" in err) == (2, True), err
+        assert {path: path.read_bytes() for path in work.glob("**/*.ckpt")} == before
+    assert all(path.read_bytes() == content for path, content in before.items() if home in path.parents)
 
 
 def test_a_run_whose_best_is_older_than_an_accepted_change_is_used(work, cache):

@@ -35,12 +35,21 @@ def test_a_run_leaves_the_random_numbers_and_settings_of_its_caller(tmp_path, mo
     for dtype in (torch.float32, torch.float64):
         random.seed(5), np.random.seed(5), torch.manual_seed(5)
         torch.set_default_dtype(dtype)
+        torch.set_grad_enabled(dtype is torch.float32)
         try:
-            options = {**TINY, "data.path": Path("book.txt"), "model.lr": np.float32(0.01)}
-            figures.append(zoo.fit("lm-tiny", options, name=str(dtype)[6:]).figures)
+            options = {
+                **TINY,
+                "data.path": Path("book.txt"),
+                "model.lr": np.float32(0.01),
+                "trainer.deterministic": True,
+            }
+            figures.append(zoo.fit(Path("lm-tiny"), options, name=str(dtype)[6:]).figures)
             assert torch.get_default_dtype() is dtype
+            assert torch.is_grad_enabled() is (dtype is torch.float32)
+            assert not torch.are_deterministic_algorithms_enabled()
         finally:
             torch.set_default_dtype(torch.float32)
+            torch.set_grad_enabled(True)
         draws.append(draw())
     random.seed(5), np.random.seed(5), torch.manual_seed(5)
     assert draws == [draw()] * 2

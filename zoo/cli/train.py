@@ -45,7 +45,7 @@ class Run:
 
 
 def fit(
-    recipe: str,
+    recipe: str | Path,
     options: Mapping[str, Any] | None = None,
     *,
     seed: int = 1,
@@ -65,7 +65,7 @@ def fit(
     flags = {"error": [], "resume": ["--requeue"], "overwrite": ["--overwrite"]}
     if existing not in flags:
         raise UsageError(f"existing is {existing!r}: it must be one of {', '.join(flags)}")
-    words = [recipe, f"--seed={seed}", f"--runs={runs}", *flags[existing], *option_words(options or {})]
+    words = [os.fspath(recipe), f"--seed={seed}", f"--runs={runs}", *flags[existing], *option_words(options or {})]
     words += [f"--name={name}"] * (name is not None) + [f"--trackers={','.join(trackers)}"] * bool(trackers)
     with stop_signals.handle_signals(False, restore=True), keep_globals():
         code, planned = execute(fit_options.parse("fit", words))
@@ -81,19 +81,23 @@ def fit(
 
 @contextlib.contextmanager
 def keep_globals() -> Iterator[None]:
-    """Put back what a run sets for itself: random numbers, the type of new tensors, Lightning's variables."""
+    """Put back what a run sets for itself: random numbers, types and modes of torch, Lightning's variables."""
     import torch
 
     from zoo.training import rng_state
 
     device = torch.device("cuda" if torch.cuda.is_available() and torch.cuda.is_initialized() else "cpu")
-    states, dtype = rng_state.capture(device), torch.get_default_dtype()
+    states, dtype, learns = rng_state.capture(device), torch.get_default_dtype(), torch.is_grad_enabled()
+    is_strict = torch.are_deterministic_algorithms_enabled()
+    warns_only = torch.is_deterministic_algorithms_warn_only_enabled()
     variables = {name: os.environ.get(name) for name in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS")}
     torch.set_default_dtype(torch.float32)
     try:
         yield
     finally:
         torch.set_default_dtype(dtype)
+        torch.set_grad_enabled(learns)
+        torch.use_deterministic_algorithms(is_strict, warn_only=warns_only)
         rng_state.restore(states, device)
         for name, value in variables.items():
             os.environ.pop(name, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -40,7 +41,7 @@ RUN_OPTIONS = (
 
 
 def compare(
-    recipe: str,
+    recipe: str | Path,
     vary: Mapping[str, Sequence[Any]],
     options: Mapping[str, Any] | None = None,
     *,
@@ -65,8 +66,8 @@ def compare(
                 f"vary[{name!r}] is {values!r:.60}: it must be a list of values, such as ['rope', 'alibi']"
             )
     varied = [f"{name}={','.join(map(value_text, values))}" for name, values in vary.items()]
-    words = [recipe, *(word for text in varied for word in ("--vary", text)), f"--seeds={seeds}", f"--runs={runs}"]
-    parsed = parse(find_command("compare"), [*words, *option_words(options or {}), *arguments])
+    words = [*(word for text in varied for word in ("--vary", text)), f"--seeds={seeds}", f"--runs={runs}"]
+    parsed = parse(find_command("compare"), [os.fspath(recipe), *words, *option_words(options or {}), *arguments])
     parsed = replace(parsed, values=expand_target(parsed.values))
     comparison = read_comparison(parsed)
     if comparison is None or comparison.design.recipes != 1 or len(parsed.words) > 1:

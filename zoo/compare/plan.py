@@ -85,7 +85,7 @@ class Point:
     variant: str
     config: Mapping[str, Any]
     notes: tuple[str, ...] = ()  # what its task does not take from the recipe
-    settings: Mapping[str, Any] = field(default_factory=dict)  # those that are not defaults, by dotted keys
+    settings: Mapping[str, Any] | None = None  # those that are not defaults, by dotted keys
     passive: Mapping[str, Any] = field(default_factory=dict)  # and those about where and how it happens
 
     def folder(self, seed: int) -> Path:
@@ -93,8 +93,11 @@ class Point:
         return self.root / self.recipe / self.variant / f"s{seed}"
 
     def is_same(self, point: Point) -> bool:
-        """Whether both are one run, however its values are written."""
-        return self.passive == point.passive and run_folder.is_same_identity(self.settings, point.settings)
+        """Whether both are one run, however its values are written, defaults among them."""
+        return run_folder.is_same_config(self.config, point.config) or (
+            self.settings is not None
+            and (self.variant, self.settings, self.passive) == (point.variant, point.settings, point.passive)
+        )
 
 
 @dataclass(frozen=True)

@@ -191,6 +191,8 @@ def make_plan(command: fit_options.FitOptions, config_draft: Draft, against: Sch
         name = command.name and run_folder.check_name(command.name)
         variant = name or run_folder.variant_name(changes, earlier or run_folder.DEFAULT)
         run = Run(Path(command.runs), recipe, variant, seed)
+        if not full.origins.get("seed_everything", "").startswith("--seed"):
+            refuse_moved_run(command, config_draft.recipe, run, Path(recipe, earlier or variant, f"s{seed}"))
     return Plan(command, full, run, config_draft.recipe)
 
 
@@ -209,6 +211,20 @@ def run_to_resume(command: fit_options.FitOptions, source: Path | None, recipe: 
     roots = [Path(command.runs), *home.parents[2:3]][: 1 + (command.runs == fit_options.RUNS.default)]
     runs = (Run(root, recipe, home.parent.name, seed) for root in roots)
     return next((run for run in runs if run.folder.resolve() == home), None)
+
+
+def refuse_moved_run(command: fit_options.FitOptions, source: Path | None, run: Run, usual: Path) -> None:
+    """Raise UsageError where --resume names a run by its folder and another one would go on: a copy, or one renamed.
+
+    ``usual`` is what the folder of the run is called below that of all runs.
+    """
+    if source is None or source.name != run_folder.CONFIG or "resume" not in command.flags or command.name:
+        return
+    if command.runs == fit_options.RUNS.default and source.parent.resolve() != run.folder.resolve():
+        raise UsageError(
+            f"nothing to resume: {source.parent} holds {usual}, and is called otherwise. Move it to PLACE/{usual}, "
+            f"and name that: zoo fit PLACE/{usual} --resume"
+        )
 
 
 def task_options(command: fit_options.FitOptions, config_draft: Draft, against: Schema) -> frozenset[str]:

@@ -66,9 +66,12 @@ def is_same(key: str, value: object, reference: object) -> bool:
     return value == reference and (alike or numbers)
 
 
-def is_same_identity(settings: Mapping[str, object], reference: Mapping[str, object]) -> bool:
-    """Whether two configurations are one, by the settings of each that are not defaults."""
-    return settings.keys() == reference.keys() and all(is_same(key, settings[key], reference[key]) for key in settings)
+def is_same_config(config: object, reference: object, key: str = "") -> bool:
+    """Whether two configurations, or what they hold at ``key``, are one; no callbacks are as an empty list of them."""
+    if isinstance(config, Mapping) and isinstance(reference, Mapping):
+        names = {name: f"{key}.{name}".lstrip(".") for name in {*config, *reference}}
+        return all(is_same_config(config.get(name), reference.get(name), full) for name, full in names.items())
+    return is_same(key, config, reference) or (key == CALLBACKS and not config and not reference)
 
 
 def differences(
