@@ -203,3 +203,13 @@ def test_of_several_processes_the_launcher_says_which_is_the_first(variables, fi
     assert distributed.launcher_of(options) == []
     distributed.settle_rank(options)
     assert run_folder.first_rank() is first
+
+
+@pytest.mark.parametrize(
+    ("settings", "same"),
+    [({"deterministic": False}, True), ({"callbacks": []}, True), ({"limit_val_batches": 1.0}, True),
+     ({"limit_val_batches": 1}, False), ({"check_val_every_n_epoch": None}, False), ({"max_steps": None}, False)],
+)  # fmt: skip
+def test_what_a_configuration_leaves_out_is_null_only_where_null_is_the_default(settings, same):
+    assert run_folder.is_same_config({"trainer": settings}, {"trainer": {}}) is same
+    assert run_folder.is_same_config({"trainer": {}}, {"trainer": settings}) is same

@@ -67,10 +67,17 @@ def is_same(key: str, value: object, reference: object) -> bool:
 
 
 def is_same_config(config: object, reference: object, key: str = "") -> bool:
-    """Whether two configurations, or what they hold at ``key``, are one; no callbacks are as an empty list of them."""
+    """Whether two configurations, or what they hold at ``key``, are one; no callbacks are as an empty list of them.
+
+    What is left out is null for callbacks and NULLS alone: elsewhere a default may be anything.
+    """
     if isinstance(config, Mapping) and isinstance(reference, Mapping):
-        names = {name: f"{key}.{name}".lstrip(".") for name in {*config, *reference}}
-        return all(is_same_config(config.get(name), reference.get(name), full) for name, full in names.items())
+        for name in {*config, *reference}:
+            full = f"{key}.{name}".lstrip(".")
+            absent = None if full in (*NULLS, CALLBACKS) else ...
+            if not is_same_config(config.get(name, absent), reference.get(name, absent), full):
+                return False
+        return True
     return is_same(key, config, reference) or (key == CALLBACKS and not config and not reference)
 
 
