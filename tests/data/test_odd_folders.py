@@ -7,6 +7,7 @@ import os
 import numpy as np
 import pytest
 from PIL import Image
+from zoo_scale.text_stream import TextStream
 
 from zoo.data import image_sources
 from zoo.data.image_decoding import FilePixels, Files
@@ -14,7 +15,6 @@ from zoo.data.image_sources import ImageFolder
 from zoo.data.parallel_files import ParallelFiles
 from zoo.data.source_files import count_kinds, list_folder, match_files
 from zoo.data.text import TextFiles, text_files
-from zoo.data.text_stream import TextStream
 from zoo.errors import UsageError
 from zoo.io import limits
 

@@ -9,13 +9,13 @@ import tracemalloc
 import numpy as np
 import pytest
 from PIL import Image
+from zoo_scale.text_stream import TextStream
 
 from zoo.data import table_files
 from zoo.data.image_sources import ImageFolder
 from zoo.data.parallel_files import PairOptions, ParallelFiles
 from zoo.data.table_files import Columns, Tables, choose_columns, find_splits, is_columnar, read_rows, text_of
 from zoo.data.text import TextFiles
-from zoo.data.text_stream import TextStream
 from zoo.errors import UsageError
 
 pyarrow = pytest.importorskip("pyarrow", reason="reads Parquet and Arrow: the extra data")

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from lightning.pytorch import Trainer, seed_everything
 from lightning.pytorch.loggers.logger import Logger
+from zoo_scale.text_stream import StreamOptions, TextStream
 
 from zoo.data.glyphs import Glyphs
 from zoo.data.phrasebook import Phrasebook
 from zoo.data.text import TextFiles
-from zoo.data.text_stream import StreamOptions, TextStream
 from zoo.tasks.classification import Classification
 from zoo.tasks.lm import CausalLM
 from zoo.tasks.translation import Translation

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from zoo_scale.document_paths import held_out
 from zoo_scale.prepare import tokenize
 from zoo_scale.token_data import TokenFile
 from zoo_scale.token_file import HEADER, SPLITS, TOKENIZER, array_path, open_tokens, token_dtype
 
-from zoo.data.text_paths import held_out
 from zoo.data.tokenizer import EOS, Tokenizer
 from zoo.errors import UsageError
 from zoo.finetuning.finetune import other_tokenizer

@@ -17,7 +17,6 @@ TRAINER = {
 BYTES = {"tokenizer": "bytes", "max_length": 16}
 TASKS = {
     "lm-tiny": ("TextFiles", "#body", BYTES),
-    "lm-stream": ("TextStream", "#body", {**BYTES, "val_fraction": 0.2, "options.shards": 1}),
     "mlm-tiny": ("TextFiles", "#body", BYTES),
     "translation-tiny": ("ParallelFiles", "", {"source": "pair.en", "target": "pair.de", "vocab_size": 300}),
     "topics-tiny": ("LabelledFiles", "", {"columns": {"text": "body", "label": "kind"}, "vocab_size": 300}),

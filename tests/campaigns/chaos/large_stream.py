@@ -83,7 +83,7 @@ def train(home: Path, runs: str, kill_after: float | None = None) -> tuple[int, 
 
 def read_everything(home: Path, megabytes: int) -> dict[str, object]:
     """A pass over the stream without a model: rate, and resident memory after each tenth."""
-    from zoo.data.text_stream import TextStream
+    from zoo_scale.text_stream import TextStream
 
     data = TextStream(str(home / "text"), "bytes", max_length=256, batch_size=64, seed=1)
     loader = data.train_dataloader()

@@ -1,4 +1,7 @@
-"""Four tiny recipes, and what two runs of one of them must have in common to the last bit."""
+"""Four tiny recipes, and what two runs of one of them must have in common to the last bit.
+
+That of a stream needs zoo-scale installed.
+"""
 
 from __future__ import annotations
 

@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch.utils.data import get_worker_info
+from zoo_scale.document_files import DocumentFiles
+from zoo_scale.text_stream import RowReader, TextRows, TextStream
 from zoo_text.data.labelled import LabelledText, TextLabels
 from zoo_text.data.labelledfiles import LabelledFiles
 
 from faults import planted
-from zoo.data.document_files import DocumentFiles
 from zoo.data.image_data import ArrayPixels, ImageData, Split
 from zoo.data.image_sources import ImageFolder, NpzImages
 from zoo.data.text import Corpus, TextData, TextFiles
-from zoo.data.text_stream import RowReader, TextRows, TextStream
 from zoo.errors import UsageError
 
 

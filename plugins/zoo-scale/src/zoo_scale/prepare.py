@@ -16,13 +16,13 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from zoo.command_line import ParsedOptions
 from zoo.console import format_bytes
-from zoo.data.document_files import DocumentFiles, Format
 from zoo.data.table_files import split_columns
-from zoo.data.text_paths import stream_splits
 from zoo.data.tokenizer import Tokenizer
 from zoo.errors import UsageError
 from zoo.system import process_exit
 from zoo_scale import token_file
+from zoo_scale.document_files import DocumentFiles, Format
+from zoo_scale.document_paths import stream_splits
 
 
 def prepare(options: ParsedOptions) -> int:

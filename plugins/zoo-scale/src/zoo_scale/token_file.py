@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from zoo.data.cache import digest, map_array, write_array
-from zoo.data.document_files import DocumentFiles
-from zoo.data.text_paths import held_out
 from zoo.data.tokenizer import Tokenizer
 from zoo.errors import UsageError
 from zoo.io import atomic_files, limits
+from zoo_scale.document_files import DocumentFiles
+from zoo_scale.document_paths import held_out
 
 FORMAT, VERSION = "zoo tokens", 1
 HEADER, TOKENIZER = "header.json", "tokenizer.json"

@@ -14,14 +14,14 @@ import torch
 from zoo.data.batches import generator, sample_sentence
 from zoo.data.cache import cached_entry, digest, map_array, write_array, write_json
 from zoo.data.data import at_least, log_once, require_fraction
-from zoo.data.document_files import DocumentFiles, Format, Unit
 from zoo.data.streams import Sample, ShardReader, Stream
 from zoo.data.table_files import split_columns
 from zoo.data.text import IGNORE, Blocks, TokenizedData, check_scheme
-from zoo.data.text_paths import STDLIB, held_out, stream_splits
 from zoo.data.tokenizer import EOS, Tokenizer
 from zoo.errors import UsageError
 from zoo.io import atomic_files
+from zoo_scale.document_files import DocumentFiles, Format, Unit
+from zoo_scale.document_paths import STDLIB, held_out, stream_splits
 
 SAMPLE_BYTES = 2**23  # bytes of text that BPE is learned from
 

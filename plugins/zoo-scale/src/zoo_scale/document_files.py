@@ -27,9 +27,10 @@ from zoo.data.table_files import (
     require_pyarrow,
     text_of,
 )
-from zoo.data.text_paths import PARQUET, RECORD_SUFFIXES, inner_suffix
+from zoo.data.text_paths import inner_suffix
 from zoo.errors import UsageError
 from zoo.io import limits
+from zoo_scale.document_paths import PARQUET, RECORD_SUFFIXES
 
 LONGEST = 2**18  # bytes, or characters of a record: a longer document is cut at a line's end
 SPAN = 2**22  # bytes of a plain file that are one unit

@@ -6,10 +6,11 @@ import os
 import pickle
 
 import pytest
+from zoo_scale import document_files as module
+from zoo_scale import document_paths
+from zoo_scale.document_files import DocumentFiles, Format
 
-from zoo.data import document_files as module
-from zoo.data import table_files, text_paths
-from zoo.data.document_files import DocumentFiles, Format
+from zoo.data import table_files
 from zoo.errors import UsageError
 
 pyarrow = pytest.importorskip("pyarrow")
@@ -161,7 +162,7 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
 def test_a_folder_gives_its_text_files(tmp_path):
     for name in ("b.txt", "a.md.gz", "c.parquet", "d.jsonl.zst", "picture.png", ".hidden.txt", "empty.txt"):
         (tmp_path / name).write_bytes(b"" if name == "empty.txt" else b"x")
-    names = [path.name for path in text_paths.document_files(str(tmp_path))]
+    names = [path.name for path in document_paths.document_files(str(tmp_path))]
     assert names == ["a.md.gz", "b.txt", "c.parquet", "d.jsonl.zst"]
 
 

@@ -1,5 +1,6 @@
 """Rows of a stream of text: every token of every document once, none of what validates, and little memory."""
 
+import json
 import pickle
 import tracemalloc
 from collections import Counter
@@ -7,11 +8,13 @@ from itertools import islice
 
 import numpy as np
 import pytest
+from zoo_scale import document_files
+from zoo_scale.document_paths import held_out, stream_files
+from zoo_scale.text_stream import StreamOptions, TextStream
 
-from zoo.data import document_files
+import zoo
+from zoo import recipe_files
 from zoo.data.streams import StreamLoader
-from zoo.data.text_paths import held_out, stream_files
-from zoo.data.text_stream import StreamOptions, TextStream
 from zoo.data.tokenizer import Tokenizer
 from zoo.errors import UsageError
 
@@ -189,3 +192,15 @@ def test_a_file_that_is_named_twice_is_refused(tmp_path):
     for paths in ([f"{tmp_path}/a.txt", f"{tmp_path}/a.txt"], [str(tmp_path / "a.txt"), f"{tmp_path}/*.txt"]):
         with pytest.raises(UsageError, match="is named twice"):
             stream_files(paths)
+
+
+def test_the_recipe_says_what_it_costs_and_trains_on_a_column_of_a_table(tmp_path, monkeypatch):
+    header = "\n".join(recipe_files.packaged_recipe("lm-stream").header)
+    assert all(f"{word}: " in header for word in ("size", "time", "expected", "data"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"body": text}) + "\n" for text in DOCUMENTS))
+    trainer = {"max_steps": 2, "val_check_interval": 2, "accelerator": "cpu", "precision": "32-true"}
+    data = {"path": "rows.jsonl#body", "tokenizer": "bytes", "max_length": 16, "options.shards": 1}
+    options = {f"trainer.{name}": value for name, value in trainer.items()}
+    options |= {f"data.{name}": value for name, value in data.items()} | {"model.dim": 16, "model.depth": 1}
+    assert 0 < zoo.fit("lm-stream", options).figures["val/loss"] < 10
