@@ -149,12 +149,17 @@ class Output:
         self.only_prints = False  # whether the command ends when the reader of its standard output has ended
         self.guards: list[Guard] = []
         self.log: TextIO | None = None
+        self.log_place: Path | None = (
+            None  # where the log will be once the first of several processes has made its folder
+        )
         self.unlogged: list[str] = []
         self.failed_streams: set[str] = set()  # titles
         self.failure = ""  # why standard output failed, unless its reader ended
 
     def record(self, text: str) -> None:
         """Write a text to the log, or keep it until there is one."""
+        if self.log is None and self.log_place is not None and self.log_place.parent.is_dir():
+            self.open_log(self.log_place)
         if self.log is None:
             self.unlogged.append(text)
             if len(self.unlogged) > BUFFERED or sum(map(len, self.unlogged[-2:])) > BUFFERED:
@@ -166,7 +171,10 @@ class Output:
             self._drop_log(error)
 
     def open_log(self, path: Path) -> None:
-        """Append everything that the command prints, from its beginning on, to a file."""
+        """Append everything that the command prints, from its beginning on, to a file, once there is its folder."""
+        self.log_place = None if path.parent.is_dir() else path
+        if self.log_place is not None:
+            return
         try:
             self.log = path.open("a", encoding="utf-8", errors="backslashreplace", buffering=1)
         except OSError as error:

@@ -116,3 +116,17 @@ def test_a_log_that_cannot_be_written_costs_a_warning(tmp_path, monkeypatch, cap
     message = capfd.readouterr()
     assert message.out == "said\n"
     assert message.err == f"warning: {console.LOG} cannot be written: No space left on device; going on without it\n"
+
+
+def test_a_process_that_is_there_before_the_folder_of_its_run_logs_what_it_has_printed(tmp_path, monkeypatch, capfd):
+    def dispatch(*_):
+        console.open_log(tmp_path / "run")
+        print("early")
+        (tmp_path / "run").mkdir()
+        print("late")
+        return 0
+
+    monkeypatch.setattr(zoo.cli, "_dispatch", dispatch)
+    assert zoo.cli.main(["fit"]) == 0
+    assert tuple(capfd.readouterr()) == ("early\nlate\n", "")
+    assert (tmp_path / "run" / console.LOG).read_text() == "early\nlate\n"
