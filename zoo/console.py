@@ -149,9 +149,7 @@ class Output:
         self.only_prints = False  # whether the command ends when the reader of its standard output has ended
         self.guards: list[Guard] = []
         self.log: TextIO | None = None
-        self.log_place: Path | None = (
-            None  # where the log will be once the first of several processes has made its folder
-        )
+        self.log_place: Path | None = None  # of the log, whose folder another process makes
         self.unlogged: list[str] = []
         self.failed_streams: set[str] = set()  # titles
         self.failure = ""  # why standard output failed, unless its reader ended

@@ -11,7 +11,8 @@ from PIL import Image
 from zoo.data import augment
 from zoo.data.digits import Digits
 from zoo.data.glyphs import Glyphs
-from zoo.data.image_data import stratified_split
+from zoo.data.image_data import moments, stratified_split
+from zoo.data.image_decoding import FilePixels
 from zoo.data.image_sources import ImageFolder, NpzImages, TorchvisionImages
 from zoo.errors import UsageError
 
@@ -341,3 +342,12 @@ def test_glyphs_options():
             Glyphs(**wrong)
     with pytest.raises(UsageError, match="no glyph for '文'"):
         Glyphs("a文", size=10).setup()
+
+
+@pytest.mark.parametrize("count", [1, 255, 257, 2001, 512_001, 1_281_167])
+def test_the_mean_of_any_number_of_images_in_files(count):
+    """Millions of images are measured by a sample of theirs."""
+    image = Image.new("RGB", (8, 8), (51, 102, 255))
+    mean, std = moments(FilePixels(count, 8, lambda _: image, 0))
+    assert mean == pytest.approx([0.2, 0.4, 1.0])
+    assert std == [1.0] * 3

@@ -108,7 +108,8 @@ class ImageData(Data):
 def moments(pixels: Pixels) -> tuple[list[float], list[float]]:
     """Mean and standard deviation per channel, of values in [0, 1]."""
     counts = np.zeros((pixels.channels, 256))
-    for part in np.array_split(pixels.sample(), -(-pixels.count // 256)):
+    sample = pixels.sample()
+    for part in np.array_split(sample, -(-len(sample) // 256)):
         images = pixels.fetch(part).numpy()
         counts += [np.bincount(images[..., c, :, :].ravel(), minlength=256) for c in range(pixels.channels)]
     share, values = counts / counts.sum(1, keepdims=True), np.arange(256) / 255
