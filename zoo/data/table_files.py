@@ -28,6 +28,7 @@ from zoo.data.source_files import (
     list_folder,
     match_files,
     missing_file,
+    refuse_bare_returns,
     strip_mark,
     tell_left_out,
     tell_unused,
@@ -306,19 +307,22 @@ def open_bytes(path: Path, offset: int = 0) -> Any:
 @contextmanager
 def damage(path: Path) -> Iterator[None]:
     """Raise UsageError that names a file which is damaged or cannot be read."""
-    binary = path.suffix.lower() in (".zst", *BINARY)
+    ending = path.suffix.lower()
     try:
         yield
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        limits.refuse_other_file(path, ending)
         raise UsageError(f"{path} is a damaged or truncated gzip file: {error}") from error
-    except OSError as error:
-        if binary and not isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError):
-            raise UsageError(f"{path} is a damaged or truncated {path.suffix.lower()[1:]} file: {error}") from error
-        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        if isinstance(error, UsageError) or not binary:
+    except (OSError, ValueError) as error:
+        if isinstance(error, UsageError):
             raise
-        raise UsageError(f"{path} is a damaged or truncated {path.suffix.lower()[1:]} file: {error}") from error
+        binary = ending in (".zst", *BINARY)
+        if binary and not isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError):
+            limits.refuse_other_file(path, ending)
+            raise UsageError(f"{path} is a damaged or truncated {ending[1:]} file: {error}") from error
+        if isinstance(error, OSError):
+            raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise
 
 
 def require_pyarrow(path: Path) -> None:
@@ -570,6 +574,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
         waiting, number, at_end = b"", 0, False
         while not at_end:
             block = file.read(BLOCK)
+            limits.refuse_other_kind(path, b"" if number or waiting else block)
             at_end = not block
             *lines, waiting = (waiting + block).split(b"\n") if block else (waiting, b"")
             if len(waiting) > LONGEST_RECORD:
@@ -578,7 +583,9 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
                 )
             for line in lines:
                 number += 1
-                line = strip_mark(path, line) if number == 1 else line
+                if number == 1:
+                    line = strip_mark(path, line)
+                    refuse_bare_returns(path, line if at_end else b"")
                 text = decode_text(path, line, lambda _: number)  # noqa: B023 (called at once)
                 if text or not at_end:
                     yield number, text + "\n"
@@ -619,6 +626,7 @@ def _delimited_rows(path: Path, columns: Columns, start: int) -> Iterator[Row]:
                 values = {role: _inside(cells_by_name[top], fields, place) for role, (top, *fields) in paths.items()}
                 yield Row(place, values)
     except csv.Error as error:
-        raise UsageError(f"{path}:{begin} is no row of CSV: {error}") from error
+        has_return = "a line of it ends with CR alone" if str(error).startswith("new-line character") else error
+        raise UsageError(f"{path}:{begin} is no row of CSV: {has_return}") from error
     if names is None:
         raise UsageError(f"{path} is empty: it must begin with the names of its columns.")
