@@ -146,11 +146,12 @@ def tell_left_out(folder: Path, others: Mapping[Path, str], reason: str = "") ->
     """Say once which files of a folder are not read, by their endings."""
     if others:
         are = f"{len(others)} file{'s are' if len(others) > 1 else ' is'} left out"
-        _tell(f"{folder}: {are}, {count_kinds(others)}{reason and f': {reason}'}")
+        tell_once(f"{folder}: {are}, {count_kinds(others)}{reason and f': {reason}'}")
 
 
 @functools.cache
-def _tell(message: str) -> None:
+def tell_once(message: str) -> None:
+    """A warning that a process gives once, and of several only the first."""
     from zoo.data.batches import log_once  # here: what is only read needs no torch
 
     log_once("%s", message)
