@@ -18,6 +18,7 @@ from torch import Tensor
 from zoo.data.cache import digest
 from zoo.data.pixels import Pixels
 from zoo.errors import UsageError
+from zoo.io import limits
 
 MOST_PIXELS = 64 * 10**6  # a file of kilobytes can unpack to gigabytes
 # without PostScript, which Pillow hands to Ghostscript, and the rarely tested others
@@ -179,6 +180,10 @@ def open_header(source: str | io.BytesIO, path: str = "") -> Image.Image:
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             image = Image.open(source, formats=FORMATS)
     except UNREADABLE as error:
+        if isinstance(source, str):
+            limits.refuse_other_file(source)
+        else:
+            limits.refuse_other_kind(path, source.getvalue())
         reason = str(error).replace(f" {str(path)!r}", "") or type(error).__name__
         raise UsageError(f"{path} cannot be read as an image ({', '.join(FORMATS)}): {reason}") from error
     if image.width * image.height > MOST_PIXELS:

@@ -146,11 +146,12 @@ def tell_left_out(folder: Path, others: Mapping[Path, str], reason: str = "") ->
     """Say once which files of a folder are not read, by their endings."""
     if others:
         are = f"{len(others)} file{'s are' if len(others) > 1 else ' is'} left out"
-        _tell(f"{folder}: {are}, {count_kinds(others)}{reason and f': {reason}'}")
+        tell_once(f"{folder}: {are}, {count_kinds(others)}{reason and f': {reason}'}")
 
 
 @functools.cache
-def _tell(message: str) -> None:
+def tell_once(message: str) -> None:
+    """A warning that a process gives once, and of several only the first."""
     from zoo.data.batches import log_once  # here: what is only read needs no torch
 
     log_once("%s", message)
@@ -194,12 +195,12 @@ def read_bytes(path: Path, recipes: str) -> bytes:
 def raw_lines(path: Path, recipes: str) -> list[bytes]:
     r"""The lines of a file before they are decoded, without the byte-order mark and the ends ``\n`` and ``\r\n``."""
     content = strip_mark(path, read_bytes(path, recipes))
-    _refuse_bare_returns(path, content)
+    refuse_bare_returns(path, content)
     lines = content.removesuffix(b"\n").split(b"\n") if content else []
     return [line.removesuffix(b"\r") for line in lines]
 
 
-def _refuse_bare_returns(path: Path, content: bytes) -> None:
+def refuse_bare_returns(path: Path, content: bytes) -> None:
     r"""Raise UsageError for lines that end with ``\r`` alone, as on old Macs: all would be one line."""
     if b"\n" not in content and content.count(b"\r") > 1:
         raise UsageError(
@@ -209,7 +210,7 @@ def _refuse_bare_returns(path: Path, content: bytes) -> None:
 
 def strip_mark(path: Path, content: bytes) -> bytes:
     """The content without UTF-8's byte-order mark. Raises UsageError for that of UTF-16, and for no text at all."""
-    limits.refuse_other_kind(path, content)
+    limits.refuse_other_kind(path, content, ".html")  # a page is a text
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise UsageError(
             f"{path}:1: the file is UTF-16 and not UTF-8.\nConvert it: iconv -f UTF-16 -t UTF-8 {path.name} > new-file"
@@ -244,7 +245,7 @@ def decode_text(path: Path, content: bytes, line_of: Callable[[int], int]) -> st
 def read_lines(path: Path, recipes: str) -> list[str]:
     r"""The lines of a file. Only ``\n`` ends a line: other separators of Unicode may stand inside a sentence."""
     text = read_text(path, recipes)
-    _refuse_bare_returns(path, text.encode())
+    refuse_bare_returns(path, text.encode())
     return text.removesuffix("\n").split("\n") if text else []
 
 

@@ -28,8 +28,10 @@ from zoo.data.source_files import (
     list_folder,
     match_files,
     missing_file,
+    refuse_bare_returns,
     strip_mark,
     tell_left_out,
+    tell_once,
     tell_unused,
 )
 from zoo.errors import UsageError
@@ -50,11 +52,20 @@ KINDS = {bool: "a truth value", int: "a number", float: "a number", str: "a text
          dict: "an object", type(None): "null"}  # fmt: skip
 
 
+WEIGHTS = ("sample_weight", "sample_weights", "loss_weight", "loss_weights")  # columns that say how much a row counts
+# flags and weights, with the words for "learned like all else"
+USUAL = {
+    **dict.fromkeys((*WEIGHTS, "weight", "loss", "train", "training", "trainable"), ("1", "1.0", "true")),
+    **dict.fromkeys(("mask", "masked", "prefix", "ignore"), ("0", "0.0", "false")),
+}
+
+
 class Row(NamedTuple):
-    """Where a row stands, and its values by what they are for."""
+    """Where a row stands, its values by what they are for, and those of columns that are not read, as far as known."""
 
     place: str
     values: dict[str, Any]
+    others: Mapping[str, Any] = {}
 
 
 class ValueKindError(UsageError):
@@ -66,10 +77,14 @@ class ValueKindError(UsageError):
 
 
 class Columns(NamedTuple):
-    """By what it is for, the names that a column may have, of which the first in a file counts; the option for it."""
+    """By what it is for, the names that a column may have, of which the first in a file counts; the option for it.
+
+    Columns that are ``refused`` would change what is learned from a row.
+    """
 
     names: Mapping[str, Sequence[str]]
     option: str = "--data.columns.{role} NAME"
+    refused: Sequence[str] = WEIGHTS
 
 
 class Tables:
@@ -117,14 +132,32 @@ class Tables:
             tell_unused(folder, {*used, *tables})
 
     def rows(self, split: str) -> Iterator[Row]:
-        """The rows of a split. Raises UsageError for a split without any."""
-        empty = True
+        """The rows of a split; columns that are not read are named.
+
+        Raises UsageError for a split without any row, and for a value that would change what is learned, were it read.
+        """
+        empty, unread = True, dict[str, Any]()
         for path in self.splits[split]:
             for row in read_rows(path, self.columns):
                 empty = False
+                for name in row.others.keys() & {*self.columns.refused}:
+                    value = row.others[name]
+                    if not is_usual(name, value) and (name != "label" or value is False):  # others are of classes
+                        raise UsageError(
+                            f"{row.place} has {name}: {value!r:.40}, which is not read and would change what is "
+                            f"learned. Leave out {name}, or the row."
+                        )
+                unread |= row.others
                 yield row
         if empty:
             raise UsageError(f"{self.splits[split][0]} holds no row. Take it out of the path.")
+        if unread:
+            tell_once(f"{self.splits[split][0]}: not read are the columns {', '.join(sorted(unread))}")
+
+
+def is_usual(name: str, value: Any) -> bool:
+    """Whether a value under a name that is not read leaves what is learned as it is: nothing, or a flag's usual one."""
+    return value in (None, "", [], {}, "[]") or str(value).lower() in USUAL.get(name, ())
 
 
 def is_table(name: str, endings: Sequence[str] = (*BINARY, *RECORDS, *DELIMITERS)) -> bool:
@@ -232,12 +265,15 @@ def find_splits(
     )
 
 
-def choose_columns(columns: Mapping[str, str] | None, names: Mapping[str, Sequence[str]]) -> Columns:
+def choose_columns(
+    columns: Mapping[str, str] | None, names: Mapping[str, Sequence[str]], refused: Sequence[str] = ()
+) -> Columns:
     """The columns that an option names by role, and the usual ``names`` for other roles. Raises UsageError."""
     columns = columns or {}
     if strange := sorted(columns.keys() - names.keys()):
         raise UsageError(f"columns has {strange[0]!r}: it names the columns of {', '.join(names)}, by these words")
-    return Columns({role: [columns[role]] if role in columns else usual for role, usual in names.items()})
+    chosen = {role: [columns[role]] if role in columns else usual for role, usual in names.items()}
+    return Columns(chosen, refused=(*WEIGHTS, *refused))
 
 
 def read_rows(path: Path, columns: Columns, group: int | None = None, start: int = 0) -> Iterator[Row]:
@@ -306,19 +342,22 @@ def open_bytes(path: Path, offset: int = 0) -> Any:
 @contextmanager
 def damage(path: Path) -> Iterator[None]:
     """Raise UsageError that names a file which is damaged or cannot be read."""
-    binary = path.suffix.lower() in (".zst", *BINARY)
+    ending = path.suffix.lower()
     try:
         yield
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        limits.refuse_other_file(path, ending)
         raise UsageError(f"{path} is a damaged or truncated gzip file: {error}") from error
-    except OSError as error:
-        if binary and not isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError):
-            raise UsageError(f"{path} is a damaged or truncated {path.suffix.lower()[1:]} file: {error}") from error
-        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        if isinstance(error, UsageError) or not binary:
+    except (OSError, ValueError) as error:
+        if isinstance(error, UsageError):
             raise
-        raise UsageError(f"{path} is a damaged or truncated {path.suffix.lower()[1:]} file: {error}") from error
+        binary = ending in (".zst", *BINARY)
+        if binary and not isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError):
+            limits.refuse_other_file(path, ending)
+            raise UsageError(f"{path} is a damaged or truncated {ending[1:]} file: {error}") from error
+        if isinstance(error, OSError):
+            raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise
 
 
 def require_pyarrow(path: Path) -> None:
@@ -485,11 +524,13 @@ def _binary_rows(path: Path, columns: Columns, group: int | None, start: int) ->
         paths = _choose(path, schema.names, columns)
         names = {role: _class_names(schema.metadata, parts) for role, parts in paths.items()}
         tops = list(dict.fromkeys(parts[0] for parts in paths.values()))
+        others = dict.fromkeys(name for name in schema.names if name not in tops)
+        watched = [name for name in others if name in columns.refused]
         number, before = 0, 0
         if parquet:
             groups = range(table.num_row_groups) if group is None else [group]
             before = sum(table.metadata.row_group(index).num_rows for index in range(groups[0] if groups else 0))
-            batches = table.iter_batches(batch_size=ROWS, row_groups=list(groups), columns=tops)
+            batches = table.iter_batches(batch_size=ROWS, row_groups=list(groups), columns=tops + watched)
         elif hasattr(table, "num_record_batches"):
             batches = map(table.get_batch, range(table.num_record_batches))
         else:
@@ -498,13 +539,15 @@ def _binary_rows(path: Path, columns: Columns, group: int | None, start: int) ->
             for begin in range(0, len(batch), ROWS):
                 part = batch.slice(begin, ROWS)
                 if number + len(part) > start:
-                    lists = {top: part.column(part.schema.get_field_index(top)).to_pylist() for top in tops}
+                    lists = {
+                        name: part.column(part.schema.get_field_index(name)).to_pylist() for name in tops + watched
+                    }
                     for row in range(max(0, start - number), len(part)):
                         place = f"{path}, row {before + number + row + 1}"
                         values = {}
                         for role, (top, *fields) in paths.items():
                             values[role] = _class_name(_inside(lists[top][row], fields, place), names[role], place)
-                        yield Row(place, values)
+                        yield Row(place, values, others | {name: lists[name][row] for name in watched})
                 number += len(part)
 
 
@@ -552,7 +595,10 @@ def _record_rows(path: Path, columns: Columns, start: int) -> Iterator[Row]:
                 f"{place} is {KINDS.get(type(record))}: a row is an object, a name and a value per column."
             )
         paths = _choose(place, list(record), columns)
-        yield Row(place, {role: _inside(record[top], fields, place) for role, (top, *fields) in paths.items()})
+        values = {role: _inside(record[top], fields, place) for role, (top, *fields) in paths.items()}
+        for top in {parts[0] for parts in paths.values()}:
+            del record[top]
+        yield Row(place, values, record)
 
 
 def _json_lines(path: Path) -> Iterator[tuple[str, Any]]:
@@ -570,6 +616,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
         waiting, number, at_end = b"", 0, False
         while not at_end:
             block = file.read(BLOCK)
+            limits.refuse_other_kind(path, b"" if number or waiting else block)
             at_end = not block
             *lines, waiting = (waiting + block).split(b"\n") if block else (waiting, b"")
             if len(waiting) > LONGEST_RECORD:
@@ -578,7 +625,9 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
                 )
             for line in lines:
                 number += 1
-                line = strip_mark(path, line) if number == 1 else line
+                if number == 1:
+                    line = strip_mark(path, line)
+                    refuse_bare_returns(path, line if at_end else b"")
                 text = decode_text(path, line, lambda _: number)  # noqa: B023 (called at once)
                 if text or not at_end:
                     yield number, text + "\n"
@@ -617,8 +666,11 @@ def _delimited_rows(path: Path, columns: Columns, start: int) -> Iterator[Row]:
             if number > start:
                 cells_by_name = dict(zip(names, cells, strict=True))
                 values = {role: _inside(cells_by_name[top], fields, place) for role, (top, *fields) in paths.items()}
-                yield Row(place, values)
+                for top in {parts[0] for parts in paths.values()}:
+                    del cells_by_name[top]
+                yield Row(place, values, cells_by_name)
     except csv.Error as error:
-        raise UsageError(f"{path}:{begin} is no row of CSV: {error}") from error
+        has_return = "a line of it ends with CR alone" if str(error).startswith("new-line character") else error
+        raise UsageError(f"{path}:{begin} is no row of CSV: {has_return}") from error
     if names is None:
         raise UsageError(f"{path} is empty: it must begin with the names of its columns.")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import json
 import os
+import re
 import stat
 import zipfile
 import zlib
@@ -17,29 +19,46 @@ from zoo.errors import UsageError
 JSON_BYTES = 64 * 2**20
 # deflate shrinks at most 1,032 times; text seldom more than 20 times
 FREE_BYTES, MOST_RATIO = 64 * 2**20, 200
-# kinds of files that stand where another kind was expected: first byte and bytes that tell them, noun, remedy
-OTHER_KINDS = (
-    (0, b"version https://git-lfs", "a pointer of Git LFS in the place of the file", "Fetch the file: git lfs pull"),
-    (0, b"PK\x03\x04", "a ZIP archive", "Unpack it: unzip"),
-    (257, b"ustar", "a tar archive", "Unpack it: tar -xf"),
-    (0, b"7z\xbc\xaf\x27\x1c", "a 7-Zip archive", "Unpack it: 7z x"),
-    (0, b"\x1f\x8b\x08", "compressed by gzip", "Unpack it: gunzip, with a name that ends in .gz"),
-    (0, b"\xfd7zXZ\0", "compressed by xz", "Unpack it: xz -d"),
-    (0, b"\x28\xb5\x2f\xfd", "compressed by Zstandard", "Unpack it: zstd -d"),
-    (4, b"1AY&SY", "compressed by bzip2", "Unpack it: bunzip2"),
-    (0, b"%PDF-", "a PDF document", "Make a text of it, such as by pdftotext"),
-)
+# kinds of files that stand where another was expected, by their usual ending: pattern of the first bytes, noun, remedy
+OTHER_KINDS = {
+    "pointer": (
+        rb"version https://git-lfs", "a pointer of Git LFS in the place of the file", "Fetch the file: git lfs pull",
+    ),
+    ".html": (rb"\s*<(?i:!doctype html|html)", "an HTML page", "Download the file itself in place of its page"),
+    ".docx": (
+        rb"PK\x03\x04.{26}(\[Content_Types\]|_rels/|docProps/|word/|xl/|mimetype)|\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1",
+        "a document of an office program", "Save it as plain text, or a table of it as CSV",
+    ),
+    ".zip": (rb"PK\x03\x04", "a ZIP archive", "Unpack it: unzip"),
+    ".tar": (rb".{257}ustar", "a tar archive", "Unpack it: tar -xf"),
+    ".7z": (rb"7z\xbc\xaf\x27\x1c", "a 7-Zip archive", "Unpack it: 7z x"),
+    ".rar": (rb"Rar!\x1a\x07", "a RAR archive", "Unpack it: unrar x"),
+    ".gz": (rb"\x1f\x8b\x08", "compressed by gzip", "Unpack it: gunzip, with a name that ends in .gz"),
+    ".xz": (rb"\xfd7zXZ\0", "compressed by xz", "Unpack it: xz -d"),
+    ".zst": (rb"\x28\xb5\x2f\xfd", "compressed by Zstandard", "Unpack it: zstd -d"),
+    ".bz2": (rb".{4}1AY&SY", "compressed by bzip2", "Unpack it: bunzip2"),
+    ".pdf": (rb"%PDF-", "a PDF document", "Make a text of it, such as by pdftotext"),
+}  # fmt: skip
+HEAD_BYTES = 512  # that tell these kinds
 
 
 class TooMuchError(UsageError):
     """A file is larger, nested deeper or more repetitive than a genuine one of its kind."""
 
 
-def refuse_other_kind(name: str | Path, head: bytes) -> None:
-    """Raise UsageError for a file whose first bytes are those of an archive, or of a pointer to the file itself."""
-    for start, magic, noun, remedy in OTHER_KINDS:
-        if head.startswith(magic, start):
-            raise UsageError(f"{name} is {noun}. {remedy}")
+def refuse_other_kind(name: str | Path, head: bytes, own: str = "") -> None:
+    """Raise UsageError for a file whose first bytes are those of another kind than its ``own``."""
+    for kind, (pattern, noun, remedy) in OTHER_KINDS.items():
+        if re.match(pattern, head[:HEAD_BYTES], re.DOTALL):
+            if kind != own:
+                raise UsageError(f"{name} is {noun}. {remedy}")
+            return
+
+
+def refuse_other_file(path: str | Path, own: str = "") -> None:
+    """Raise UsageError where a file on disk is of another kind than its ``own``; its reader says what else is wrong."""
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        refuse_other_kind(path, file.read(HEAD_BYTES), own)
 
 
 def read_bytes(path: Path, most: int) -> bytes:
@@ -106,6 +125,7 @@ def gunzip(data: bytes, name: str) -> bytes:
     size, most = 0, max(FREE_BYTES, MOST_RATIO * len(data))
     if not data:
         raise UsageError(f"{name} is a damaged or truncated gzip file: it is empty.")
+    refuse_other_kind(name, data, ".gz")
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
             while piece := file.read(2**20):
@@ -126,6 +146,7 @@ def zip_members(path: Path) -> Mapping[str, zipfile.ZipInfo]:
         with zipfile.ZipFile(path) as archive:
             infos = archive.infolist()
     except (zipfile.BadZipFile, ValueError, NotImplementedError, EOFError) as error:
+        refuse_other_file(path, ".zip")
         raise UsageError(f"{path} is no whole zip archive: {error}") from error
     members: dict[str, zipfile.ZipInfo] = {}
     limit = max(FREE_BYTES, MOST_RATIO * os.path.getsize(path))

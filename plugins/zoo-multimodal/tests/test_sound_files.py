@@ -49,8 +49,12 @@ def test_a_header_that_was_written_before_the_end_of_the_sound_is_taken(tmp_path
     ("content", "reason"),
     [
         (b"", "is empty"),
-        (b"RIFF", "it ends within its header. Convert it: ffmpeg"),
-        (header(1, 16, 60)[:20], "it ends within its header. Convert it: ffmpeg"),
+        (b"RIFF", "is cut off: it ends within its header."),
+        (header(1, 16, 60)[:20], "is cut off: it ends within its header."),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0a\n", "git lfs pull"),
+        (b"<!DOCTYPE html>\n<html>", "an HTML page"),
+        (b"these are 44 bytes that are no sound of any kind", "RIFF id."),
+        (b"fLaC" + bytes(60), "Convert it: ffmpeg"),
         (header(3, 32, 40) + b"data" + struct.pack("<I", 40) + bytes(40), "unknown format: 3. Convert it: ffmpeg"),
         (header(7, 8, 40) + b"data" + struct.pack("<I", 40) + bytes(40), "unknown format: 7. Convert it: ffmpeg"),
         (b"ID3\x04" + bytes(60), "Convert it: ffmpeg"),
@@ -62,6 +66,7 @@ def test_a_file_of_another_kind_is_named_with_the_way_out(tmp_path, content, rea
     with pytest.raises(UsageError, match=r"a\.wav") as caught:
         read_wave(tmp_path / "a.wav", RATE, 9999)
     assert reason in str(caught.value)
+    assert ("ffmpeg" in str(caught.value)) == ("ffmpeg" in reason)
 
 
 @pytest.mark.parametrize("place", ["", "sounds"])

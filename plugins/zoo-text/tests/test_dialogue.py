@@ -73,7 +73,7 @@ def test_a_line_that_is_no_conversation_is_named(tmp_path, line, message):
 
 
 LEARNS = ({"weight": 0}, {"loss": False}, {"train": False}, {"tool_calls": [{"id": 1}]}, {"function_call": {"a": 1}},
-          {"reasoning": "because"}, {"weight": 0.5})  # fmt: skip
+          {"reasoning": "because"}, {"weight": 0.5}, {"masked": True}, {"prefix": True}, {"mask": 1})  # fmt: skip
 QUIET = (
     {"weight": 1},
     {"train": True},
@@ -82,7 +82,45 @@ QUIET = (
     {"name": "bob"},
     {"id": 7},
     {"x": ""},
+    {"masked": False},
+    {"prefix": False},
+    {"name": "Anna"},
 )
+ROWS = ({"weight": 0}, {"weight": 0.5}, {"tools": [{"name": "f"}]}, {"images": ["a.png"]}, {"label": False},
+        {"chosen": [{"role": "assistant"}]}, {"rejected": "no"}, {"system": "Be brief."}, {"train": False},
+        {"sample_weight": 2}, {"masked": True}, {"documents": ["d"]}, {"functions": [{"name": "f"}]})  # fmt: skip
+QUIET_ROWS = ({"weight": 1.0}, {"tools": []}, {"tools": None}, {"images": []}, {"label": True}, {"label": "maths"},
+              {"id": 7}, {"source": "web"}, {"prompt": "a"}, {"score": 0.5}, {"train": True},
+              {"masked": False})  # fmt: skip
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "json", "parquet"])
+@pytest.mark.parametrize("more", [*ROWS, *QUIET_ROWS], ids=str)
+def test_what_a_row_says_beside_its_messages_is_refused_or_named(ending, more, tmp_path, caplog):
+    column, path = next(iter(more)), tmp_path / f"{next(iter(more))}.{ending}"
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    rows = [*[{"messages": turns, column: None}] * 9, {"messages": turns, **more}]
+    if ending == "parquet":
+        pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    elif ending == "json":
+        path.write_text(json.dumps(rows))
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = DialogueFiles(str(path), val_path=str(path))
+    if more in QUIET_ROWS:
+        assert len(data.conversations()["train"]) == 10
+        assert f"not read are the columns {column}" in caplog.text
+        return
+    with pytest.raises(UsageError, match=rf"(:|row )10 has {column}: .*would change what is learned"):
+        data.conversations()
+
+
+def test_harmless_keys_of_messages_are_named_once(tmp_path, caplog):
+    turns = [{"role": "user", "content": "a", "name": "Anna"}, {"role": "assistant", "content": "b", "id": 1}]
+    (tmp_path / "a.jsonl").write_text(f"{json.dumps({'messages': turns})}\n" * 9)
+    DialogueFiles(str(tmp_path / "a.jsonl"), val_path=str(tmp_path / "a.jsonl")).conversations()
+    assert caplog.text.count("of messages id, name is not read") == 1
 
 
 @pytest.mark.parametrize("names", [("messages", "role", "content", "user", "assistant"),

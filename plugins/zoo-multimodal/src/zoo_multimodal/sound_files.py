@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import wave
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,11 +19,13 @@ from zoo.data.source_files import find_place
 from zoo.data.table_files import Tables, choose_columns, text_of
 from zoo.data.tokenizer import BOS, EOS, PAD, Tokenizer
 from zoo.errors import UsageError
-from zoo.io import atomic_files
+from zoo.io import atomic_files, limits
 from zoo.value_checks import at_least
 from zoo_multimodal.speech import RATE, Sounds, SpeechData, write_waves
 
 SPLIT = 20220921  # of the sounds that validate
+# how files of sound begin: WAV, FLAC, Ogg, MP3, AIFF, CAF, Sun audio, MP4, WebM
+SOUND = re.compile(rb"RIF[FX]|RF64|fLaC|OggS|ID3|\xff[\xe0-\xff]|FORM|caff|\.snd|.{4}ftyp|\x1a\x45\xdf\xa3", re.DOTALL)
 STREAMED = 2**30 - 2**12  # samples of a header that was written before the sound had ended, as into a pipe
 ROLES = {"audio": ["audio", "path", "file", "wav"], "text": ["text", "sentence", "transcription"]}
 
@@ -36,11 +39,16 @@ def read_wave(path: Path, rate: int, most: int) -> np.ndarray:
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
     except (EOFError, wave.Error) as error:
-        if not path.stat().st_size:
+        limits.refuse_other_file(path)
+        with path.open("rb") as other:
+            head = other.read(limits.HEAD_BYTES)
+        if not head:
             raise UsageError(f"{path} is empty.") from error
+        if isinstance(error, EOFError):
+            raise UsageError(f"{path} is cut off: it ends within its header.") from error
+        convert = f" Convert it: ffmpeg -i {path.name} -c:a pcm_s16le -ac 1 -ar {rate} NEW.wav"
         raise UsageError(
-            f"{path} is no WAV file of 16-bit PCM: {str(error) or 'it ends within its header'}. Convert it: "
-            f"ffmpeg -i {path.name} -c:a pcm_s16le -ac 1 -ar {rate} NEW.wav"
+            f"{path} is no WAV file of 16-bit PCM: {error}.{convert if SOUND.match(head) else ''}"
         ) from error
     if shape != (1, 16, rate):
         raise UsageError(

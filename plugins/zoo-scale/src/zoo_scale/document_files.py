@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from zoo.data.source_files import decode_text, strip_mark
+from zoo.data.source_files import decode_text, refuse_bare_returns, strip_mark
 from zoo.data.table_files import (
     BINARY,
     BLOCK,
@@ -172,6 +172,8 @@ class DocumentFiles:
             try:
                 record: Any = limits.load_json(text)
             except (ValueError, RecursionError) as error:
+                limits.refuse_other_kind(path, line)
+                refuse_bare_returns(path, b"" if offset else line)
                 raise UsageError(f"{path}:{_line(path, offset)} is not a line of JSON: {error}") from error
             value = record.get(self.form.field) if isinstance(record, dict) else None
             if not isinstance(value, str):

@@ -16,7 +16,8 @@ import torch
 from zoo.data.batches import BatchDataset, Plan, TokenPlan, generator, round_up, sample_sentence
 from zoo.data.conversation import SPECIALS, Conversation, Role, Turn, chat_tokens
 from zoo.data.data import at_least, log_once, require_fraction, split_by_content, tell_repeated
-from zoo.data.table_files import Tables, choose_columns
+from zoo.data.source_files import tell_once
+from zoo.data.table_files import USUAL, Tables, choose_columns, is_usual
 from zoo.data.text import IGNORE, TokenizedData
 from zoo.data.tokenizer import Tokenizer
 from zoo.errors import UsageError
@@ -25,6 +26,11 @@ from zoo.io import atomic_files
 RECIPES = "dialogue-tiny"
 SPLIT = 20180111  # fixed seed of the split
 SAYS_NOTHING = ("id", "uuid", "name", "timestamp", "create_time", "model", "lang", "language")  # of a message
+# columns that say what is learned of a row, or what a model is told beside the messages
+REFUSED = (
+    *(*USUAL, "label", "chosen", "rejected", "system", "system_prompt", "tools", "functions", "function_call"),
+    *("documents", "image", "images", "audio", "audios", "video", "videos", "chat_template_kwargs"),
+)
 SHAREGPT_ROLES = {"human": "user", "gpt": "assistant"}
 MOST_TEXTS = 2**16  # turns whose tokens are kept while conversations are encoded
 
@@ -182,7 +188,7 @@ class DialogueFiles(Dialogues):
 
     def conversations(self) -> dict[str, list[Conversation]]:
         """Those of the files. Raises UsageError that names the first line which is none."""
-        columns = choose_columns(self.columns, {"messages": ["messages", "conversations"]})
+        columns = choose_columns(self.columns, {"messages": ["messages", "conversations"]}, REFUSED)
         tables = Tables(self.paths, columns, RECIPES)
         splits = {split: read_conversations(tables, split) for split in tables.splits}
         if "val" not in splits:
@@ -196,7 +202,7 @@ class DialogueFiles(Dialogues):
 
 def read_conversations(tables: Tables, split: str) -> list[Conversation]:
     """The conversation of every row. Raises UsageError that names a row which holds none."""
-    conversations = []
+    conversations, unread = [], set[str]()
     for row in tables.rows(split):
         place = row.place
         try:
@@ -207,6 +213,7 @@ def read_conversations(tables: Tables, split: str) -> list[Conversation]:
             raise UsageError(
                 f"{place} must have messages, a list of objects with role and content, or with from and value."
             ) from error
+        unread |= {key for message in row.values["messages"] for key in message if key in SAYS_NOTHING}
         if wrong := [count for count, (_, text) in enumerate(messages, 1) if not isinstance(text, str)]:
             raise UsageError(f"{place}: the content of message {wrong[0]} must be a text.")
         instruction = ""
@@ -224,6 +231,8 @@ def read_conversations(tables: Tables, split: str) -> list[Conversation]:
         if len(turns) % 2 or not turns:
             raise UsageError(f"{place}: the last message must be the assistant's: only answers are learned.")
         conversations.append(Conversation((Turn("user", instruction + turns[0].text), *turns[1:])))
+    if unread:
+        tell_once(f"{tables.splits[split][0]}: of messages {', '.join(sorted(unread))} is not read")
     return conversations
 
 
@@ -235,7 +244,7 @@ def message_of(message: Any, place: str) -> tuple[str, Any]:
     names = ("role", "content") if "role" in message else ("from", "value")
     role, content = (message[name] for name in names)
     for key, value in message.items():
-        if key not in (*names, *SAYS_NOTHING) and value is not None and value not in ("", [], {}, 1):  # 1 is True
+        if key not in (*names, *SAYS_NOTHING) and not is_usual(key, value):
             raise UsageError(
                 f"{place} has {key}: {value!r:.40}, which is not read: every answer is learned alike, and its content "
                 f"alone. Leave out {key}, or the conversation."

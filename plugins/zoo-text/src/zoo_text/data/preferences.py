@@ -21,6 +21,7 @@ from zoo.data.tokenizer import EOS, Tokenizer
 from zoo.errors import UsageError
 from zoo.io import atomic_files
 from zoo_text.data.derived import FromText, Stream
+from zoo_text.data.dialogue import REFUSED
 
 RECIPES = "dpo-tiny"
 SPLIT = 20180111  # fixed seed of the split
@@ -198,7 +199,8 @@ class PreferenceFiles(TokenizedData):
         self.tokenizer = Tokenizer.of_run(self.tokenizer_path)
         if self.tokenizer.eos is None:
             raise UsageError(f"the tokenizer {self.tokenizer_path} has no {EOS}, with which an answer ends.")
-        tables = Tables(self.paths, choose_columns(self.columns, {key: [key] for key in KEYS}), RECIPES)
+        columns = choose_columns(self.columns, {key: [key] for key in KEYS}, REFUSED)
+        tables = Tables(self.paths, columns, RECIPES)
         texts = {split: read_pairs(tables, split) for split in tables.splits}
         if "val" not in texts:
             validates = split_by_content(texts["train"], self.val_fraction, [SPLIT])
