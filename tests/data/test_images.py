@@ -13,7 +13,7 @@ from zoo.data.digits import Digits
 from zoo.data.glyphs import Glyphs
 from zoo.data.image_data import moments, stratified_split
 from zoo.data.image_decoding import FilePixels
-from zoo.data.image_sources import ImageFolder, NpzImages, TorchvisionImages
+from zoo.data.image_sources import LABELLED, ImageFolder, NpzImages, TorchvisionImages
 from zoo.errors import UsageError
 
 DRAW = np.random.default_rng(0)
@@ -278,12 +278,6 @@ def test_torchvision_data_sets(tmp_path):
         patch.undo()
 
 
-@pytest.mark.parametrize("name", ["EMNIST", "OxfordIIITPet", "Places365"])
-def test_data_sets_of_torchvision_with_splits_of_other_names_are_refused(tmp_path, name):
-    with pytest.raises(UsageError, match=rf"the train split of its {name} in .*split"):
-        TorchvisionImages(name, str(tmp_path), image_size=8).ready()
-
-
 def test_stratified_takes_the_same_share_of_each_class():
     labels = np.array([0] * 50 + [1] * 10 + [2] * 20)
     train, val = stratified_split(labels, 0.2, [1])
@@ -351,3 +345,26 @@ def test_the_mean_of_any_number_of_images_in_files(count):
     mean, std = moments(FilePixels(count, 8, lambda _: image, 0))
     assert mean == pytest.approx([0.2, 0.4, 1.0])
     assert std == [1.0] * 3
+
+
+@pytest.mark.parametrize("name", LABELLED)
+def test_every_data_set_that_messages_offer_has_a_train_and_a_test_split(tmp_path, name):
+    data = TorchvisionImages(name, str(tmp_path))
+    for split in ("train", "test"):
+        with pytest.raises(UsageError, match=f"the {split} split of the data set {name} in "):
+            data._open(split)
+
+
+def test_qmnist_has_its_class_in_the_first_of_eight_columns(tmp_path):
+    raw = tmp_path / "QMNIST" / "raw"
+    raw.mkdir(parents=True)
+    for split, count in (("train", 60), ("test", 20)):
+        images = np.random.default_rng(0).integers(0, 256, (count, 28, 28), dtype=np.uint8)
+        labels = np.full((count, 8), 77, ">i4")
+        labels[:, 0] = np.arange(count) % 10
+        for name, kind, array in (("images-idx3-ubyte", 8, images), ("labels-idx2-int", 12, labels)):
+            sizes = b"".join(size.to_bytes(4, "big") for size in array.shape)
+            (raw / f"qmnist-{split}-{name}").write_bytes(bytes([0, 0, kind, array.ndim]) + sizes + array.tobytes())
+    data = TorchvisionImages("QMNIST", str(tmp_path))
+    data.ready()
+    assert data.sizes()["num_classes"] == 10

@@ -421,3 +421,23 @@ def test_one_column_is_read_in_all_tables(source, train, val, tmp_path):
     data = source(f"{tmp_path}/{train}", val_path=f"{tmp_path}/{val}", max_length=8)
     with pytest.raises(UsageError, match="the same in every table"):
         data.ready()
+
+
+def test_a_row_names_an_image_from_the_folder_of_its_own_table(tmp_path, monkeypatch):
+    monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "cache"))
+    for channel, folder in enumerate(("blue", "green", "red")):
+        (tmp_path / folder).mkdir()
+        rows = []
+        for number in range(9):
+            colour = np.eye(3, dtype=int)[2 - channel] * 200 + number
+            Image.new("RGB", (8, 8), tuple(map(int, colour))).save(tmp_path / folder / f"{number}.png")
+            rows.append({"file_name": f"{number}.png", "label": folder})
+        (tmp_path / folder / "metadata.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path, columns = str(tmp_path / "*" / "metadata.jsonl"), {"label": "label"}
+    data = ImageFolder(path, image_size=8, val_fraction=0.3, columns=columns)
+    data.ready()
+    assert data.names == ["blue", "green", "red"]
+    for split in ("train", "val"):
+        images = data.datasets[split]
+        pixels = images.pixels.fetch(np.arange(len(images)))[..., 0, 0]
+        assert (2 - pixels.argmax(-1)).tolist() == images.labels.tolist()

@@ -3,6 +3,8 @@ import random
 import time
 
 import pytest
+import tokenizers
+from tokenizers import decoders, models
 
 from zoo.data import tokenizer as tokenizer_module
 from zoo.data.tokenizer import BOS, CLS, EOS, PAD, SEP, Tokenizer
@@ -175,3 +177,25 @@ def test_words_are_learned_as_by_the_library_alone(seed, monkeypatch):
     monkeypatch.setattr(tokenizer_module, "LONGEST_PIECE", 10**9)
     assert Tokenizer.bpe(texts, 400, split_digits=bool(seed % 2)).to_json() == ours
     assert "FixedLength" not in ours
+
+
+MARKED = {"<unk>": 0, "▁": 1, "#": 2, "##": 3, "###": 4, "a": 5, "▁a": 6, "<0x0A>": 7, "é": 8}
+PIECES = {"[UNK]": 0, "a": 1, "##a": 2, "##é": 3, "#": 4, "##": 5}
+
+
+@pytest.mark.parametrize(
+    ("model", "decoder", "sizes"),
+    [
+        (models.BPE(MARKED, [("#", "#"), ("##", "#"), ("▁", "a")], unk_token="<unk>"),
+         decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback()]), [5, 1, 1, 2, 3, 1, 2, 1, 2]),
+        (models.WordPiece(PIECES, unk_token="[UNK]"), decoders.WordPiece(), [5, 1, 1, 2, 1, 0]),
+        (models.BPE({"Ã": 0, "©": 1, "Ġ": 2, "#": 3, "##": 4}, [("#", "#")]), decoders.ByteLevel(), [1, 1, 1, 1, 2]),
+    ],
+)  # fmt: skip
+def test_bytes_of_tokens_of_each_kind_of_tokenizer(model, decoder, sizes):
+    """Of tokens that were added, what is no special token stands for its own text."""
+    inner = tokenizers.Tokenizer(model)
+    inner.decoder = decoder
+    inner.add_tokens(["…é", "##ü▁"])
+    inner.add_special_tokens(["<end>"])
+    assert Tokenizer(inner, {}).byte_lengths().tolist() == [*sizes, 5, 7, 0]

@@ -8,8 +8,8 @@ import tarfile
 import zipfile
 
 import pytest
-
 from zoo.data.document_files import DocumentFiles, Format
+
 from zoo.data.image_decoding import open_header
 from zoo.data.image_sources import NpzImages
 from zoo.data.source_files import raw_lines, read_lines, read_text

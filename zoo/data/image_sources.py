@@ -27,6 +27,7 @@ from zoo.data.image_decoding import UNREADABLE, FilePixels, Files, Items, Packed
 from zoo.data.source_files import (
     VAL_NAMES,
     count_kinds,
+    file_state,
     find_place,
     list_folder,
     missing_file,
@@ -49,12 +50,18 @@ UNSETTLED = 2 * 10**9  # nanoseconds after a change in which another one may car
 SAMPLED_IDENTITY = 16  # images whose pixels tell one root of a data set of torchvision from another
 SPLIT_ALIKE = re.compile(r"(train|training|val|valid|validation|dev|test|testing)([ _-]?(set|data|images|split))?")
 log = logging.getLogger(__name__)
-# without data sets of torchvision that are not labelled images, read videos, or unpack unverified archives
+# without data sets of torchvision that are not labelled images, are several under one name, read videos, or unpack
+# unverified archives
 LABELLED = (
-    "CIFAR10", "CIFAR100", "CLEVRClassification", "Country211", "DTD", "EMNIST", "FER2013", "FGVCAircraft",
-    "FashionMNIST", "Flowers102", "Food101", "GTSRB", "Imagenette", "KMNIST", "LFWPeople", "MNIST", "OxfordIIITPet",
-    "PCAM", "Places365", "QMNIST", "RenderedSST2", "STL10", "SVHN", "StanfordCars", "USPS",
+    "CIFAR10", "CIFAR100", "CLEVRClassification", "Country211", "DTD", "FER2013", "FGVCAircraft", "FashionMNIST",
+    "Flowers102", "Food101", "GTSRB", "Imagenette", "KMNIST", "LFWPeople", "MNIST", "OxfordIIITPet", "PCAM",
+    "Places365", "QMNIST", "RenderedSST2", "STL10", "SVHN", "StanfordCars", "USPS",
 )  # fmt: skip
+# what torchvision calls them; of three the labels of the test images are not published, and their validation tests
+SPLITS = {
+    "OxfordIIITPet": {"train": "trainval"}, "Places365": {"train": "train-standard", "test": "val"},
+    "Imagenette": {"test": "val"}, "CLEVRClassification": {"test": "val"},
+}  # fmt: skip
 
 
 class ImageFolder(ImageData):
@@ -146,14 +153,14 @@ class ImageFolder(ImageData):
     def _read_tables(self, tables: Tables) -> tuple[dict[str, Split], list[str]]:
         """The splits and the names of the classes of tables, whose images are copied to the cache once."""
         key = {"format": 1, "files": tables.digests(), "columns": list(tables.columns.names.items()), "bad": self.bad}
-        homes = {split: files[0].parent for split, files in tables.splits.items()}
+        homes = [str(file.parent.absolute()) for files in tables.splits.values() for file in files]
 
         def find(folder: Path) -> None:
-            files = (image_file(row, home) for split, home in homes.items() for row in tables.rows(split))
+            files = (image_file(row) for split in tables.splits for row in tables.rows(split))
             outside = [str(file) for file in files if isinstance(file, Path)]
             atomic_files.write_bytes(folder / "outside.json", json.dumps(outside).encode())
 
-        places = cached_entry("image-paths", {**key, "homes": [str(home.absolute()) for home in homes.values()]}, find)
+        places = cached_entry("image-paths", {**key, "homes": homes}, find)
         outside = json.loads((places / "outside.json").read_text("utf-8"))
         tables.tell_unused(map(Path, outside))
         key["outside"] = [[place, *file_state(place)] for place in outside]
@@ -259,7 +266,7 @@ def pack_images(tables: Tables, split: str, path: Path, bad: str) -> dict[str, l
     edges, digests, labels, wrong = [0], [], [], []
     with path.open("wb") as file:
         for row in tables.rows(split):
-            label, place = label_of(row, "label"), image_file(row, tables.splits[split][0].parent)
+            label, place = label_of(row, "label"), image_file(row)
             content = place.read_bytes() if isinstance(place, Path) else place
             try:
                 with open_header(io.BytesIO(content), row.place) as image:
@@ -284,7 +291,7 @@ def pack_images(tables: Tables, split: str, path: Path, bad: str) -> dict[str, l
     return {"edges": edges, "digests": digests, "labels": labels}
 
 
-def image_file(row: Row, folder: Path) -> bytes | Path:
+def image_file(row: Row) -> bytes | Path:
     """The file of a row's image: its bytes, or where it is. Raises UsageError for another value."""
     value = row.values["image"]
     if isinstance(value, dict):
@@ -293,26 +300,14 @@ def image_file(row: Row, folder: Path) -> bytes | Path:
         return value
     if not isinstance(value, str) or not value:
         raise UsageError(f"{row.place}: the image must be a file's bytes, or its path.")
-    if not (folder / value).is_file():
-        raise UsageError(f"{row.place}: the image {folder / value} is not there.")
-    return folder / value
+    if not (row.folder / value).is_file():
+        raise UsageError(f"{row.place}: the image {row.folder / value} is not there.")
+    return row.folder / value
 
 
 def sample_images(count: int, shape: tuple[int, ...], *seed: int) -> np.ndarray:
     """Noise (count, *shape) of uint8, for files that data is tried with."""
     return np.random.default_rng(seed).integers(0, 256, (count, *shape), dtype=np.uint8)
-
-
-def file_state(path: str) -> tuple[int, ...]:
-    """Size, times of change, and place of a file, one of which is another after any change; zeros for no file.
-
-    The time of the last change of anything cannot be set, as that of the content can.
-    """
-    try:
-        status = os.stat(path)
-    except OSError:  # which opening it will name
-        return 0, 0, 0, 0, 0
-    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev
 
 
 def is_image(name: str) -> bool:
@@ -563,7 +558,7 @@ class TorchvisionImages(ImageData):
         if "train" in options:
             arguments: dict[str, Any] = {"train": split == "train"}
         elif "split" in options:
-            arguments = {"split": split}
+            arguments = {"split": SPLITS.get(self.dataset, {}).get(split, split)}
         else:
             raise UsageError(f"torchvision's {self.dataset} has no train and test split: use ImageFolder or NpzImages")
         arguments |= {"download": False} if "download" in options else {}
@@ -583,5 +578,6 @@ def _labels(dataset: Any) -> np.ndarray:
     for name in ("targets", "labels", "_labels"):
         labels = getattr(dataset, name, None)
         if labels is not None and len(labels) == len(dataset):
-            return np.asarray(labels)
+            labels = np.asarray(labels)
+            return labels if labels.ndim == 1 else labels[:, 0]  # of QMNIST, whose class is the first of eight
     return np.array([dataset[i][1] for i in range(len(dataset))])

@@ -278,3 +278,15 @@ def missing_file(path: str | Path, recipes: str, content: str = "") -> UsageErro
         near = f" Did you mean {alike[0]!r}?" if alike else ""
         state = f"{path} is not on disk{content and f': {content}'}.{near}"
     return UsageError(f"{state} Recipes with embedded data: {recipes}")
+
+
+def file_state(path: str | Path) -> tuple[int, ...]:
+    """Size, times of change, and place of a file, one of which is another after any change; zeros for no file.
+
+    The time of the last change of anything cannot be set, as that of the content can.
+    """
+    try:
+        status = os.stat(path)
+    except OSError:  # which opening it will name
+        return 0, 0, 0, 0, 0
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev

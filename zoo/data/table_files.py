@@ -61,11 +61,14 @@ USUAL = {
 
 
 class Row(NamedTuple):
-    """Where a row stands, its values by what they are for, and those of columns that are not read, as far as known."""
+    """Where a row stands, its values by what they are for, those of columns that are not read, as far as known, and the
+    folder of its file, from which a row names others.
+    """
 
     place: str
     values: dict[str, Any]
     others: Mapping[str, Any] = {}
+    folder: Path = Path()
 
 
 class ValueKindError(UsageError):
@@ -148,7 +151,7 @@ class Tables:
                             f"learned. Leave out {name}, or the row."
                         )
                 unread |= row.others
-                yield row
+                yield row._replace(folder=path.parent)
         if empty:
             raise UsageError(f"{self.splits[split][0]} holds no row. Take it out of the path.")
         if unread:

@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 import numpy as np
 import tokenizers
@@ -41,6 +42,8 @@ ALPHABET_SIZE = 256
 # bytes of a text without spaces that BPE learns from together: the library takes quadratic time in them for each merge
 LONGEST_PIECE = 1000
 PART = 1 << 24  # characters of a long text that are encoded at once
+BYTE = re.compile("<0x[0-9A-F]{2}>")
+Style: TypeAlias = Literal["byte", "text", "pieces", "mark"]
 
 
 class Tokenizer:
@@ -301,13 +304,21 @@ class Tokenizer:
 
     def byte_lengths(self) -> np.ndarray:
         """(V,) int64: the bytes of UTF-8 that each token stands for; 0 for special tokens."""
-        special = set(self.specials.values())
-        if self.scheme == "bpe" and not _is_byte_level(self.inner):
-            return np.array(
-                [0 if n in special else _byte_count(token) for n, token in enumerate(self.tokens)], dtype=np.int64
-            )
-        size = (lambda token: len(token.encode())) if self.scheme == "chars" else len  # byte-level: a letter per byte
-        return np.array([0 if n in special else size(token) for n, token in enumerate(self.tokens)], dtype=np.int64)
+        sizes = [_byte_count(token, self.style) for token in self.tokens]
+        for number, token in self.inner.get_added_tokens_decoder().items():
+            sizes[number] = 0 if token.special else _byte_count(token.content, "text")
+        return np.array(sizes, dtype=np.int64)
+
+    @functools.cached_property
+    def style(self) -> Style:
+        """How tokens that were not added are spelled: a letter for each "byte", as "text", in "pieces" of words of
+        which ## begins all but the first, or as text with a "mark" ▁ for a space and <0x0A> for a byte.
+        """
+        if self.scheme == "chars":
+            return "text"
+        if self.scheme == "bytes" or '"ByteLevel"' in json.dumps(json.loads(self.inner.to_str())["decoder"]):
+            return "byte"
+        return "pieces" if isinstance(self.inner.model, models.WordPiece) else "mark"
 
     def _lookup(self) -> np.ndarray:
         numbers = {ord(token): n for n, token in enumerate(self.tokens) if token not in self.specials}
@@ -346,16 +357,15 @@ def _byte_tokens() -> list[str]:
     return [letters[byte] for byte in range(ALPHABET_SIZE)]
 
 
-def _is_byte_level(inner: tokenizers.Tokenizer) -> bool:
-    """Whether each letter of a token stands for one byte."""
-    return '"ByteLevel"' in json.dumps(json.loads(inner.to_str())["decoder"])
-
-
-def _byte_count(token: str) -> int:
-    """Bytes of a token that is spelled as text: ▁ is a space, ## a continuation, <0x0A> one byte."""
-    if re.fullmatch(r"<0x[0-9A-F]{2}>", token):
-        return 1
-    return len(token.removeprefix("##").replace("▁", " ").encode())
+def _byte_count(token: str, style: Style) -> int:
+    """Bytes of UTF-8 that a token of this style stands for."""
+    if style == "byte":
+        return len(token)
+    if style == "pieces":
+        return len(token.removeprefix("##").encode())
+    if style == "mark":
+        return 1 if BYTE.fullmatch(token) else len(token.replace("▁", " ").encode())
+    return len(token.encode())
 
 
 def _with_specials(inner: tokenizers.Tokenizer, specials: Sequence[str]) -> tokenizers.Tokenizer:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import struct
 import wave
 
@@ -87,3 +88,43 @@ def test_recordings_that_a_table_names_are_not_said_to_be_left_out(tmp_path, pla
     assert ("11.wav" in message) == (place == "")
     assert "notes.odt" in message
     assert "/0.wav" not in message
+
+
+def write_table(folder, count=12, first=300):
+    """A folder of sounds and their table, whose texts are their names."""
+    folder.mkdir(parents=True)
+    for number in range(count):
+        write_sound(folder / f"{number}.wav", first + number)
+    rows = [{"audio": f"{number}.wav", "text": f"{folder.name} {number}"} for number in range(count)]
+    (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def load_sounds(path):
+    data = SoundFiles(str(path), sample_rate=RATE, seconds=1.0, max_seconds=1.0, val_fraction=0.3)
+    data.ready()
+    return data
+
+
+def test_a_row_names_a_sound_from_the_folder_of_its_own_table(tmp_path, monkeypatch):
+    monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "cache"))
+    write_table(tmp_path / "a")
+    write_table(tmp_path / "b", first=600)
+    sounds = load_sounds(tmp_path / "*" / "train.jsonl").datasets["val"]
+    lengths = {text: int(end - start) for text, (start, end) in zip(sounds.extra["text"], sounds.edges, strict=True)}
+    assert lengths
+    assert all(length == {"a": 300, "b": 600}[text[0]] + int(text[2:]) for text, length in lengths.items())
+
+
+def test_sounds_that_were_replaced_or_taken_away_are_read_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "cache"))
+    write_table(tmp_path / "a")
+    before, status = load_sounds(tmp_path / "a").fingerprint(), (tmp_path / "a/3.wav").stat()
+    content = (tmp_path / "a/3.wav").read_bytes()
+    (tmp_path / "a/3.wav").write_bytes(content[:-2] + b"\1\2")
+    os.utime(tmp_path / "a/3.wav", ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert load_sounds(tmp_path / "a").fingerprint() != before
+    for name in ("3.wav", "11.wav"):
+        (tmp_path / "a" / name).rename(tmp_path / name)
+        with pytest.raises(UsageError, match=f"{name} cannot be read: No such file"):
+            load_sounds(tmp_path / "a")
+        (tmp_path / name).rename(tmp_path / "a" / name)

@@ -4,8 +4,10 @@ import itertools
 
 import numpy as np
 import pytest
+import tokenizers
 import torch
 from text_helpers import documents as text
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 from zoo_text.data.masked import MaskedText
 from zoo_text.data.masking import IGNORE, Masker, Words
 
@@ -189,3 +191,38 @@ def test_other_noise_is_other_data(folder):
     prints = {data(folder, **options).fingerprint() for options in ({}, {"rate": 0.3}, {"whole_words": True})}
     assert len(prints) == 3
     assert data(folder).fingerprint() in prints
+
+
+def wordpiece():
+    inner = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    inner.normalizer, inner.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    inner.decoder = decoders.WordPiece()
+    return inner, trainers.WordPieceTrainer(vocab_size=90, special_tokens=["[UNK]"], show_progress=False)
+
+
+def sentencepiece():
+    inner = tokenizers.Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>"))
+    inner.pre_tokenizer = pre_tokenizers.Metaspace()
+    inner.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    marks = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    return inner, trainers.BpeTrainer(vocab_size=350, special_tokens=marks[:1], show_progress=False)
+
+
+@pytest.mark.parametrize("make", [wordpiece, sentencepiece])
+def test_words_of_published_tokenizers_are_those_of_the_library(make):
+    """The library numbers the words of a text; a word of ours may not hold pieces of two, nor begin within one."""
+    inner, trainer = make()
+    inner.train_from_iterator(["the cat plays and the cats are playing with 中文 letters"] * 9, trainer)
+    inner.add_tokens(["…é"])
+    tokenizer = Tokenizer(inner, {})
+    words = Words.of(tokenizer)
+    for line in ("the cats play", "playing with the letters", "the 中文 cat", "a cat with plays"):
+        encoding = inner.encode(line, add_special_tokens=False)
+        starts = words.starts(np.array([encoding.ids]))[0]
+        theirs = np.array(
+            [
+                number is None or number != before
+                for number, before in zip(encoding.word_ids, [None, *encoding.word_ids], strict=False)
+            ]
+        )
+        assert starts.tolist() == theirs.tolist(), encoding.tokens

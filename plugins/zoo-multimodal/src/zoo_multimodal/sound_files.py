@@ -15,7 +15,7 @@ import numpy as np
 from zoo.data.batches import generator, sample_sentence
 from zoo.data.cache import cached_entry, digest, map_array, write_json
 from zoo.data.data import require_fraction, split_by_content
-from zoo.data.source_files import find_place
+from zoo.data.source_files import file_state, find_place
 from zoo.data.table_files import Tables, choose_columns, text_of
 from zoo.data.tokenizer import BOS, EOS, PAD, Tokenizer
 from zoo.errors import UsageError
@@ -124,10 +124,8 @@ class SoundFiles(SpeechData):
         """Read the tables, gather the sounds in the cache, and make the splits."""
         tables = Tables({"train": str(self.path)}, self.columns, "spell-tiny", names_files=True)
         rows: dict[str, list[tuple[Path, str]]] = {}
-        for split, files in tables.splits.items():
-            rows[split] = [
-                (files[0].parent / text_of(row, "audio"), text_of(row, "text")) for row in tables.rows(split)
-            ]
+        for split in tables.splits:
+            rows[split] = [(row.folder / text_of(row, "audio"), text_of(row, "text")) for row in tables.rows(split)]
         tables.tell_unused(path for own in rows.values() for path, _ in own)
         if "val" not in rows:
             held_out = split_by_content([text for _, text in rows["train"]], self.val_fraction, [SPLIT])
@@ -141,7 +139,7 @@ class SoundFiles(SpeechData):
             here = Path(self.tokenizer).expanduser()
             self.target_tokenizer = Tokenizer.load(here / "target-tokenizer.json" if here.is_dir() else here)
         every: dict[Path, None] = {path: None for own in rows.values() for path, _ in own}
-        stamps = [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in every if path.is_file()]
+        stamps = [[str(path.absolute()), *file_state(path)] for path in every]
         entry = cached_entry(
             "sounds", [stamps, self.sample_rate, self.max_samples], lambda to: self._gather([*every], to)
         )

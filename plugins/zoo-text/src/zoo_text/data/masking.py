@@ -7,14 +7,14 @@ from typing import NamedTuple
 import numpy as np
 
 from zoo.data.batches import uniforms
-from zoo.data.tokenizer import Tokenizer, byte_of
+from zoo.data.tokenizer import BYTE, Style, Tokenizer, byte_of
 
 IGNORE = -100
 MASK_SHARE, RANDOM_SHARE = (
     0.8,
     0.1,
 )  # of the chosen tokens: hidden by <mask>, replaced by any token; the rest stays (BERT)
-SPACE, LETTER, DIGIT, OTHER, ALONE = range(5)
+SPACE, LETTER, DIGIT, OTHER, ALONE, INSIDE = range(6)
 
 
 class Words(NamedTuple):
@@ -26,19 +26,22 @@ class Words(NamedTuple):
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> Words:
         """The table of a tokenizer's vocabulary."""
-        special = set(tokenizer.specials)
-        kinds = [(ALONE, ALONE) if token in special else _ends(token, tokenizer.scheme) for token in tokenizer.tokens]
+        added = {token.content: token.special for token in tokenizer.inner.get_added_tokens_decoder().values()}
+        kinds = [_ends(token, "text" if token in added else tokenizer.style) for token in tokenizer.tokens]
+        for token in (token for token, special in added.items() if special):
+            kinds[tokenizer.specials[token]] = (ALONE, ALONE)
         return cls(*(np.array(side) for side in zip(*kinds, strict=True)))
 
     def starts(self, tokens: np.ndarray) -> np.ndarray:
         """(B, T) bool: whether a token begins a word. A word is a run of letters, of digits or of other marks, with
-        the space in front of it; the first token of a row always begins one.
+        the space in front of it, or of WordPiece a token with all behind it that begin with ##; the first token of a
+        row always begins one.
         """
         first, last = self.first[tokens], self.last[tokens]
         is_start = np.ones(tokens.shape, bool)
         new = (first[:, 1:] == SPACE) & (last[:, :-1] != SPACE)
         other = (first[:, 1:] != last[:, :-1]) & (last[:, :-1] != SPACE)
-        is_start[:, 1:] = new | other | (first[:, 1:] == ALONE)
+        is_start[:, 1:] = (new | other | (first[:, 1:] == ALONE)) & (first[:, 1:] != INSIDE)
         return is_start
 
     def numbers(self, tokens: np.ndarray) -> np.ndarray:
@@ -47,13 +50,19 @@ class Words(NamedTuple):
         return np.maximum.accumulate(np.where(self.starts(tokens), columns, 0), axis=1)
 
 
-def _ends(token: str, scheme: str) -> tuple[int, int]:
-    characters = token if scheme == "chars" else bytes(byte_of(letter) for letter in token).decode("latin-1")
-    return _kind(characters[0]), _kind(characters[-1])
+def _ends(token: str, style: Style) -> tuple[int, int]:
+    if style == "byte":
+        token = bytes(byte_of(letter) for letter in token).decode("latin-1")
+    elif style == "pieces":
+        is_later, token = token.startswith("##"), token.removeprefix("##")
+        return INSIDE if is_later else SPACE, _kind(token[-1:])
+    elif style == "mark":
+        token = chr(int(token[3:5], 16)) if BYTE.fullmatch(token) else token.replace("▁", " ")
+    return _kind(token[:1]), _kind(token[-1:])
 
 
 def _kind(character: str) -> int:
-    if character.isspace():
+    if not character or character.isspace():
         return SPACE
     if character.isalpha() or ord(character) > 127:  # of byte-level BPE, a part of a letter
         return LETTER
