@@ -29,6 +29,7 @@ SERVED = {
     "sinusoidal": {"position": Sinusoidal, "embedding_norm": True, "attention": partial(MultiHead, scale=0.3)},
     "two schemes": {"position": RoPE, "overrides": [Override(layers="1", position=partial(RoPE, base=50.0))]},
     "experts": {"position": NoPosition, "ffn": partial(MoE, experts=3, top_k=2)},
+    "head widths": {"position": RoPE, "overrides": [Override(layers="1", attention=partial(MultiHead, head_dim=16))]},
     "layers": {"position": RoPE, "overrides": [Override(layers="1", position=NoPosition, window=5, heads=2)]},
 }
 REFUSED = {

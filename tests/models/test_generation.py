@@ -216,6 +216,46 @@ def test_wide_beams_find_what_enumeration_finds(penalty, least):
         assert [one.score for one in answer[row]] == pytest.approx([score for _, score, _ in allowed[:5]])
 
 
+class Chain:
+    """Texts whose next token depends on the last one alone."""
+
+    def __init__(self, logits):
+        self.logits = logits
+
+    def step(self, tokens):
+        return self.logits[tokens[:, -1]]
+
+    def select(self, order):
+        pass
+
+
+def slow_beams(log_probs, ends, width, limit):
+    """The best finished text of a search that looks at every continuation of every beam, as transformers has it."""
+    beams, finished = [(0.0, [BEGIN])], []
+    for length in range(1, limit + 1):
+        best = sorted(
+            (
+                (score + float(log_probs[text[-1], token]), [*text, token])
+                for score, text in beams
+                for token in range(V)
+            ),
+            reverse=True,
+        )
+        finished += [(score / length, text) for score, text in best[:width] if text[-1] in ends or length == limit]
+        beams = [(score, text) for score, text in best if text[-1] not in ends][:width]
+    text = max(finished)[1]
+    return text[1:-1] if text[-1] in ends else text[1:]
+
+
+@pytest.mark.parametrize("ends", [[2], [2, 3], [2, 3, 4, 5, 6, 7]])
+@pytest.mark.parametrize("width", [2, 3])
+def test_beams_go_on_however_many_tokens_end_a_text(ends, width):
+    for seed in range(40):
+        logits = 3 * torch.randn(V, V, generator=torch.Generator().manual_seed(seed))
+        answer = generate(Chain(logits), torch.tensor([[BEGIN]]), ends, GenerationConfig(max_length=6, beams=width))
+        assert answer[0][0].tokens == slow_beams(logits.log_softmax(-1), ends, width, 6)
+
+
 @torch.no_grad()
 def test_a_source_is_encoded_once_and_its_memory_projected_once():
     model, calls = toy(), []

@@ -60,10 +60,13 @@ def _make_step(stack: Stack, x: Tensor, caches: Caches) -> Step | None:
         return None
     if any(parameter.dtype != x.dtype or parameter.device != x.device for parameter in stack.parameters()):
         return None
-    schemes, tokens = list(dict.fromkeys(stack.positions)), x.size(1)
+    parts = (getattr(getattr(block, "attend", None), "part", None) for block in stack.blocks)
+    widths = [getattr(part, "head_dim", 0) for part in parts]
+    turns = list(zip(stack.positions, widths, strict=True))  # what layers have in common that turn alike
+    slots, tokens = list(dict.fromkeys(turns)), x.size(1)
     optional = [
-        _layer(block, scheme, schemes.index(scheme), cache.own, len(x), tokens)
-        for block, scheme, cache in zip(stack.blocks, stack.positions, caches, strict=True)
+        _layer(block, turn[0], slots.index(turn), cache.own, len(x), tokens)
+        for block, turn, cache in zip(stack.blocks, turns, caches, strict=True)
         if cache.block is None
     ]
     layers = [layer for layer in optional if layer is not None]
@@ -80,7 +83,7 @@ def _make_step(stack: Stack, x: Tensor, caches: Caches) -> Step | None:
         x = position.embed(x, place)
         if entry is not None:
             x = entry(x)
-        shared: list[Any] = [place] * len(schemes)  # by layers with one scheme: the place, or its cosines and sines
+        shared: list[Any] = [place] * len(slots)  # by layers that turn alike: the place, or its cosines and sines
         patterns: dict[Any, Pattern | None] = {}  # equal ones are shared; a single token sees all that is cached
         for layer, cache, window, scheme in zip(layers, caches, stack.windows, stack.positions, strict=True):
             view = cache.own.start, window, scheme

@@ -218,8 +218,8 @@ def _beam(
     for length in range(1, max(limits) + 1):
         total = scores[:, :, None] + allowed.view(len(rows), width, -1)
         vocabulary = total.size(-1)
-        # at most width of the best 2 * width can end, so that width are left to go on
-        best, place = total.flatten(1).topk(min(2 * width, width * vocabulary), -1)
+        # each of the width sequences can end in as many ways as there are end tokens, and width are left to go on
+        best, place = total.flatten(1).topk(min((1 + max(1, len(ends))) * width, width * vocabulary), -1)
         check_numbers(sum(best[:, 0].tolist()))  # nan sorts above every number
         going, parents, tokens, beam_scores, beam_texts = [], [], [], [], []
         for number, row in enumerate(rows):
