@@ -241,7 +241,7 @@ def slow_beams(log_probs, ends, width, limit):
             ),
             reverse=True,
         )
-        finished += [(score / length, text) for score, text in best[:width] if text[-1] in ends or length == limit]
+        finished += [(score / length**2, text) for score, text in best[:width] if text[-1] in ends or length == limit]
         beams = [(score, text) for score, text in best if text[-1] not in ends][:width]
     text = max(finished)[1]
     return text[1:-1] if text[-1] in ends else text[1:]
@@ -252,7 +252,9 @@ def slow_beams(log_probs, ends, width, limit):
 def test_beams_go_on_however_many_tokens_end_a_text(ends, width):
     for seed in range(40):
         logits = 3 * torch.randn(V, V, generator=torch.Generator().manual_seed(seed))
-        answer = generate(Chain(logits), torch.tensor([[BEGIN]]), ends, GenerationConfig(max_length=6, beams=width))
+        logits[:, ends] += 2
+        search = GenerationConfig(max_length=6, beams=width, length_penalty=2.0)  # longer texts win in the end
+        answer = generate(Chain(logits), torch.tensor([[BEGIN]]), ends, search)
         assert answer[0][0].tokens == slow_beams(logits.log_softmax(-1), ends, width, 6)
 
 
