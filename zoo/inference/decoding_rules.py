@@ -15,10 +15,14 @@ from zoo.models.decoding_state import State
 
 
 class Watching:
-    """A decoding state that knows each row's prompt and what was generated since; a subclass changes the logits."""
+    """A decoding state that knows each row's prompt and what was generated since; a subclass changes the logits.
+
+    ``scores`` says that these are log-probabilities from then on, whatever their sum.
+    """
 
     def __init__(self, state: State, prompts: Sequence[Sequence[int]]) -> None:
         self.state, self.prompts = state, [list(prompt) for prompt in prompts]
+        self.scores: bool = getattr(state, "scores", False)
         self.generated: list[list[int]] | None = None
 
     def step(self, tokens: Tensor) -> Tensor:
@@ -117,16 +121,17 @@ NONE = GenerationRules()
 
 
 class Ruled(Watching):
-    """A decoding state whose logits obey the rules, as transformers' logits processors do, in their order.
+    """A decoding state whose logits obey the rules, as transformers' logits processors do, in their order; in a search
+    with several ``beams`` log-probabilities obey them, and what a rule takes away is not divided among the others.
 
     ``lengths`` are the numbers of tokens that each row may generate.
     """
 
     def __init__(
-        self, state: State, prompts: Sequence[Sequence[int]], rules: GenerationRules, lengths: Sequence[int]
+        self, state: State, prompts: Sequence[Sequence[int]], rules: GenerationRules, lengths: Sequence[int], beams: int
     ) -> None:
         super().__init__(state, prompts)
-        self.rules, self.lengths = rules, list(lengths)
+        self.rules, self.lengths, self.scores = rules, list(lengths), beams > 1
 
     def select(self, rows: Tensor) -> None:
         """Keep the sequences ``rows`` (B,), in this order."""
@@ -134,8 +139,8 @@ class Ruled(Watching):
         super().select(rows)
 
     def change(self, logits: Tensor, generated: list[list[int]]) -> Tensor:
-        """Logits (B, V) in float32, where forbidden tokens have -inf."""
-        logits = logits.float().clone()
+        """Logits or log-probabilities (B, V) in float32, where forbidden tokens have -inf."""
+        logits = logits.float().log_softmax(-1) if self.scores else logits.float().clone()
         for row, (prompt, new, length) in enumerate(zip(self.prompts, generated, self.lengths, strict=True)):
             possible = not bool(logits[row].isneginf().all())
             self._change_row(logits[row], [*prompt, *new], len(new), length)

@@ -252,7 +252,7 @@ class TrainedLanguageModel(Trained):
         state: State = self.net.begin(width + search.max_length, valid)
         ends = self.ends
         if self.rules is not None and self.rules.change_logits:
-            state = Ruled(state, ids, self.rules, [search.max_length] * len(ids))
+            state = Ruled(state, ids, self.rules, [search.max_length] * len(ids), search.beams)
         if stops:
             ends = ends or [self.net.vocab_size]
             state = Stopping(state, list(map(self._tail, ids)), self.tokenizer.continuation, stops, ends[0])

@@ -206,7 +206,7 @@ class TrainedTranslation(Trained):
         state: State = self.net.begin(source, valid, int(longest.max()) + forced)
         prefix = source.new_tensor([self.start, *self.forced]).expand(len(ids), -1)
         if self.rules is not None and self.rules.change_logits:
-            state = Ruled(state, prefix.tolist(), self.rules, longest.tolist())
+            state = Ruled(state, prefix.tolist(), self.rules, longest.tolist(), search.beams)
         hypotheses = generate(state, prefix, self.ends, search, longest)
         decode, forced_end = self.target_tokenizer.decode, bool(self.rules and self.rules.forces_end)
         translations = []

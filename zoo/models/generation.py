@@ -110,7 +110,9 @@ def as_ends(end: int | Collection[int] | None) -> list[int]:
 
 def _log_probabilities(state: State, tokens: Tensor, ends: list[int], forbid: bool) -> tuple[Tensor, Tensor]:
     """Log-probabilities of the next token (B, V), and the same with the ends forbidden where they are."""
-    log_probs = state.step(tokens).to(torch.float64).log_softmax(-1)
+    log_probs = state.step(tokens).to(torch.float64)
+    if not getattr(state, "scores", False):  # whose step gives scores that stand for log-probabilities
+        log_probs = log_probs.log_softmax(-1)
     if not ends or not forbid:
         return log_probs, log_probs
     allowed = log_probs.clone()

@@ -88,7 +88,7 @@ class TrainedTranscription(Trained):
             longest = torch.full((len(waves),), most, device=self.device)
             state: State = encoded
             if self.rules is not None and self.rules.change_logits:
-                state = Ruled(encoded, first.tolist(), self.rules, longest.tolist())
+                state = Ruled(encoded, first.tolist(), self.rules, longest.tolist(), beams)
             search = GenerationConfig(max_length=most, beams=beams)
             for best, *_ in generate(state, first, self.ends, search, longest):
                 text = self.target_tokenizer.decode(best.tokens)
