@@ -19,6 +19,7 @@ from tests import forks
 from zoo import recipe_files
 from zoo.config import run_folder
 from zoo.inference import find_run, import_policy
+from zoo.io.locks import RunLock
 
 
 def refused(zoo, *words, code=2):
@@ -63,6 +64,15 @@ def refused(zoo, *words, code=2):
 )
 def test_refusals(zoo, work, words, message):
     assert message in refused(zoo, *words)
+
+
+def test_a_run_that_another_process_writes_is_no_fault_of_an_option(zoo, work):
+    """The folder of runs may hold spaces, and words that are names of options."""
+    lock = RunLock(Path("models of depth 1/lm-toy/x/s1"))
+    message = refused(zoo, "--name", "x", "--runs", "models of depth 1", "--model.depth", "1")
+    lock.release()
+    assert "is being written by process" in message
+    assert "←" not in message
 
 
 def test_variables_of_a_launcher_change_nothing_of_one_process(zoo, work, monkeypatch):

@@ -38,7 +38,8 @@ def option_origin(message: str, plan: Plan, schema: Schema) -> str:
         return where(origin)
     if at_fault := options_at_fault(message, plan, schema):
         return where(", ".join(at_fault[:MOST_OPTIONS]))
-    sentence = re.sub(r"\S*[/=]\S*", "", message)  # without paths: a run's folder is named after its options
+    message = message.replace(str(plan.run.folder), "")  # which is named after options, and may hold spaces
+    sentence = re.sub(r"\S*[/=]\S*", "", message)  # without paths
     words, origins = set(re.findall(r"\w+", sentence)), plan.resolved.origins
     keys = [key for key in origins if key.startswith(("model.", "data.")) and key.rpartition(".")[2] in words]
     on_command_line = [key for key in keys if origins[key].startswith("--")]
