@@ -68,7 +68,7 @@ def run_job(cluster, home, words, processes, disturbance=""):
             cluster.call(*repair.split(), check=False)  # refused for a failed node that has come back by itself
             repair = ""
         elif "held" in state:  # processes of the first life were still on the node when it came back
-            cluster.call(*RESUME.split())
+            cluster.call(*RESUME.split(), check=False)
             cluster.call("scontrol", "release", number)
         time.sleep(0.5)
     print(disturbance, states)
