@@ -341,16 +341,15 @@ def _misused(spelling: str, option: Option, message: str) -> str:
 
 def _unknown_option(command: Command, spelling: str, elsewhere: Callable[[str], str]) -> str:
     """The sentence about an option that a command does not have, with the one that was probably meant."""
-    import difflib
-
     from zoo import registry  # not needed to start a command
 
     names = [option.strings[0] for option in command.all_options if option.heading or option.key]
-    ends = {name.lstrip("-").rpartition(".")[2]: name for name in names}  # people write --lr for --model.lr
-    last = spelling.lstrip("-").rpartition(".")[2].lower()
+    # people write --lr for --model.lr
+    ends = {name.lstrip("-").rpartition(".")[2].replace("-", "_"): name for name in names}
+    last = spelling.lstrip("-").rpartition(".")[2].lower().replace("-", "_")
     begins = [name for name in names if name.startswith(spelling.lower()) and len(spelling) > len("--")]
-    near = difflib.get_close_matches(last, ends, 1, cutoff=0.5)
-    likely = [ends[last]] if last in ends else begins[:3] or [ends[end] for end in near]
+    near = registry.nearest_key(last, ends, 0.5 if len(last) in (2, 3) else 0.66)  # else --verbose were --overwrite
+    likely = [ends[last]] if last in ends else begins[:3] or ([ends[near]] if near else [])
     if command.option_kind and (package := registry.not_installed(command.option_kind, spelling.lstrip("-"))):
         return f"zoo {command.name} has no option {spelling!r}.{package}"
     if last not in ends and (commands := elsewhere(spelling.lstrip("-"))):

@@ -38,6 +38,25 @@ NULL_NAMES = ("none", "nope", "no")  # short names of the part of a kind that do
 MOST_BYTES = 2**20  # largest pyproject.toml that is read
 RECIPES = "recipes"  # the group ``zoo.recipes``: ``name = package.folder`` of YAML files, which is never imported
 STRATEGIES = "strategies"  # the group ``zoo.strategies``: ``name = module:Class``, a name for ``trainer.strategy``
+# names of the same options in other libraries
+SYNONYMS = {
+    "learning_rate": ("lr",), "epochs": ("max_epochs",), "num_epochs": ("max_epochs",), "steps": ("max_steps",),
+    "hidden_size": ("dim",), "d_model": ("dim",), "embed_dim": ("dim",), "n_embd": ("dim",), "width": ("dim",),
+    "num_layers": ("depth",), "layers": ("depth",), "n_layers": ("depth",), "n_layer": ("depth",),
+    "num_heads": ("heads",), "n_heads": ("heads",), "n_head": ("heads",), "num_attention_heads": ("heads",),
+    "intermediate_size": ("hidden",), "d_ff": ("hidden",), "ffn_dim": ("hidden",), "activation": ("ffn",),
+    "positional_encoding": ("position",), "pos_embedding": ("position",), "normalization": ("norm",),
+    "seq_len": ("max_length",), "block_size": ("max_length",), "context_length": ("max_length",),
+    "gpus": ("devices",), "n_gpus": ("devices",), "grad_clip": ("gradient_clip_val",), "warmup_steps": ("warmup",),
+    "batch": ("batch_size",), "bs": ("batch_size",), "seed": ("seed_everything", "seeds"), "p_dropout": ("dropout",),
+    "max_seq_length": ("max_length",), "gradient_accumulation_steps": ("accumulate_grad_batches",),
+    "resume_from": ("ckpt_path",), "checkpoint": ("ckpt_path", "start"), "dataset": ("data",),
+    "workers": ("num_workers",),
+    **dict.fromkeys(("out", "output", "output_dir", "save_dir", "log_dir", "logdir"), ("runs", "out")),
+    **dict.fromkeys(("max_new_tokens", "max_tokens", "max_length", "num_tokens"), ("length", "max_length")),
+    **dict.fromkeys(("pretrained", "init_from", "weights"), ("start",)), "num_beams": ("beams",),
+    **dict.fromkeys(("verbose", "quiet", "input", "debug"), ()),  # which no option is like
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -364,11 +383,21 @@ def install_hint(path: str) -> str:
     return next(filter(None, (not_installed(kind, path) for kind in KINDS)), "")
 
 
-def most_similar(word: str, words: Iterable[str]) -> str:
-    """The most similar of ``words``, ignoring case; empty if none is similar."""
+def most_similar(word: str, words: Iterable[str], least: float | None = None) -> str:
+    """The most similar of ``words``, ignoring case, by at ``least`` a ratio; empty if none is."""
     by_lower = {name.lower(): name for name in words}
-    near = difflib.get_close_matches(word.lower(), by_lower, 1, cutoff=0.5 if len(word) > 2 else 0.6)  # en for cn
+    least = least or (0.5 if len(word) > 2 else 0.6)  # en for cn
+    near = difflib.get_close_matches(word.lower(), by_lower, 1, cutoff=least)
     return by_lower[near[0]] if near else ""
+
+
+def nearest_key(word: str, words: Iterable[str], least: float | None = None) -> str:
+    """What a word means among ``words``: by SYNONYMS where it is there, else the most similar; empty for none."""
+    options = list(words)
+    if word.lower() in SYNONYMS:
+        return next((name for name in SYNONYMS[word.lower()] if name in options), "")
+    near = most_similar(word, (*options, *SYNONYMS), least)  # or a misspelt synonym: leraning_rate
+    return next((name for name in (near, *SYNONYMS.get(near, ())) if name in options), "")
 
 
 def suggest(word: str, words: Iterable[str]) -> str:

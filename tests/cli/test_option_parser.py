@@ -246,3 +246,22 @@ NAMES_AND_PATHS = [one for one in VALUED if one[1].type is str and not one[1].ke
 def test_a_name_or_a_path_is_not_empty(command, option, empty):
     """``--name ''`` of a script whose variable is not set was taken for no name at all."""
     assert "got an empty value" in refusal(command, f"{option.strings[0]}={empty}")
+
+
+@pytest.mark.parametrize(
+    ("argv", "meant"),
+    [
+        ("fit --layers", "model.depth"), ("fit --num-layers", "model.depth"), ("fit --hidden-size", "model.dim"),
+        ("fit --output", "runs"), ("fit --save-dir", "runs"), ("fit --logdir", "runs"),
+        ("fit --pretrained", "tune.start"),
+        ("generate --max-new-tokens", "length"), ("translate --max-new-tokens", "max-length"),
+        ("generate --num-beams", "beams"), ("compare --sede", "seeds"), ("fit --verbose", ""), ("fit --quiet", ""),
+        ("fit -n", ""), ("generate --greedy", ""), ("generate --input", ""), ("generate --repetition-penalty", ""),
+        ("compare --trials", ""), ("fit --workers", ""),
+    ],
+)  # fmt: skip
+def test_an_option_of_another_program_is_likened_to_what_it_means_or_to_nothing(argv, meant):
+    name, option = argv.split()
+    message = refusal(all_commands()[name], option, "3")
+    assert (f"Did you mean '--{meant}'?" if meant else "has no option") in message
+    assert meant or "Did you mean" not in message

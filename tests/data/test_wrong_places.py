@@ -77,9 +77,18 @@ def test_an_option_of_other_data_offers_data_of_the_same_sort(recipe, remedy, ca
      (["compare", "lm-tiny", "model.norm=a,b"], "Did you mean '--vary model.norm=a,b'?"),
       (["generate", "x", "--length", "-3"], "'--length' must be a whole number above 0"),
      (["generate", "x", "--top-p", "2"], "'--top-p' must be a number above 0 and at most 1"),
-      (["fit", "lm-shakespeare"], "Give another: --data.path PLACE")],
+      (["fit", "lm-shakespeare"], "Give another: --data.path PLACE"),
+     *((["fit", "lm-tiny", "--data", path], f"--data TextFiles --data.path {path} for texts")
+       for path in ("a.txt", "./a.txt", "/etc", "texts/", "a.jsonl", "here")),
+     (["fit", "lm-tiny", "--model.label_smoothing", "0.1"], "unknown key 'model.label_smoothing'. See: zoo show task"),
+     (["fit", "lm-tiny", "--model.activation", "relu"], "Did you mean 'model.ffn'?"),
+     (["fit", "lm-tiny", "--model.schedule.floor", "-1"], "schedule.floor must be at least 0, got -1.0.")],
 )  # fmt: skip
 def test_the_remedy_fits_the_mistake(words, message, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").write_text("a text without an ending")
     assert main(words) == 2
-    assert message in capsys.readouterr().err
+    output = capsys.readouterr()
+    assert message in output.err
+    assert "folder" not in output.out
+    assert not (tmp_path / "runs").exists()

@@ -34,6 +34,13 @@ def test_validation_counts_each_prediction_once(tmp_path):
     assert total == len(data.datasets["val"].tokens) - 1
 
 
+@pytest.mark.parametrize("option", [{"floor": -1.0}, {"floor": -1e-9}, {"warmup": -1}])
+@pytest.mark.parametrize("schedule", [Linear, Cosine, WSD])
+def test_a_task_refuses_values_of_its_schedule_when_it_is_built(schedule, option):
+    with pytest.raises(UsageError, match=f"schedule.{next(iter(option))} must be at least 0"):
+        CausalLM(10, 8, dim=8, depth=1, heads=1, schedule=lambda total: schedule(total, **option))
+
+
 @pytest.mark.parametrize("tie", [True, False])
 def test_loss_at_the_start_is_that_of_a_guess(tie):
     module = CausalLM(1000, 32, dim=64, depth=3, heads=4, tie=tie)

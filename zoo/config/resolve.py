@@ -16,22 +16,7 @@ from zoo.config.output_paths import check_output_path, is_from_file
 from zoo.config.signatures import Param, Slot, members_of, option_names, parameters, takes_code
 from zoo.errors import PartError, PluginError, UsageError
 from zoo.inference.import_policy import admit_class
-from zoo.registry import most_similar
-
-# names of the same options in other libraries
-SYNONYMS = {
-    "learning_rate": ("lr",), "epochs": ("max_epochs",), "num_epochs": ("max_epochs",), "steps": ("max_steps",),
-    "hidden_size": ("dim",), "d_model": ("dim",), "embed_dim": ("dim",), "n_embd": ("dim",), "width": ("dim",),
-    "num_layers": ("depth",), "layers": ("depth",), "n_layers": ("depth",), "n_layer": ("depth",),
-    "num_heads": ("heads",), "n_heads": ("heads",), "n_head": ("heads",), "num_attention_heads": ("heads",),
-    "intermediate_size": ("hidden",), "d_ff": ("hidden",), "ffn_dim": ("hidden",), "activation": ("ffn",),
-    "positional_encoding": ("position",), "pos_embedding": ("position",), "normalization": ("norm",),
-    "seq_len": ("max_length",), "block_size": ("max_length",), "context_length": ("max_length",),
-    "gpus": ("devices",), "n_gpus": ("devices",), "grad_clip": ("gradient_clip_val",), "warmup_steps": ("warmup",),
-    "batch": ("batch_size",), "bs": ("batch_size",), "seed": ("seed_everything",), "p_dropout": ("dropout",),
-    "max_seq_length": ("max_length",), "gradient_accumulation_steps": ("accumulate_grad_batches",),
-    "resume_from": ("ckpt_path",), "checkpoint": ("ckpt_path",), "dataset": ("data",), "workers": ("num_workers",),
-}  # fmt: skip
+from zoo.registry import nearest_key
 
 
 @dataclass
@@ -59,16 +44,6 @@ class Schema:
 def resolve(layers: Iterable[Node], schema: Schema, names: ClassFinder) -> Resolved:
     """Merge the layers, later over earlier. Raises UsageError, PartError or PluginError that names the origin."""
     return _Resolver(schema, names).run(list(layers))
-
-
-def nearest_key(word: str, words: Iterable[str]) -> str:
-    """The most similar of ``words``, by synonym or spelling; empty if none is similar."""
-    options = list(words)
-    for name in SYNONYMS.get(word.lower(), ()):
-        if name in options:
-            return name
-    near = most_similar(word, (*options, *SYNONYMS))  # or a misspelt synonym: leraning_rate
-    return next((name for name in (near, *SYNONYMS.get(near, ())) if name in options), "")
 
 
 class _Resolver:
@@ -320,7 +295,7 @@ class _Resolver:
 def _parts_with_option(kind: str, option: str, but: type) -> list[str]:
     """The parts of a kind with an option of this name that are most akin to a class, by the bases that they share.
 
-    Of the bases of data those count that say what their samples are.
+    Of the bases of data those count that say what their samples are, and of tasks those that learn from the same.
     """
     from zoo.plugins.description import describe
 
@@ -331,7 +306,9 @@ def _parts_with_option(kind: str, option: str, but: type) -> list[str]:
     for part in registry.installed_parts(kind):
         if part.name != but.__name__ and any(entry.name == option for entry in describe(part).options):
             with contextlib.suppress(PluginError, PartError):
-                akin.setdefault(len(bases.intersection(part.load().__mro__)), []).append(part.name)
+                other = part.load()
+                if getattr(other, "learns_from", "") == getattr(but, "learns_from", ""):
+                    akin.setdefault(len(bases.intersection(other.__mro__)), []).append(part.name)
     nearest = max(akin, default=0)
     return akin[nearest][:3] if nearest > (kind == "data") else []  # all data share one base, and may be of any sort
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from zoo.io.locks import RunLock
 
 SEED = 1
+PATH = re.compile(r"[/\\]|\.(txt|md|jsonl?|csv|tsv|parquet|arrow|npz|gz|zip|png|wav)$")  # what no class path has
 TORCH_OPTIMIZERS = frozenset(map(str.lower, OPTIMIZERS))
 KINDS_OF_PARTS = tuple(
     kind for kind in registry.KINDS if kind not in ("task", "data", "callback", *registry.APPLICATION_KINDS)
@@ -87,6 +89,11 @@ def check_names(config_draft: Draft) -> None:
 
 def _check_name(kind: str, node: Node, records: list[part_versions.Record]) -> None:
     name = node.value
+    if kind == "data" and isinstance(name, str) and (PATH.search(name) or Path(name).is_file()):
+        raise UsageError(
+            f"{name!r:.200} is a path, and data is a way to read it: --data TextFiles --data.path {name:.200} for "
+            f"texts. Others: zoo list data{where(node.origin)}"
+        )
     if name is MISSING or not isinstance(name, str) or not name or "." in name or name.lower() in ("null", "none"):
         return
     name = registry.full_name(kind, name)

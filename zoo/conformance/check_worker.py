@@ -179,8 +179,8 @@ def _short(name: str, prefixes: tuple[str, ...]) -> str:
 
 def _values(owner: type, count: int, nodes: Mapping[str, Node], word: str) -> dict[str, Any]:
     from zoo.config.coercion import coerce
-    from zoo.config.resolve import nearest_key
     from zoo.config.signatures import parameters
+    from zoo.registry import nearest_key
 
     params, values = parameters(owner, count), {}
     for name, node in nodes.items():

@@ -11,6 +11,7 @@ from zoo.errors import UsageError
 
 log = logging.getLogger(__name__)
 SCHEME = "hf://"
+ADDRESS = re.compile(r"https?:/+[^/]+/((?:[^/]+/)?)([^/]+?)(?:/(?:tree|blob|resolve)/([^/]+).*)?/?")  # of a page
 NAME = re.compile(r"hf:/{1,2}([\w.-]+/[\w.-]+)(?:@([\w./-]+))?/?")
 # weights as safetensors, and small texts; no pickles and no code
 FILES = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.yaml")
@@ -29,6 +30,9 @@ def local_folder(place: str | Path) -> Path:
     HF_HOME, HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE mean what they mean for huggingface_hub. Raises UsageError where
     the repository or the revision is not there, needs a permission, cannot be reached, or has no safetensors.
     """
+    if address := ADDRESS.fullmatch(str(place)):
+        name = f"{address[1] or 'ORG/'}{address[2]}{'@' if address[3] else ''}{address[3] or ''}"
+        raise UsageError(f"{place} is an address. A repository of the hub is {SCHEME}{name}")
     if not is_remote(place):
         return Path(place)
     match = NAME.fullmatch(str(place))

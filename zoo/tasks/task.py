@@ -99,6 +99,7 @@ class Task(LightningModule):
         super().__init__()
         if not lr > 0:
             raise UsageError(f"model.lr must be above 0, got {lr}.")
+        schedule(10**6)  # which refuses values before a run begins
         self.net, self.lr, self.optimizer_factory, self.schedule_factory = net, lr, optimizer, schedule
         self.register_buffer("tokens_seen", torch.zeros((), dtype=torch.long))
         self.eval_loss = MeanMetric()

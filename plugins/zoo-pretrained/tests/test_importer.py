@@ -289,10 +289,21 @@ def test_no_foreign_control_is_printed(text, tmp_path, capsys):
     assert text not in "".join(capsys.readouterr())
 
 
-def test_a_name_of_the_hub_is_answered_with_how_to_get_it(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("name", "right"),
+    [
+        ("gpt2", "zoo import hf://ORG/NAME OUT"),
+        ("org/gpt2", "zoo import hf://org/gpt2 OUT"),
+        ("https://hub.example/gpt2", "is hf://ORG/gpt2\n"),
+        ("https://hub.example/org/gpt2/", "is hf://org/gpt2\n"),
+        ("https://hub.example/org/gpt2/tree/v1", "is hf://org/gpt2@v1\n"),
+        ("https://hub.example/org/gpt2/blob/v1/config.json", "is hf://org/gpt2@v1\n"),
+    ],
+)
+def test_a_name_of_the_hub_is_answered_with_how_to_get_it(name, right, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert main(["import", "gpt2", "out"]) == 2
-    assert "hf download gpt2 --local-dir gpt2" in capsys.readouterr().err
+    assert main(["import", name, "out"]) == 2
+    assert right in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,14 @@ import json
 import numpy as np
 import peers
 import pytest
+import tokenizers
 import torch
 from import_steps import gap, loaded, same_tensors
 from PIL import Image
 from zoo_pretrained.hf_export import export_pretrained
 from zoo_pretrained.vit import TimmViT
 
+import zoo
 from zoo.cli import main
 
 DTYPES = {torch.float32: 1e-5, torch.float64: 1e-10}
@@ -77,6 +79,26 @@ def test_a_tower_of_texts_and_its_import_agree_and_its_export_is_the_tower(case,
         again = peers.reloaded(case, tmp_path / "again", dtype)
         assert same_tensors(model, again)
         assert gap(vectors(again), vectors(model)) <= 1e-12
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["clip-text", "clip-text-headless"])
+def test_an_imported_tower_of_texts_embeds_texts_as_the_tower_does(name, tmp_path):
+    case = peers.TEXT_TOWERS[name]
+    model, (begin, end) = peers.build_peer(case), (peers.WORDS - 2, peers.WORDS - 1)
+    model.save_pretrained(tmp_path / "theirs")
+    words = {f"w{number}": number for number in range(begin)} | {"<b>": begin, "<e>": end}
+    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, "w0"))
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    inner.post_processor = tokenizers.processors.RobertaProcessing(("<e>", end), ("<b>", begin))
+    fast = peers.transformers.PreTrainedTokenizerFast(
+        tokenizer_object=inner, bos_token="<b>", eos_token="<e>", pad_token="<e>", unk_token="w0", model_max_length=21
+    )
+    fast.save_pretrained(tmp_path / "theirs")
+    assert main(["import", str(tmp_path / "theirs"), str(tmp_path / "ours")]) == 0
+    texts = ["w5 w7 w9", "w3"]
+    theirs = [model(**fast(text, return_tensors="pt"))[0 if name == "clip-text" else 1][0] for text in texts]
+    assert gap(torch.from_numpy(zoo.load(tmp_path / "ours").embed(texts)), torch.stack(theirs)) <= 1e-5
 
 
 def timm_model(folder, dtype=torch.float32, **options):

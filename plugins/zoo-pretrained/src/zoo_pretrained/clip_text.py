@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, ClassVar
 
+from zoo_pretrained import sentence_files
 from zoo_pretrained.bert import TEXT_PLACES
 from zoo_pretrained.clip import OLDER, UNUSED, layers
 from zoo_pretrained.config_keys import Keys, real, size, word
@@ -55,6 +57,10 @@ class CLIPText(Family):
             "ffn": part("ffn.MLP"),
         }
         return read_places(config, PLACES, options)
+
+    def import_beside(self, folder: Path, config: Config) -> None:
+        """Write that there are no prompts into an import."""
+        sentence_files.write_prompts(folder, sentence_files.DEFAULTS)
 
     def config(self, options: Options) -> dict[str, Any]:
         """The published configuration for the options of zoo's task."""

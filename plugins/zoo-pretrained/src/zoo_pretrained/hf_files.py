@@ -34,14 +34,8 @@ def config(folder: Path) -> dict[str, Any]:
             )
     if not path.is_file():
         what = "is no folder" if not folder.is_dir() else f"has no {CONFIG}"
-        hint = (
-            ""
-            if folder.exists()
-            else (
-                f"\nzoo downloads nothing. A name of the hub: hf download {folder} --local-dir {folder.name}, then "
-                f"give that folder: zoo import {folder.name} OUT"
-            )
-        )
+        name = folder.as_posix() if len(folder.parts) == 2 and not folder.is_absolute() else "ORG/NAME"
+        hint = "" if folder.exists() else f"\nA repository of the hub is downloaded by: zoo import hf://{name} OUT"
         raise UsageError(f"{folder} {what}: a checkpoint is a folder with {CONFIG} and {WEIGHTS}.{hint}")
     content = _json(path)
     if isinstance(content.get("model"), Mapping) and "class_path" in content["model"]:
