@@ -68,6 +68,11 @@ def _escape(match: re.Match[str]) -> str:
     )
 
 
+def is_terminal(*streams: Any) -> bool:
+    """Whether all streams are terminals; None, and an object that cannot say so, is none."""
+    return all(getattr(stream, "isatty", bool)() for stream in streams)
+
+
 def format_bytes(count: float) -> str:
     """A number of bytes in binary units: ``512 B``, ``1.5 KiB``, ``954 MiB``, ``1.0 GiB``; a dash for NaN."""
     for power, unit in ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")):

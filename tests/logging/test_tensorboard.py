@@ -9,6 +9,8 @@ import time
 import urllib.request
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from tests.campaigns.chaos.toys import all_scalars
 from zoo.compare.tensorboard_command import _free_port
@@ -170,3 +172,22 @@ def test_a_port_that_is_in_use_is_passed_over():
 )
 def test_whatever_may_vary_outside_of_the_model_is_a_column_of_hparams(key, value, expected):
     assert training_options({key: value}) == ({} if expected is None else {key: expected})
+
+
+@pytest.mark.parametrize("resumes", [1, 2])
+def test_the_choices_of_a_run_that_goes_on_are_those_it_goes_on_with(resumes, tmp_path):
+    logged = None
+    for number in range(resumes + 1):
+        logger = RunLogger(tmp_path, "lm-tiny", {"lr": 0.1 / (number + 1), "max_steps": 6.0 * (number + 1)}, logged)
+        logger.log_metrics({"val/loss": 1.0}, number)
+        logged = logger.mark()
+        logger.log_metrics({"val/loss": 9.0}, number + 100)
+        logger.finalize("success")
+        sizes = {path.name: path.stat().st_size for path in tmp_path.iterdir() if path.name in logged}
+        assert all(sizes[name] == size for name, size in logged.items() if name != max(logged))  # marks stay valid
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    content = HParamsPluginData.FromString(events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content)
+    chosen = {name: value.number_value for name, value in content.session_start_info.hparams.items()}
+    assert chosen == {"lr": 0.1 / (resumes + 1), "max_steps": 6.0 * (resumes + 1)}
+    assert [event.step for event in events.Scalars("val/loss")] == [*range(resumes + 1), resumes + 100]

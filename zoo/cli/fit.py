@@ -279,6 +279,7 @@ class ZooCLI(LightningCLI):
             figures = {name: float(value) for name, value in self.trainer.callback_metrics.items()} | measured
             try:
                 atomic_files.write_json(done, {"step": self.trainer.global_step, **figures}, indent=None, end="\n")
+                (self.run_folder / run_folder.STARTING).unlink(missing_ok=True)  # where no checkpoint was to be saved
             except OSError as error:
                 raise StorageError(
                     f"the run has ended and its last checkpoint is saved, but {done.name} cannot be written: "

@@ -16,7 +16,7 @@ NARROW = 10  # to which other columns may be folded
 
 def is_terminal() -> bool:
     """Whether standard output is a terminal that may be styled: without NO_COLOR and TERM=dumb."""
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return console.is_terminal(sys.stdout) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def as_json(value: object) -> None:
@@ -27,7 +27,7 @@ def as_json(value: object) -> None:
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print rows under headings; a terminal gets a table that fits, or else lines of a field each, a pipe columns."""
     rows = [[printable(cell) for cell in row] for row in rows]
-    room = shutil.get_terminal_size((0, 0)).columns if sys.stdout.isatty() else 0
+    room = shutil.get_terminal_size((0, 0)).columns if console.is_terminal(sys.stdout) else 0
     widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
     least = [
         width if heading in UNBROKEN else min(width, NARROW) for heading, width in zip(headings, widths, strict=True)

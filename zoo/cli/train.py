@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from zoo.cli import doctor, warning_filters
+from zoo.cli.environment_errors import working_folder
 from zoo.command_line import ParsedOptions
 from zoo.config import fit_options, run_config, run_folder
 from zoo.config.fit_options import FitOptions
@@ -62,6 +63,7 @@ def fit(
     trained anew. Raises UsageError for wrong options, KeyboardInterrupt where Ctrl-C has ended the run, and what else
     ends it.
     """
+    working_folder()
     flags = {"error": [], "resume": ["--requeue"], "overwrite": ["--overwrite"]}
     if existing not in flags:
         raise UsageError(f"existing is {existing!r}: it must be one of {', '.join(flags)}")

@@ -55,13 +55,15 @@ def compare(
     all runs share; ``arguments`` are further words of the command, such as ``--at=best``. Runs that are finished are
     not repeated, and those that fail are counted. Raises UsageError for wrong options, and where no run has ended.
     """
+    from zoo.cli.environment_errors import working_folder
     from zoo.cli.find_command import find_command, parse
     from zoo.cli.train import keep_globals, option_words, value_text
     from zoo.compare import error_budget, run_comparison
     from zoo.system.stop_signals import handle_signals
 
+    working_folder()
     for name, values in vary.items():
-        if isinstance(values, (str, Mapping)) or not isinstance(values, Iterable):
+        if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
             raise UsageError(
                 f"vary[{name!r}] is {values!r:.60}: it must be a list of values, such as ['rope', 'alibi']"
             )

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorboard.compat.proto import event_pb2
+from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard import FileWriter, SummaryWriter
 
@@ -23,6 +24,7 @@ from zoo.logging.best_effort import BestEffort
 
 EVENTS = "events.out.tfevents.*"
 SECONDS = 5.0  # between two flushes
+FIRST_RECORDS = 4  # the version of the format, and what a logger begins with
 _numbers = itertools.count()
 
 
@@ -119,6 +121,19 @@ class _File(FileWriter):
 
     def __init__(self, folder: str, prepare: Callable[[], None]) -> None:
         self.event_writer = EventLog(Path(folder), prepare)
+
+
+def replace_in_record(path: Path, old: bytes, new: bytes) -> None:
+    """Replace bytes by as many others in the record that has them among the first of a file, whose length stays."""
+    with path.open("r+b") as file:
+        for _ in range(FIRST_RECORDS):
+            content = file.read(int.from_bytes(file.read(12)[:8], "little"))
+            if old in content:
+                content = content.replace(old, new)
+                file.seek(-len(content), os.SEEK_CUR)
+                file.write(content + masked_crc32c(content).to_bytes(4, "little"))
+                return
+            file.seek(4, os.SEEK_CUR)
 
 
 def following_second(names: Iterable[str]) -> int:

@@ -233,4 +233,4 @@ def clock(seconds: float) -> str:
 
 def on_terminal() -> list[Callback]:
     """The bar where both standard streams are a terminal; in a pipe or a log it would be noise."""
-    return [StepProgress()] if sys.stdout.isatty() and sys.stderr.isatty() else []
+    return [StepProgress()] if console.is_terminal(sys.stdout, sys.stderr) else []

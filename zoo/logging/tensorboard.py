@@ -16,9 +16,10 @@ from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2, summ
 from zoo.console import printable
 from zoo.errors import StorageError
 from zoo.io import atomic_files
-from zoo.logging.event_files import EVENTS, Events
+from zoo.logging.event_files import EVENTS, Events, replace_in_record
 from zoo.logging.trackers import FIGURES
 
+CHOICES = metadata.SESSION_START_INFO_TAG.encode()
 LAYOUT = {
     "quality": {
         "loss": ["Multiline", ["val/loss", "train/loss"]],
@@ -63,7 +64,10 @@ class RunLogger(TensorBoardLogger):
         return self._events
 
     def _truncate_events(self) -> None:
-        """Truncate event files to ``logged``. Raises StorageError where that fails: later events would be wrong."""
+        """Truncate event files to ``logged``, and rename their choices: TensorBoard keeps a tag's first content.
+
+        Raises StorageError where that fails: later events would be wrong.
+        """
         logged = self.logged
         if logged is None:
             return
@@ -73,6 +77,8 @@ class RunLogger(TensorBoardLogger):
                     path.unlink()
                 elif path.stat().st_size > logged[path.name]:
                     os.truncate(path, logged[path.name])
+                if path.match(EVENTS) and path.name in logged:
+                    replace_in_record(path, CHOICES, CHOICES.replace(b"info", b"past"))
         except OSError as error:
             raise StorageError(
                 "what was logged after the checkpoint cannot be removed from the event files or from metrics.csv: "

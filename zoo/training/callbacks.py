@@ -133,5 +133,6 @@ class PrintedLines(Callback):
         text = " · ".join(f"{name} {value:.4g}" for name, value in figures.items() if name in monitored)
         if pl_module.nan_batches:
             text = f"the loss of {pl_module.nan_batches} of the validation's batches is not a number (nan)"
-        step = f"step {trainer.global_step}/{int(trainer.estimated_stepping_batches)}"
+        total = int(trainer.estimated_stepping_batches) if trainer.max_epochs else 0
+        step = f"step {trainer.global_step}/{total}"
         print(f"{'before training' if trainer.sanity_checking else step} · {text}", flush=True)
