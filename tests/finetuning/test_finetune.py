@@ -15,8 +15,9 @@ from zoo.config import fit_options, run_config
 from zoo.errors import UsageError
 from zoo.finetuning.finetune import Tune, class_tensors, network_of, prepare_task
 from zoo.finetuning.weight_transfer import transfer_weights
-from zoo.inference.find_run import ModelLocation
+from zoo.inference.find_run import ModelLocation, find_model
 from zoo.models.language import LanguageModel
+from zoo.models.seq2seq import Seq2Seq
 from zoo.models.vit import ViT
 from zoo.parts.attention import MultiHead
 from zoo.parts.disentangled import Disentangled
@@ -228,6 +229,42 @@ def test_a_run_is_not_replaced_by_one_that_reads_it(start, tmp_path, monkeypatch
     assert main(["fit", "lm-tiny", *options, "--overwrite", *again]) == 2
     assert "which --overwrite would delete. Keep both: --name NAME" in capsys.readouterr().err
     assert {path: path.read_bytes() for path in sorted(home.rglob("*.ckpt"))} == before
+
+
+def test_with_adapters_every_tensor_with_new_numbers_learns_and_no_other(tmp_path, monkeypatch):
+    """More tokens, more places, a swapped feed-forward and an adapted head: no random number stays as it is."""
+    monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "cache"))
+    parts = ["--model.position", "Learned", "--model.ffn", "MLP", "--model.tie", "false", "--data.batch_size", "8"]
+    assert main(["fit", "lm-tiny", "--name", "old", "--runs", str(tmp_path), *SMALL, *parts]) == 0
+    start = str(tmp_path / "lm-tiny/old/s1")
+    old = find_model(start, tmp_path).config["model"]["init_args"]
+    sizes = {"vocab_size": old["vocab_size"] + 3, "max_length": old["max_length"] + 5, "tie": False}
+    task = CausalLM(**sizes, **TINY, position=Learned, norm=RMSNorm, ffn=SwiGLU)
+    new = 7.0
+    with torch.no_grad():
+        for parameter in task.parameters():
+            parameter.fill_(new)
+    transferred = prepare_task(task, Tune(start=start, rank=2, adapters=["*blocks.*", "head"]), tmp_path)
+    tables = {"embedding.weight", "head.weight", "stack.position.table.weight"}
+    assert transferred.partly_new == tables
+    adapters = {name for name, _ in task.net.named_parameters() if name.endswith((".up", ".down"))}
+    for name, parameter in task.net.named_parameters():
+        assert parameter.requires_grad == (name in adapters or bool((parameter == new).any())), name
+    learn = {name for name, parameter in task.net.named_parameters() if parameter.requires_grad} - adapters
+    assert {"embedding.weight", "head.linear.weight", "stack.blocks.0.ffn.part.up.linear.weight"} <= learn
+
+
+@pytest.mark.parametrize("tie", ["none", "output", "inputs", "all"])
+def test_every_tensor_of_tokens_is_extended_under_each_of_its_names(tie):
+    old, new = (Seq2Seq(size, size, 16, tie=tie, output_bias=True, **TINY) for size in (50, 53))
+    torch.nn.init.normal_(old.bias.weight)
+    result = transfer_weights(new, old.state_dict(), "x")
+    tables = {"source_embedding.weight", "target_embedding.weight", "bias.weight"}
+    tables |= {"head.weight"} if tie in ("none", "inputs") else set()
+    assert result.extended.keys() == tables
+    assert not result.fresh
+    for name in tables:
+        assert torch.equal(new.state_dict()[name][:50], old.state_dict()[name])
 
 
 @pytest.mark.parametrize("option", ["alpha=16", "alpha=3", "adapters=['*qkv']"])

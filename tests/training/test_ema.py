@@ -2,6 +2,7 @@
 
 import functools
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -51,6 +52,16 @@ def test_a_stopped_run_goes_on_with_both_sets_of_weights(tmp_path):
         fit("lm", tmp_path / "cut", [make(), At("on_train_batch_end", 7, ask)])
     resumed, _ = fit("lm", tmp_path / "cut", [make()], resume=True)
     assert differences(resumed, whole) == []
+
+
+def test_averages_of_a_checkpoint_go_on_where_the_weights_are():
+    """A checkpoint is read onto the CPU; the weights may be elsewhere, here on the device of tensors without memory."""
+    module, resumed = SimpleNamespace(state_dict=lambda keep_vars: weights), EMA(0.9)
+    weights = {"net.weight": torch.ones(3, 2, device="meta")}
+    resumed.load_state_dict({"updates": 4, "step": 5, "averages": {"net.weight": torch.zeros(3, 2)}})
+    resumed.on_train_batch_end(SimpleNamespace(global_step=6), module, None, None, 5)
+    assert resumed.updates == 5
+    assert resumed.averages["net.weight"].device == weights["net.weight"].device
 
 
 @pytest.mark.parametrize("precision", ["64-true", "bf16-true", "16-true", "bf16-mixed"])

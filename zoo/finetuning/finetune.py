@@ -46,7 +46,7 @@ class Tune:
         layer_decay: factor on the learning rate per block of distance from the output.
         thaw: the step from which frozen tensors are trained; None for never.
         thaw_every: steps between thawing a block and the one below it; 0 thaws all at once.
-        rank: rank of the adapters; 0 for none. With adapters, only they and newly initialised tensors are trained.
+        rank: rank of the adapters; 0 for none. With adapters, only they and tensors with new rows are trained.
         alpha: the scale of adapters is alpha / rank.
         adapters: patterns of the linear layers to adapt.
         heal: the share of the training loss that is KL(start ‖ model), from 0, for none, to 1, for nothing else.
@@ -107,11 +107,11 @@ def prepare_task(task: Task, tune: Tune, runs: str | Path, data: Any = None, fre
         transferred = transfer_weights(task.net, tensors, place.weights, network_of(place), others)
         task.take_start()
     if tune.rank:
+        new = transferred.fresh | transferred.partly_new if transferred else set()
+        learn = {parameter for name, parameter in task.net.named_parameters() if name in new}
         add_adapters(task.net, tune)
-        learn = {name for name, _ in task.net.named_parameters() if re.search(r"\.(down|up)$", name)}
-        learn |= transferred.fresh if transferred else set()
-        for name, parameter in task.net.named_parameters():
-            parameter.requires_grad_(name in learn)
+        for name, parameter in task.net.named_parameters():  # a new matrix learns inside of its adapter too
+            parameter.requires_grad_(parameter in learn or re.search(r"\.(down|up)$", name) is not None)
     frozen = matching_names(task.net, tune.freeze, "tune.freeze") if tune.freeze else set()
     if tune.thaw is None:
         for name, parameter in task.net.named_parameters():

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.errors import UsageError
+from zoo.models.seq2seq import TokenBias
 
 Shape = tuple[int, ...]
 
@@ -27,6 +28,7 @@ class Transfer:
     reshaped: dict[str, tuple[Shape, Shape]] = field(default_factory=dict)
     new: dict[str, Shape] = field(default_factory=dict)
     unused: dict[str, Shape] = field(default_factory=dict)
+    partly_new: set[str] = field(default_factory=set)  # extended or moved ones with newly initialised rows
     swaps: bool = False  # whether tensors of a part are not those of the file
 
     @property
@@ -115,7 +117,10 @@ def transfer_weights(
         elif loaded is None or (name in others and loaded.shape == tensor.shape):
             result.new[name] = tuple(tensor.shape)
         elif name in places and name in theirs:
-            if not _move_rows(tensor, loaded, places[name], theirs[name]):
+            moved_rows = _move_rows(tensor, loaded, places[name], theirs[name])
+            if 0 < moved_rows < tensor.size(-2):
+                result.partly_new.add(name)
+            if not moved_rows:
                 result.reshaped[name] = tuple(loaded.shape), tuple(tensor.shape)
             elif loaded.equal(tensor.to(loaded)):
                 result.copied[name] = tuple(tensor.shape)
@@ -127,6 +132,7 @@ def transfer_weights(
         elif name in words and loaded.shape[1:] == tensor.shape[1:] and len(loaded) < len(tensor):
             tensor[: len(loaded)] = loaded.to(tensor)
             result.extended[name] = tuple(loaded.shape), tuple(tensor.shape)
+            result.partly_new.add(name)
         else:
             result.reshaped[name] = tuple(loaded.shape), tuple(tensor.shape)
     origins = {source for *_, names in conversions.values() for source in names}
@@ -173,15 +179,15 @@ def convert_parts(
     return conversions
 
 
-def _move_rows(tensor: Tensor, loaded: Tensor, part: Any, start: Any) -> bool:
-    """Fill the rows of a table of places, whose other sizes must agree; whether the file has any of them."""
+def _move_rows(tensor: Tensor, loaded: Tensor, part: Any, start: Any) -> int:
+    """Fill the rows of a table of places, whose other sizes must agree; how many of them the file has."""
     if type(part) is not type(start) or tensor.dim() != loaded.dim():
-        return False
+        return 0
     if (*tensor.shape[:-2], tensor.shape[-1]) != (*loaded.shape[:-2], loaded.shape[-1]):
-        return False
+        return 0
     rows, there = part.convert_rows(start, loaded.to(tensor))
     tensor[..., there, :] = rows[..., there, :]
-    return bool(there.any())
+    return int(there.sum())
 
 
 def place_tables(net: nn.Module) -> dict[str, Any]:
@@ -194,13 +200,19 @@ def place_tables(net: nn.Module) -> dict[str, Any]:
 
 
 def token_tensors(net: nn.Module) -> set[str]:
-    """The names of tensors with a row per token: embeddings outside of parts, and as long tensors of ``head``."""
-    parts = tuple(f"{name}." for name, module in net.named_modules() if name and hasattr(module, "kind"))
+    """The names of tensors with a row per token: embeddings outside of parts, under every name of a tied one, and as
+    long tensors of ``head`` and of biases of tokens.
+    """
+    modules = list(net.named_modules(remove_duplicate=False))
+    parts = tuple(f"{name}." for name, module in modules if name and hasattr(module, "kind"))
     tables = {
         f"{name}.weight": module.num_embeddings
-        for name, module in net.named_modules()
+        for name, module in modules
         if isinstance(module, nn.Embedding) and not name.startswith(parts)
     }
-    sizes = set(tables.values())
-    heads = {name for name, tensor in net.state_dict().items() if name.startswith("head.") and len(tensor) in sizes}
+    sizes, owners = (
+        set(tables.values()),
+        ("head.", *(f"{name}." for name, part in modules if isinstance(part, TokenBias))),
+    )
+    heads = {name for name, tensor in net.state_dict().items() if name.startswith(owners) and len(tensor) in sizes}
     return tables.keys() | heads

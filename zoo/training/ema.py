@@ -54,8 +54,8 @@ class EMA(Callback):
         decay = min(self.decay, (1 + count) / (10 + count))
         for name, tensor in weights(pl_module).items():
             wide = tensor.detach().to(torch.promote_types(tensor.dtype, torch.float32))
-            if name in self.averages:
-                self.averages[name].lerp_(wide, 1 - decay)
+            if name in self.averages:  # a checkpoint's are on the CPU
+                self.averages[name] = self.averages[name].to(wide.device).lerp_(wide, 1 - decay)
             else:
                 self.averages[name] = wide.clone()
 
