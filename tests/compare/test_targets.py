@@ -29,7 +29,7 @@ from zoo.compare.run_records import (
     save_record,
     target_of,
 )
-from zoo.compare.simultaneous_tests import compare_outcomes, compare_samples, judge_all, judge_outcomes
+from zoo.compare.simultaneous_tests import censor_alike, compare_outcomes, compare_samples, judge_all, judge_outcomes
 from zoo.compare.statistics import paired_t_test
 from zoo.compare.targets import censored_interval, describe_targets, draw_survival, survival, target_ratio
 from zoo.compare.tensorboard_summary import write_summary
@@ -145,6 +145,74 @@ def test_runs_short_of_the_target_are_censored_not_dropped():
     ratio = target_ratio(result, row, "steps")
     assert 0 < ratio.high < 1
     assert describe_targets(result)[1][0][1] == "5 of 8"
+
+
+def with_steps(ours, theirs, our_steps, their_steps=fabricate.STEPS):
+    """The answer to runs of unequal length."""
+    runs = []
+    for name, steps, end in (("position=alibi", ours, our_steps), ("default", theirs, their_steps)):
+        for seed, step in enumerate(steps, 1):
+            content = run_content(seed, name, step)
+            seen = [validation for validation in content["validations"] if validation["step"] <= end]
+            changes = {"steps": end, "tokens": end * fabricate.PER_STEP, "validations": seen, "last": seen[-1]}
+            changes |= {"setting.budget": "flops=1e12", "cost.flops_per_token": 3e9 / end}
+            runs.append(run_to(seed, name, step, **changes))
+    return answer(runs, "default", at=f"to:{TARGET}")
+
+
+@pytest.mark.parametrize("ends", [(1500, 3000), (3000, 1500)], ids=str)
+def test_runs_of_unequal_length_are_compared_up_to_the_earlier_end_of_a_pair(ends):
+    soon, late = [600 + 20 * seed for seed in range(8)], [2300 + 30 * seed for seed in range(8)]
+    short_last = ends[0] < ends[1]
+    result = with_steps(late, late, *ends)
+    row = result.rows[1]
+    assert row.verdict.word == "no verdict"  # no run is known to be sooner
+    assert (row.outcome.wins, row.outcome.losses) == (0, 0)
+    ratio = target_ratio(result, row, "steps")
+    assert ratio.low <= 1 <= ratio.high
+    assert ratio.low == pytest.approx(1500 / 2510 if short_last else 0, rel=0.03)  # known by the own end alone
+    assert "up to the end of the shorter" in table.describe(result).as_text()
+    seen = with_steps(soon, late, *ends)
+    assert seen.rows[1].verdict.word == "better"  # sooner within what both have trained
+    assert target_ratio(seen, seen.rows[1], "steps").high < 1
+
+
+def test_a_run_that_diverged_counts_against_its_variant_up_to_the_end_that_was_planned():
+    late = [2300 + 30 * seed for seed in range(8)]
+    runs = [run_to(seed, "default", step) for seed, step in enumerate(late, 1)]
+    runs += [run_to(seed, "position=alibi", None, **{"steps": 500, "finished": False, "diverged": True})
+             for seed in range(1, 8)]  # fmt: skip
+    runs.append(run_to(8, "position=alibi", None))
+    assert answer(runs, "default", at=f"to:{TARGET}").rows[1].verdict.word == "worse"
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("share", [0.3, 0.7])
+def test_equal_variants_of_which_runs_of_one_are_shorter_are_told_apart_in_five_percent(shape, share):
+    rng, seeds, trials, words = np.random.default_rng(7), 8, 400, {}
+    end, whole = horizon(shape, 1 - share, 0.2), horizon(shape, 1e-6, 0.2)
+    steps = [dict.fromkeys(range(seeds), 2.0**value) for value in (end, whole)]
+    false = 0
+    for _ in range(trials):
+        shared = rng.standard_normal(seeds)
+        sides = [10 + 0.2 * (shared + SHAPES[shape](rng, seeds)) for _ in range(2)]
+        ours, theirs = (np.where(side > last, np.nan, side) for side, last in zip(sides, (end, whole), strict=True))
+        if np.isnan([*ours, *theirs]).any():
+            mine, base = censor_alike(dict(enumerate(ours)), dict(enumerate(theirs)), *steps)
+            test = compare_outcomes(mine, base, True)
+            key = (test.failed, test.base_failed, test.wins, test.losses)
+            words.setdefault(key, judge_outcomes(test, test.p, 1).word)
+            word = words[key]
+        else:
+            word = judge_all(compare_samples({"variant": (ours, theirs)}), True)["variant"].word
+        false += word in ("better", "worse")
+    assert false <= 0.05 * trials
+
+
+def test_the_curve_of_survival_ends_where_nothing_is_known_any_more():
+    points = list(survival({1: math.log2(100), 2: math.nan, 3: math.log2(800)}, 1000.0, {1: 500, 2: 500, 3: 1000}))
+    assert points[-1] == (500.0, pytest.approx(2 / 3))
+    assert max(step for step, _ in points) == 500.0
 
 
 def test_two_seeds_exclude_no_ratio():

@@ -93,6 +93,9 @@ def legend(answer: Answer) -> list[str]:
             "is then of how runs ended: twice the smaller of Fisher's exact test on diverged runs and the sign test "
             "over seeds, a diverged run being worse than any figure."
         )
+        lengths = {run.steps for runs in answer.runs.values() for run in runs.values()}
+        if target_of(answer.at) is not None and len(lengths) > 1:
+            result.append("Runs of unequal length are compared up to the end of the shorter of each pair.")
     return result + learning_rate_notes(answer) + late_choices(answer)
 
 

@@ -180,6 +180,12 @@ class RunRecord:
         return sum(values) / count
 
 
+def planned_steps(runs: Mapping[int, RunRecord]) -> dict[int, int]:
+    """How long each run of a variant was to train, by seed: one that ended early as long as the longest of them."""
+    longest = max((run.steps for run in runs.values()), default=0)
+    return {seed: run.steps if run.finished else longest for seed, run in runs.items()}
+
+
 def parse_moment(text: str) -> str:
     """The moment at which the decisive figure is taken, as `--at` has it. Raises UsageError for an unknown one."""
     what, colon, count = text.partition(":")

@@ -347,6 +347,23 @@ def failure_text(failures: Mapping[int, str], total: int) -> str:
     return ", ".join(f"{count} of {total} {verbs.get(word, word)}" for word, count in count_failures(failures).items())
 
 
+def censor_alike(
+    ours: Mapping[int, float], theirs: Mapping[int, float], our_steps: Mapping[int, int], their_steps: Mapping[int, int]
+) -> tuple[Mapping[int, float], Mapping[int, float]]:
+    """Figures of a variant and the baseline by seed, NaN also beyond the earlier of the two runs' planned ends.
+
+    Beyond it nothing tells which would have been sooner. Unchanged where every run reached the target.
+    """
+    common = ours.keys() & theirs.keys()
+    if not any(math.isnan(figures[seed]) for figures in (ours, theirs) for seed in common):
+        return ours, theirs
+    steps = {seed: (our_steps[seed], their_steps[seed]) for seed in common}
+    ends = {seed: math.log2(max(1, min(pair))) for seed, pair in steps.items() if pair[0] != pair[1]}
+    mine, base = ({seed: math.nan if figure > ends.get(seed, math.inf) else figure for seed, figure in figures.items()}
+                  for figures in (ours, theirs))  # fmt: skip
+    return mine, base
+
+
 def compare_outcomes(
     ours: Mapping[int, float], theirs: Mapping[int, float], lower_is_better: bool, order: Sequence[int] | None = None,
     until_decided: bool = False,
@@ -386,7 +403,7 @@ def judge_outcomes(test: OutcomeTest, adjusted: float, tests: int, level: float 
     if test.n < 2:
         return Verdict("no verdict", "one seed: no verdict")
     if test.failed == test.base_failed == test.n:
-        return Verdict("no verdict", "all runs of both failed: no verdict")
+        return Verdict("no verdict", "no seed tells them apart: no verdict")
     if adjusted <= level:
         word = "better" if test.favours_variant else "worse"
         return Verdict(word, f"{word}: {record}")

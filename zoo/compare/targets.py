@@ -2,20 +2,22 @@
 
 The figure of a run is log2 of that step, where straight lines between validations first reach the target. So it is
 decided by the rule for any other figure (`zoo.compare.verdict.answer`): a difference of 1 is a factor of 2. A run that
-ends short of the target is censored: it counts as later than any that reached it, as a diverged run does.
+ends short of the target is censored: it counts as later than any that reached it before that end, as a diverged run
+does. Runs of a pair that end after unequal numbers of steps are compared up to the earlier end.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from zoo.compare.comparability import TOLERANCE
 from zoo.compare.number_format import format_short
-from zoo.compare.run_records import BACKWARD, RunRecord, number, target_of
+from zoo.compare.run_records import BACKWARD, RunRecord, number, planned_steps, target_of
 from zoo.compare.statistics import Interval, paired_t_test
 
 if TYPE_CHECKING:
@@ -77,8 +79,11 @@ def target_ratio(answer: Answer, row: Row, measure: str) -> Interval | None:
         pair = paired_t_test(ours, theirs, level)
         values = (pair.mean, *pair.bounds)
     else:
-        ends = [[horizon + cost for cost in pair] for pair in costs]
-        values = censored_interval(ours, theirs, [mine for mine, _ in ends], [base for _, base in ends], level / 2)
+        our_ends, their_ends = (
+            [(math.log2(pair[side].steps) if pair[side].finished and pair[side].steps else horizon) + cost[side]
+             for pair, cost in zip(pairs, costs, strict=True)] for side in (0, 1)
+        )  # fmt: skip
+        values = censored_interval(ours, theirs, our_ends, their_ends, level / 2)
     return Interval(*(2.0**value for value in values))
 
 
@@ -126,10 +131,15 @@ def ratio_text(ratio: Interval) -> str:
     return f"{value} [{low}, {high}]" if (low, high) != ("?", "?") else value
 
 
-def survival(figures: Mapping[int, float], end: float) -> Iterator[tuple[float, float]]:
-    """Corners of the share of runs that have not reached the target yet, by steps; all runs have one horizon."""
+def survival(
+    figures: Mapping[int, float], end: float, planned: Mapping[int, int] = MappingProxyType({})
+) -> Iterator[tuple[float, float]]:
+    """Corners of the share of runs that have not reached the target yet, by steps, up to the first ``planned`` end of
+    one that is short of it.
+    """
     count = len(figures)
-    steps = sorted(2.0**figure for figure in figures.values() if not math.isnan(figure))
+    end = min([end, *(planned.get(seed, end) for seed, figure in figures.items() if math.isnan(figure))])
+    steps = sorted(step for figure in figures.values() if (step := 2.0**figure) <= end)
     yield 0.0, 1.0
     for index, step in enumerate(steps):
         yield step, 1 - index / count
@@ -150,7 +160,11 @@ def draw_survival(answer: Answer) -> list[ReportChart]:
         figure, axes = line_axes([row.label for row in answer.rows], 330, 290)
         axes.set(xlim=(0.0, end), ylim=(0.0, 1.03), xlabel="steps", ylabel="share of runs short of the target")
         for row in answer.rows:
-            corners = list(survival(row.figures, end)) if row.figures else [(end, math.nan)]
+            corners = (
+                list(survival(row.figures, end, planned_steps(answer.runs[row.variant])))
+                if row.figures
+                else [(end, math.nan)]
+            )
             colour, _, dashes = styles[row.variant]
             axes.plot(*zip(*corners, strict=True), color=colour, linewidth=2.2, dashes=dashes)
             ends.append((row.label, styles[row.variant], corners[-1]))

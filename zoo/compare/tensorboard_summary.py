@@ -15,7 +15,7 @@ from typing import Any
 
 from zoo.compare import run_records
 from zoo.compare.design import design_of_folder
-from zoo.compare.run_records import short_names, target_of
+from zoo.compare.run_records import planned_steps, short_names, target_of
 from zoo.compare.targets import survival
 from zoo.compare.verdict import Answer, answer
 from zoo.config.run_folder import slug
@@ -64,7 +64,8 @@ def write_summary(home: Path, answer: Answer) -> list[str]:
 
                 write_verdict(record.path.parent, scalars, words)
         # the row of HParams that the runs of the variant share
-        curve = survival(row.figures, float(run.steps)) if target_of(answer.at) is not None else ()
+        steps = planned_steps(answer.runs[row.variant])
+        curve = survival(row.figures, float(max(steps.values())), steps) if target_of(answer.at) is not None else ()
         write_row(
             folder / f"{index}-{slug(row.variant)[:60]}", f"{run.variant} ({run.recipe})", choices, scalars, curve
         )

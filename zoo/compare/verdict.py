@@ -33,6 +33,7 @@ from zoo.compare.run_records import (
     match_variant,
     number,
     parse_moment,
+    planned_steps,
     shared_goals,
     short_names,
     target_of,
@@ -44,6 +45,7 @@ from zoo.compare.simultaneous_tests import (
     OutcomeTest,
     PairedTestPlan,
     Sample,
+    censor_alike,
     compare_outcomes,
     compare_samples,
     count_joint_seeds,
@@ -228,10 +230,15 @@ def answer(
                        if math.isnan(f)} for name, runs in groups.items()}  # fmt: skip
     comparable = [name for name in groups if name != base and not any(flag.refuses(name) for flag in findings)]
     common = {name: plan.sort_seeds([seed for seed in figures[name] if seed in figures[base]]) for name in comparable}
+    steps = {name: planned_steps(runs) for name, runs in groups.items()}
     outcomes = {
-        name: compare_outcomes(figures[name], figures[base], lower, seeds, plan.test == "sequential")
+        name: compare_outcomes(
+            *(censor_alike(figures[name], figures[base], steps[name], steps[base]) if target_of(at) is not None
+              else (figures[name], figures[base])),
+            lower, seeds, plan.test == "sequential",
+        )
         for name, seeds in common.items()
-    }
+    }  # fmt: skip
     samples = {
         name: ([figures[name][seed] for seed in seeds], [figures[base][seed] for seed in seeds])
         for name, seeds in common.items() if outcomes[name] is None
