@@ -137,9 +137,14 @@ class SyntheticData(Data):
         """Texts ``times`` as long as those of training. Raises UsageError where there are none."""
 
     @property
-    @abstractmethod
     def chance(self) -> float:
-        """The accuracy of a guess that knows what answers look like."""
+        """The accuracy of a guess that knows what answers look like: unless a subclass knows it, the share of the most
+        frequent one among texts drawn with a fixed seed.
+        """
+        exercise = self.exercise(1)
+        targets = exercise.make(np.random.default_rng(0).random((FEWEST_TEXTS, exercise.numbers))).targets
+        answers = targets[targets >= 0]
+        return float(np.bincount(answers).max() / len(answers))
 
     def load(self) -> None:
         """Make the splits. Raises UsageError where there are too few different texts, or too long ones."""
@@ -473,13 +478,6 @@ class ModularArithmetic(SyntheticData):
         at_least(2, operands=operands, modulus=modulus)
         super().__init__(modulus + 4, longer, size, eval_size, batch_size, num_workers, seed)
         self.operands, self.modulus = operands, modulus
-
-    @property
-    def chance(self) -> float:
-        """The share of the most frequent answer among texts drawn with a fixed seed."""
-        exercise = self.exercise(1)
-        targets = exercise.make(np.random.default_rng(0).random((FEWEST_TEXTS, exercise.numbers))).targets
-        return float(np.bincount(targets[targets >= 0]).max() / FEWEST_TEXTS)
 
     def exercise(self, times: int) -> Exercise:
         """Texts of at most ``times * operands`` digits."""

@@ -13,6 +13,8 @@ from zoo.parts.few_row_linear import Linear
 from zoo.parts.ffn import BY_HIDDEN_UNIT, FFN, Gated, MoE, SwiGLU
 from zoo.value_checks import at_least
 
+SIGNAL = 2**-10  # of a gradient that is none: the norm by which gradients are clipped, or that is logged, holds it too
+
 
 class SquaredReLU(FFN):
     """W2 max(W1 x, 0)^2: Primer's feed-forward (So et al., 2021)."""
@@ -242,8 +244,8 @@ class DeepSeekMoE(SharedMoE):
         return weight + 0 * self.selection_bias.sum().to(weight.dtype), choice  # a gradient of zeros: DDP waits for it
 
     def balance(self, probability: Tensor, count: Tensor) -> Tensor:
-        """Zero, (), with the sign of each expert's excess load as gradient of its bias."""
-        excess = (count * len(self.experts) - count.sum()).sign()
+        """Zero, (), with the sign of each expert's excess load as gradient of its bias, times SIGNAL."""
+        excess = SIGNAL * (count * len(self.experts) - count.sum()).sign()
         return (excess * (self.selection_bias - self.selection_bias.detach())).sum()
 
     def reference_scores(self, token: Tensor) -> tuple[Tensor, Tensor]:
