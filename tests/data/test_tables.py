@@ -13,7 +13,16 @@ from PIL import Image
 from zoo.data import table_files
 from zoo.data.image_sources import ImageFolder
 from zoo.data.parallel_files import PairOptions, ParallelFiles
-from zoo.data.table_files import Columns, Tables, choose_columns, find_splits, is_columnar, read_rows, text_of
+from zoo.data.table_files import (
+    Columns,
+    Tables,
+    choose_columns,
+    find_splits,
+    is_columnar,
+    read_rows,
+    split_columns,
+    text_of,
+)
 from zoo.data.text import TextFiles
 from zoo.data.text_stream import TextStream
 from zoo.errors import UsageError
@@ -421,3 +430,10 @@ def test_one_column_is_read_in_all_tables(source, train, val, tmp_path):
     data = source(f"{tmp_path}/{train}", val_path=f"{tmp_path}/{val}", max_length=8)
     with pytest.raises(UsageError, match="the same in every table"):
         data.ready()
+
+
+@pytest.mark.parametrize("name", ["notes #1.txt", "p#2.parquet", "a#b.csv", "c#.jsonl", "#4.md"])
+def test_a_file_with_a_number_sign_that_is_not_there_is_named_whole(name, tmp_path):
+    assert split_columns(f"{tmp_path}/{name}") == (f"{tmp_path}/{name}", set())
+    assert split_columns(f"{tmp_path}/{name}#text") == (f"{tmp_path}/{name}", {"text"})
+    assert split_columns(f"{tmp_path}/part-*.parquet#a.b") == (f"{tmp_path}/part-*.parquet", {"a.b"})
