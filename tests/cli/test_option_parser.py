@@ -265,3 +265,17 @@ def test_an_option_of_another_program_is_likened_to_what_it_means_or_to_nothing(
     message = refusal(all_commands()[name], option, "3")
     assert (f"Did you mean '--{meant}'?" if meant else "has no option") in message
     assert meant or "Did you mean" not in message
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("train", "fit"), ("pretrain", "fit"), ("resume", "fit"), ("sample", "generate"), ("infer", "generate"),
+        ("inference", "generate"), ("evaluate", "validate"), ("parts", "list"), ("ls", "list"), ("generat", "generate"),
+        ("compre", "compare"), ("dctor", "doctor"), ("serve", ""), ("search", ""), ("quantize", ""), ("deploy", ""),
+    ],
+)  # fmt: skip
+def test_a_command_of_another_tool_is_likened_to_what_it_means_or_to_nothing(word, meant):
+    with pytest.raises(UsageError, match=f"unknown command '{word}'") as caught:
+        find_command(word)
+    assert (f"Did you mean '{meant}'?" if meant else f"'{word}'. See: zoo --help") in str(caught.value)

@@ -2,6 +2,7 @@
 
 import os
 import random
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -102,3 +103,54 @@ def test_a_default_logger_is_zoos_own(key):
 def test_what_varies_must_be_a_list(values):
     with pytest.raises(UsageError, match=r"vary\['model\.position'\] is .* a list"):
         zoo.compare("lm-tiny", {"model.position": values})
+
+
+class Written:
+    """An object that takes text, as an embedder puts it in the place of a stream."""
+
+    def write(self, text):
+        return len(text)
+
+    def flush(self):
+        """Nothing."""
+
+
+@pytest.mark.parametrize("stream", [None, Written()], ids=["none", "object"])
+@pytest.mark.parametrize("names", [("stdout",), ("stderr",), ("stdout", "stderr")], ids=str)
+def test_what_stands_for_a_stream_is_no_terminal(names, stream, monkeypatch):
+    from zoo.cli import table_printing
+    from zoo.logging import progress_bar
+
+    for name in names:
+        monkeypatch.setattr(sys, name, stream)
+    assert progress_bar.on_terminal() == []
+    assert not table_printing.is_terminal()
+    table_printing.table(["name"], [["a"]])
+
+
+@pytest.mark.parametrize("start", [
+    lambda: zoo.fit("lm-tiny", runs="/tmp/elsewhere"),
+    lambda: zoo.compare("lm-tiny", {"model.position": ["rope", "alibi"]}, runs="/tmp/elsewhere"),
+])  # fmt: skip
+def test_a_working_folder_that_is_gone_is_named(start, tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(UsageError, match="the working folder does not exist"):
+        start()
+
+
+@pytest.mark.parametrize("values", ["rope", b"rope", {"rope": 1}, 3])
+def test_values_that_are_no_list_are_named(values):
+    with pytest.raises(UsageError, match=r"vary\['model.position'\] is .*must be a list of values"):
+        zoo.compare("lm-tiny", {"model.position": values})
+
+
+def test_a_run_without_checkpoints_or_epochs_leaves_no_mark_and_no_wrong_total(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "book.txt").write_text("all the king's horses and all the king's men\n" * 60)
+    options = {**TINY, "data.path": "book.txt"}
+    run = zoo.fit("lm-tiny", {**options, "trainer.enable_checkpointing": False})
+    assert not (run.folder / "starting").exists()
+    zoo.fit("lm-tiny", {**options, "trainer.max_steps": -1, "trainer.max_epochs": 0}, name="none")
+    assert "step 0/0 ·" in capsys.readouterr().out

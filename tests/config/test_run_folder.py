@@ -1,3 +1,4 @@
+import re
 import threading
 import unicodedata
 from pathlib import Path
@@ -213,3 +214,16 @@ def test_of_several_processes_the_launcher_says_which_is_the_first(variables, fi
 def test_what_a_configuration_leaves_out_is_null_only_where_null_is_the_default(settings, same):
     assert run_folder.is_same_config({"trainer": settings}, {"trainer": {}}) is same
     assert run_folder.is_same_config({"trainer": {}}, {"trainer": settings}) is same
+
+
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("link", ["runs", "runs/lm-tiny", "runs/lm-tiny/a", "runs/lm-tiny/a/s1"])
+@pytest.mark.parametrize("itself", [True, False])
+def test_a_link_to_nothing_above_a_run_is_named(link, itself, resume, tmp_path):
+    place = tmp_path / link
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.symlink_to(place if itself else tmp_path / "gone")
+    run = run_folder.Run(tmp_path / "runs", "lm-tiny", "a", 1)
+    assert run.folder == tmp_path / "runs/lm-tiny/a/s1"
+    with pytest.raises(UsageError, match=re.escape(f"{place} is a link to ")):
+        run_folder.check(run, resume=resume)

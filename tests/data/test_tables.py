@@ -14,7 +14,16 @@ from zoo_scale.text_stream import TextStream
 from zoo.data import table_files
 from zoo.data.image_sources import ImageFolder
 from zoo.data.parallel_files import PairOptions, ParallelFiles
-from zoo.data.table_files import Columns, Tables, choose_columns, find_splits, is_columnar, read_rows, text_of
+from zoo.data.table_files import (
+    Columns,
+    Tables,
+    choose_columns,
+    find_splits,
+    is_columnar,
+    read_rows,
+    split_columns,
+    text_of,
+)
 from zoo.data.text import TextFiles
 from zoo.errors import UsageError
 
@@ -441,3 +450,10 @@ def test_a_row_names_an_image_from_the_folder_of_its_own_table(tmp_path, monkeyp
         images = data.datasets[split]
         pixels = images.pixels.fetch(np.arange(len(images)))[..., 0, 0]
         assert (2 - pixels.argmax(-1)).tolist() == images.labels.tolist()
+
+
+@pytest.mark.parametrize("name", ["notes #1.txt", "p#2.parquet", "a#b.csv", "c#.jsonl", "#4.md"])
+def test_a_file_with_a_number_sign_that_is_not_there_is_named_whole(name, tmp_path):
+    assert split_columns(f"{tmp_path}/{name}") == (f"{tmp_path}/{name}", set())
+    assert split_columns(f"{tmp_path}/{name}#text") == (f"{tmp_path}/{name}", {"text"})
+    assert split_columns(f"{tmp_path}/part-*.parquet#a.b") == (f"{tmp_path}/part-*.parquet", {"a.b"})

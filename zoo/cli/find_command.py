@@ -16,6 +16,11 @@ from zoo.errors import PluginError, UsageError, ZooError
 from zoo.plugins import diagnosis
 
 KIND = "command"
+VERBS = {  # commands of other tools
+    **dict.fromkeys(("train", "pretrain", "finetune", "resume", "run"), "fit"),
+    **dict.fromkeys(("sample", "infer", "inference"), "generate"), **dict.fromkeys(("eval", "evaluate"), "validate"),
+    **dict.fromkeys(("ls", "parts", "models"), "list"), "info": "show", "convert": "import", "plot": "tensorboard",
+}  # fmt: skip
 
 
 def command_names() -> list[str]:
@@ -33,7 +38,8 @@ def find_command(name: str) -> Command:
         return _load(name)
     if not there and (package := registry.not_installed(KIND, name)):
         raise UsageError(f"unknown command {name!r}.{package}")
-    hint = " Options come after the command." if name.startswith("-") else registry.suggest(name, command_names())
+    likely = VERBS.get(name) or registry.most_similar(name, command_names(), 0.66)
+    hint = " Options come after the command." if name.startswith("-") else likely and f" Did you mean {likely!r}?"
     raise UsageError(f"unknown command {name!r}.{hint} See: zoo --help")
 
 

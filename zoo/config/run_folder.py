@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import re
 import shutil
 import sys
@@ -234,6 +235,11 @@ def check(run: Run, overwrite: bool = False, resume: bool = False) -> None:
     folder = run.folder
     if not first_rank():
         return
+    for place in (folder, *folder.parents):
+        if place.is_symlink() and not os.path.exists(place):
+            raise UsageError(
+                f"{place} is a link to {os.readlink(place)}, which leads nowhere. Choose another place: --runs DIR"
+            )
     if resume:
         if not folder.is_dir():
             raise UsageError(

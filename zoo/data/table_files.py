@@ -202,7 +202,13 @@ def split_columns(path: str | list[str]) -> tuple[str | list[str], set[str]]:
     columns, places = set(), []
     for place in [path] if isinstance(path, str) else path:
         base, mark, column = place.rpartition("#")
-        is_name = _ending(Path(column)) in (".txt", ".md", *BINARY, *RECORDS, *DELIMITERS)  # of a file, "notes #1.txt"
+        is_name = _ending(Path(f"a{column}")) in (
+            ".txt",
+            ".md",
+            *BINARY,
+            *RECORDS,
+            *DELIMITERS,
+        )  # of a file, "notes #1.txt"
         if mark and column and not find_place(place).exists() and not is_name:
             columns.add(column)
             place = base
