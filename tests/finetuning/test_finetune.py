@@ -13,7 +13,7 @@ from zoo import recipe_files
 from zoo.cli import main
 from zoo.config import fit_options, run_config
 from zoo.errors import UsageError
-from zoo.finetuning.finetune import Tune, class_tensors, network_of, prepare_task
+from zoo.finetuning.finetune import Tune, class_tensors, depth_of, network_of, prepare_task
 from zoo.finetuning.weight_transfer import transfer_weights
 from zoo.inference.find_run import ModelLocation, find_model
 from zoo.models.language import LanguageModel
@@ -252,6 +252,30 @@ def test_with_adapters_every_tensor_with_new_numbers_learns_and_no_other(tmp_pat
         assert parameter.requires_grad == (name in adapters or bool((parameter == new).any())), name
     learn = {name for name, parameter in task.net.named_parameters() if parameter.requires_grad} - adapters
     assert {"embedding.weight", "head.linear.weight", "stack.blocks.0.ffn.part.up.linear.weight"} <= learn
+
+
+NETS = {
+    "text": lambda: LanguageModel(9, 16, embedding_norm=True, tie=False, **TINY),
+    "image": lambda: ViT(3, image_size=16, patch_size=4, pool="cls", registers=2, embedding_norm=True, **TINY),
+    "encoder": lambda: Seq2Seq(9, 9, 16, embedding_norm=True, **TINY),
+}
+
+
+@pytest.mark.parametrize("kind", NETS)
+def test_what_runs_in_front_of_the_blocks_is_farthest_from_the_output(kind):
+    net, calls = NETS[kind](), []
+    for name, module in net.named_modules():
+        module.register_forward_pre_hook(lambda module, inputs, name=name: calls.append(name))
+    tokens = torch.zeros(1, 5, dtype=torch.long)
+    {"text": net, "image": net, "encoder": getattr(net, "encode", None)}[kind](
+        torch.zeros(1, 3, 16, 16) if kind == "image" else tokens
+    )
+    blocks = [number for number, name in enumerate(calls) if "blocks." in name]
+    for name, depth in depth_of(net).items():
+        module = name.rpartition(".")[0]
+        if module in calls and "blocks." not in name:
+            assert depth == (4 if calls.index(module) < blocks[0] else 0), name
+    assert any(name.endswith("entry") for name in calls[: blocks[0]])
 
 
 @pytest.mark.parametrize("tie", ["none", "output", "inputs", "all"])

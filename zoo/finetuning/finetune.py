@@ -25,6 +25,7 @@ from zoo.inference.checkpoint_manifest import sha256
 from zoo.inference.find_run import ModelLocation, find_model
 from zoo.inference.rebuild_task import rebuild_task
 from zoo.models.initialization import derive_seed
+from zoo.models.vit import LearnedTokens
 from zoo.parts.lora import adapt
 from zoo.parts.position import Position
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from zoo.tasks.task import Task
 
 BLOCK = re.compile(r"(.*?)\bblocks\.(\d+)\.")
+ENTRANCE = re.compile(r"(embedding[^.]*|\b(entry|stem|backbone))$")  # names of modules in front of the blocks
 NET = "net."
 CLASSES = "num_classes"  # the option of tasks that the data fill with the number of classes
 
@@ -202,7 +204,7 @@ def matching_names(net: nn.Module, patterns: Iterable[str], option: str) -> set[
 
 def depth_of(net: nn.Module) -> dict[str, int]:
     """The distance of each parameter from the output: 0 above the blocks, 1 in the last block, …, and one more than in
-    the first block for embeddings.
+    the first block for embeddings, their norm, and whatever else stands in front of the blocks.
     """
     names = [name for name, _ in net.named_parameters()]
     counts: dict[str, int] = {}
@@ -213,7 +215,7 @@ def depth_of(net: nn.Module) -> dict[str, int]:
     inputs = tuple(
         name + "."
         for name, module in net.named_modules()
-        if isinstance(module, (nn.Embedding, Position)) or "embedding" in name.rpartition(".")[2] or name == "cls"
+        if isinstance(module, (nn.Embedding, Position, LearnedTokens)) or ENTRANCE.search(name)
     )
     depth = {}
     for name in names:
