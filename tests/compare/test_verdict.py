@@ -185,6 +185,18 @@ def test_a_variant_that_always_diverges_is_worse():
     assert result.rows[-1].variant == "a=1"
 
 
+def test_the_seeds_that_a_variant_needs_are_for_as_many_tests_however_the_runs_of_others_end():
+    near = [figure - 0.01 * (-1) ** seed - 0.004 for seed, figure in enumerate(BASE)]
+    needed = []
+    for last in (None, BASE[4], math.nan):  # no others, others with figures, others of which a run diverged
+        names = () if last is None else (2, 3, 4)
+        others = [run for name in names for run in runs_of(f"a={name}", [5.0 + name, *BASE[1:4], last])]
+        result = answer([*runs_of("default", BASE), *runs_of("a=1", near), *others])
+        needed.append((result.tests, row(result, "a=1").verdict.needed))
+    assert [tests for tests, _ in needed] == [1, 4, 4]
+    assert needed[0][1] < needed[1][1] == needed[2][1]
+
+
 def test_a_baseline_that_diverges_is_an_outcome_too():
     runs = [*runs_of("default", [math.nan] * 5), *runs_of("a=1", BASE), *runs_of("a=2", [math.nan] * 4 + [4.0])]
     result = answer(runs)

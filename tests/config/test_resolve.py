@@ -196,6 +196,15 @@ def test_groups_of_values(resolve):
     assert "must be a number" in error(resolve, BASE, options="--data.extra.share x")
 
 
+def test_options_behind_null_start_from_the_defaults_in_records_and_in_parts(resolve):
+    layers = [f"data: {{init_args: {{extra: {extra}}}}}\n" for extra in ("{lower: false}", "null", "{share: 0.25}")]
+    for plan in (resolve(BASE, *layers), resolve(BASE, *layers[:2], options="--data.extra.share 0.25")):
+        assert plan.config["data"]["init_args"]["extra"] == {"lower": True, "share": 0.25}
+    backends = ("{class_path: fast, init_args: {tile: 5}}", "null", "fast")
+    plan = resolve(BASE, *(f"model: {{init_args: {{backend: {backend}}}}}\n" for backend in backends))
+    assert options(plan)["backend"]["init_args"] == {"tile": 3}
+
+
 def test_lists_of_parts_and_loose_slots(resolve):
     text = BASE + "  callbacks:\n    - Flat\n    - {class_path: steep, init_args: {power: 3}}\n"
     callbacks = {"trainer": {"max_steps": 5}}

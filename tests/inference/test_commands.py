@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from tests import forks
-from zoo.cli import main
+from zoo.cli import inference, main
 from zoo.cli.find_command import find_command, parse
 from zoo.config import precision
 from zoo.errors import UsageError
@@ -246,6 +246,12 @@ def test_equal_prompts_have_samples_of_their_own(runs):
     texts = [json.loads(line)["text"] for line in out.splitlines()]
     assert len(texts) == 4
     assert len(set(texts)) > 1
+
+
+@pytest.mark.parametrize("content", ["\ufeffthe cat\n\ufeffa\n", "\ufeff", "\ufeff\ufeffa"])
+def test_standard_input_loses_its_byte_order_mark_and_no_other(content, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content.encode())))
+    assert list(inference.stdin_lines()) == content[1:].split("\n")[: content.count("\n") or 1]
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])

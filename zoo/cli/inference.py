@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -282,6 +283,7 @@ def stdin_lines() -> Iterator[str]:
                 f"standard input, line {number}: a NUL or a mark of UTF-16, and not UTF-8. Convert it: iconv -f UTF-16 "
                 "-t UTF-8"
             )
+        raw = raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
         try:
             yield raw.decode("utf-8").removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError as error:

@@ -254,7 +254,7 @@ def answer(
         shared = plan.sort_seeds(sorted(set.intersection(*map(set, figures.values()))))
         contrasts = grid_contrasts(names, cells, tuple(choices[base].values()), shared)
     tested = compare_samples(samples | contrasts, plan, outcome_p)
-    judged = judge_all({name: tested[name] for name in samples | contrasts}, lower, plan)
+    judged = judge_all(tested, lower, plan)
     tests = sum(not math.isnan(result.adjusted) for result in tested.values())
     tested |= {name: plan.earlier[name][1] for name in samples if judged[name].earlier}
     rows = []

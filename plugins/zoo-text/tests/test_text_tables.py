@@ -94,6 +94,21 @@ def test_a_tag_stands_at_the_first_token_of_its_word(tmp_path, seed):
             TaggedFiles(str(tmp_path), seed=0).ready()
 
 
+def test_every_tag_trains_whichever_rows_validate_and_however_few_labels_are_taken(tmp_path):
+    for place in range(30):
+        rows = [{"tokens": [f"w{n}", "x"], "tags": ["RARE" if n == place else "A", "B"]} for n in range(30)]
+        write_rows(tmp_path / "train.jsonl", rows)
+        data = TaggedFiles(str(tmp_path), vocab_size=300, val_fraction=0.5, seed=0)
+        data.ready()
+        assert data.names == ["A", "B", "RARE"]
+        assert len(data.datasets["val"]) == 15
+    rows = [{"tokens": [f"w{n}", "x"], "tags": ["ABC"[n // 10], "B"]} for n in range(30)]
+    write_rows(tmp_path / "train.jsonl", rows)
+    few, whole = (TaggedFiles(str(tmp_path), vocab_size=300, labels=labels, seed=0) for labels in (5, None))
+    assert few.sizes() == whole.sizes()
+    assert len(few.datasets["train"]) == 5
+
+
 @pytest.mark.parametrize("form", ["messages", "sharegpt", "renamed"])
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.parquet"])
 def test_both_forms_of_conversations_are_read(tmp_path, form, name):

@@ -30,7 +30,7 @@ class TaggedFiles(LabelledData):
 
     JSON lines, Parquet and folders of the library datasets, whose numbers of classes become their names. A space stands
     between words. The first token of a word has its tag, and the others have none. Without rows that validate, as a
-    split of the folder, `val_fraction` of the training rows does, equal texts together.
+    split of the folder, `val_fraction` of the training rows does, equal texts together; of every tag a row trains.
     """
 
     def __init__(
@@ -72,15 +72,18 @@ class TaggedFiles(LabelledData):
         splits = {split: [_tagged(row) for row in tables.rows(split)] for split in tables.splits}
         tell_repeated({split: [text.words for text in texts] for split, texts in splits.items()}, "texts")
         if "val" not in splits:
-            validates = split_by_content([text.words for text in splits["train"]], self.val_fraction, [CHOICE])
-            parts = list(zip(splits["train"], validates, strict=True))
+            words, tags = zip(
+                *((text.words, tag) for text in splits["train"] for tag in sorted({*text.tags})), strict=True
+            )
+            held_out = dict(zip(words, split_by_content(words, self.val_fraction, [CHOICE], tags), strict=True))
+            texts = splits["train"]
             for name in ("train", "val"):
-                splits[name] = [text for text, held_out in parts if held_out == (name == "val")]
-        splits["train"] = splits["train"][: self.limit]
+                splits[name] = [text for text in texts if held_out[text.words] == (name == "val")]
         self.tokenizer = self._tokenizer([" ".join(text.words) for text in splits["train"]])
         self.names = sorted({tag for text in splits["train"] for tag in text.tags})
         if len(self.names) < 2:
             raise UsageError(f"{tables.splits['train'][0]} has a single tag, {self.names[0]}: nothing to tell apart.")
+        splits["train"] = splits["train"][: self.limit]
         content = hashlib.sha256(json.dumps([self.tokenizer.to_json(), self.max_length]).encode())
         for split, texts in sorted(splits.items()):
             content.update(json.dumps([split, texts]).encode())
