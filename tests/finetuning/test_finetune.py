@@ -213,7 +213,9 @@ def test_a_run_starts_from_one_with_other_registers(tmp_path, monkeypatch, capsy
     assert "moved     1 tensor" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("start", ["in its own folder", "a recipe's newest run", "its checkpoint", "its configuration"])
+@pytest.mark.parametrize(
+    "start", ["in its own folder", "a recipe's newest run", "its checkpoint", "its configuration", "its state"]
+)
 def test_a_run_is_not_replaced_by_one_that_reads_it(start, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "cache"))
     options = ["--name", "a", *SMALL, "--runs", str(tmp_path), "--data.batch_size", "8"]
@@ -225,6 +227,7 @@ def test_a_run_is_not_replaced_by_one_that_reads_it(start, tmp_path, monkeypatch
         "a recipe's newest run": ["--tune.start", "lm-tiny"],
         "its checkpoint": ["--tune.start", str(next(iter(before)))],
         "its configuration": ["--data.tokenizer", str(home / "tokenizer.json")],
+        "its state": ["--ckpt_path", str(next(iter(before)))],
     }[start]
     assert main(["fit", "lm-tiny", *options, "--overwrite", *again]) == 2
     assert "which --overwrite would delete. Keep both: --name NAME" in capsys.readouterr().err

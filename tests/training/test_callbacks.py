@@ -70,6 +70,25 @@ def test_speed_is_measured_over_the_steps_between_two_lines_of_the_log(tmp_path)
     assert len(meter.rates) == 3  # from step 5 to 10, 15 and 20
 
 
+@pytest.mark.parametrize("accumulate", [1, 2, 5])
+@pytest.mark.parametrize("every", [1, 4])
+def test_speed_is_that_of_whole_steps_however_many_batches_they_have(tmp_path, monkeypatch, accumulate, every):
+    """A clock that only optimizer steps move: a second each."""
+
+    class Clock(Callback):
+        now = 0.0
+
+        def on_before_optimizer_step(self, trainer, pl_module, optimizer):
+            self.now += 1.0
+
+    clock, meter = Clock(), CostMeter(Cost(1, 1.0))
+    monkeypatch.setattr("zoo.training.callbacks.time", types.SimpleNamespace(perf_counter=lambda: clock.now))
+    options = {"log_every_n_steps": every, "accumulate_grad_batches": accumulate, "max_steps": 12}
+    train("lm", 4, tmp_path, val_check_interval=24 * accumulate, callbacks=[clock, meter], **options)
+    predictions = 4 * 12 * accumulate  # of a step
+    assert meter.rates == [predictions] * (12 // every - 1)
+
+
 def test_what_was_measured_before_a_resume_is_not_lost_and_not_said_twice(tmp_path):
     def meter_at(*stops):
         meter, options = CostMeter(Cost(2_000_000, 3_000_000.0)), {"every": 0}

@@ -509,7 +509,7 @@ def refuse_own_inputs(plan: Plan) -> None:
         if key == "tune.start" and value:
             places = [str(find_model(str(value), plan.command.runs).weights)]
         inside = (os.path.exists(place) and Path(place).resolve().is_relative_to(home) for place in places)
-        if key.startswith(("model.", "data.", "tune.")) and any(inside):
+        if key.startswith(("model.", "data.", "tune.", "ckpt_path")) and any(inside):
             raise UsageError(
                 f"{key} is in {plan.run.folder}, which --overwrite would delete. Keep both: --name NAME."
                 f"{where(plan.resolved.origins.get(key, ''))}"

@@ -15,7 +15,8 @@ ADDRESS = re.compile(r"https?:/+[^/]+/((?:[^/]+/)?)([^/]+?)(?:/(?:tree|blob|reso
 NAME = re.compile(r"hf:/{1,2}([\w.-]+/[\w.-]+)(?:@([\w./-]+))?/?")
 # weights as safetensors, and small texts; no pickles and no code
 FILES = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.yaml")
-OTHERS = ("*/*.safetensors", "onnx/*", "openvino/*", "original/*")  # the same weights in other forms
+# the same weights in other forms; a number begins the folder of a module of sentence-transformers
+OTHERS = ("[!0-9]*/*.safetensors", "onnx/*", "openvino/*", "original/*")
 SNAPSHOT = re.compile(r"models--(.+?)/snapshots/([0-9a-f]{40})")
 
 

@@ -28,6 +28,7 @@ class CostMeter(Callback):
         self.rates: list[float] = []
         self.peak = 0  # bytes, in earlier processes of this run
         self._mark: tuple[float, int] | None = None  # when a window began, at how many predictions
+        self._step = 0  # of the newest mark: several batches may end at one step
         self._window: tuple[float, int] | None = None  # seconds and first count of the window of a resumed checkpoint
         self._announced = False
 
@@ -43,6 +44,7 @@ class CostMeter(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Continue the window of a resumed run; log parameters and FLOPs in a new one."""
+        self._step = trainer.global_step
         if self._window is not None:
             seconds, tokens = self._window
             self._mark, self._window = (time.perf_counter() - seconds, tokens), None
@@ -53,9 +55,10 @@ class CostMeter(Callback):
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """End a window where a line of the log is due, and begin the next."""
-        every = trainer.log_every_n_steps  # type: ignore[attr-defined]
-        if not every or trainer.global_step % every:
+        every, step = trainer.log_every_n_steps, trainer.global_step  # type: ignore[attr-defined]
+        if not every or step % every or step == self._step:
             return
+        self._step = step
         now, tokens = time.perf_counter(), int(pl_module.tokens_seen)
         if self._mark is not None and tokens > self._mark[1]:
             self.rates.append((tokens - self._mark[1]) / (now - self._mark[0]))

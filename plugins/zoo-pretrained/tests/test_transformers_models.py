@@ -521,6 +521,9 @@ def test_what_zoo_would_compute_otherwise_is_refused():
     with pytest.raises(ValueError, match="position_ids must count"):
         model(ids, position_ids=torch.arange(5, 11)[None])
     model(ids, position_ids=torch.arange(6)[None])
+    encoder = build_model("texts")
+    with pytest.raises(ValueError, match="position_ids must count"):
+        encoder(ids, position_ids=torch.arange(6).flip(0)[None])
     with pytest.raises(ValueError, match=r"attention_mask must be \(batch, tokens\)"):
         model(ids, attention_mask=torch.ones(2, 1, 6, 6))
     pair = build_model("deep-decoder")

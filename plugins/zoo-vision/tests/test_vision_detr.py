@@ -134,6 +134,18 @@ def test_a_block_that_hides_its_layers_cannot_be_taught_one_by_one():
     Detection(6, 16, 3, auxiliary=False, position=Sinusoidal, block=Hidden, **SMALL)
 
 
+def test_a_block_of_several_streams_gives_its_last_layer():
+    """Each layer gives all streams, and the stack their mean."""
+    blocks = pytest.importorskip("zoo_frontier.block", reason="has a block of several residual streams")
+    options = {"position": Sinusoidal, "block": blocks.HyperConnections, **SMALL}
+    with pytest.raises(UsageError, match=r"model\.auxiliary must be false"):
+        Detection(6, 16, 3, **options)
+    task = Detection(6, 16, 3, auxiliary=False, **options)
+    logits, _ = task.net(task.sample(4)["images"])
+    assert len(logits) == 1
+    task.loss(task.sample(4)).total.backward()
+
+
 def test_two_scenes_are_learned_by_heart():
     task = Detection(6, 32, 3, stride=8, queries=6, dim=32, depth=1, heads=4, hidden=64, position=Sinusoidal).train()
     batch = {

@@ -710,6 +710,7 @@ class ZooEncoderModel(ZooModel):
         token_type_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
+        position_ids: Tensor | None = None,
         **kwargs: Any,
     ) -> Any:
         """Tokens (B, T), or embeddings (B, T, dim), to logits; ``labels`` are (B,) or (B, T), -100 where none is."""
@@ -717,8 +718,9 @@ class ZooEncoderModel(ZooModel):
             raise ValueError("You must specify exactly one of input_ids or inputs_embeds")
         x = cast(Tensor, input_ids if inputs_embeds is None else inputs_embeds)
         segments = token_type_ids if self.net.segments else None
-        arguments = x, valid_tokens(attention_mask, x.size(1)), segments
-        return self.answer(arguments, labels, kwargs)
+        valid = valid_tokens(attention_mask, x.size(1))
+        check_positions(position_ids, valid, 0)
+        return self.answer((x, valid, segments), labels, kwargs)
 
     def answer(self, arguments: tuple, labels: Tensor | None, options: dict[str, Any]) -> Any:
         """The result of one forward of the network with ``arguments``."""

@@ -148,7 +148,9 @@ class DETR(nn.Module):
             initialize(self, seed)
 
     def states(self, images: Tensor) -> Tensor:
-        """Images (B, C, H, W) to what every block of the decoder makes of the queries, (depth, B, Q, dim)."""
+        """Images (B, C, H, W) to what every block of the decoder makes of the queries, (depth, B, Q, dim); the last one
+        alone where blocks have several residual streams.
+        """
         cells = self.backbone(images).flatten(2).transpose(1, 2)
         cell_states = self.encoder(cells)
         queries = self.queries(len(images)).to(cell_states.dtype)
@@ -157,6 +159,8 @@ class DETR(nn.Module):
         cell_states = self.place.embed(cell_states, torch.arange(cell_states.size(1), device=cell_states.device))
         with outputs(self.decoder) as layers:
             last = self.decoder(queries, memory=Memory(cell_states))
+        if first_block(self.decoder).residual_streams > 1:  # of which layers give each, and the stack their mean
+            return last[None]
         return torch.stack([*(self.decoder.norm(layer) for layer in layers[:-1]), last])
 
     def forward(self, images: Tensor) -> Predictions:
