@@ -7,7 +7,7 @@ import json
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ import torch
 from zoo.data.augment import WAYS, Augment
 from zoo.data.cache import cached_entry, digest, write_json
 from zoo.data.data import Data, at_least
+from zoo.data.image_decoding import FilePixels, published_way
 from zoo.data.pixels import ArrayPixels, Images, Pixels, Split, resize_images
 from zoo.errors import UsageError
 
@@ -26,6 +27,7 @@ class ImageData(Data):
     names: list[str]
     mean: list[float]
     std: list[float]
+    way: dict[str, Any] | None = None  # of a published model, to prepare images
 
     def __init__(
         self, image_size: int | None, batch_size: int, augment: Augment, num_workers: int, seed: int | None
@@ -88,10 +90,11 @@ class ImageData(Data):
         """images.json: the classes' names, and how an image is normalised."""
         self.ready()
         content = {"names": self.names, "mean": self.mean, "std": self.std}
-        write_json(folder / "images.json", {**content, "image_size": self.image_size, "channels": self.channels})
+        own = {} if self.way is None else {"prepare": self.way}
+        write_json(folder / "images.json", {**content, "image_size": self.image_size, "channels": self.channels, **own})
 
     def adopt(self, folder: Path) -> None:
-        """Normalise by the mean and deviation of a run's images.json."""
+        """Normalise by the mean and deviation of a run's images.json; prepare files as it says of a published model."""
         self.ready()
         path = folder / "images.json"
         if not path.is_file():
@@ -101,8 +104,11 @@ class ImageData(Data):
             self.mean, self.std = ([float(value) for value in content[name]] for name in ("mean", "std"))
         except (ValueError, KeyError, TypeError) as error:
             raise UsageError(f"{path} is damaged: it has no mean and std of numbers") from error
+        way = published_way(path)
         for images in self.datasets.values():
             cast(Images, images).normalise(torch.tensor(self.mean), torch.tensor(self.std))
+            if isinstance(pixels := cast(Images, images).pixels, FilePixels):
+                pixels.way = self.way = way
 
 
 def moments(pixels: Pixels) -> tuple[list[float], list[float]]:

@@ -21,6 +21,7 @@ from zoo.errors import UsageError
 from zoo.io import limits
 
 MOST_PIXELS = 64 * 10**6  # a file of kilobytes can unpack to gigabytes
+LARGEST = 8192  # pixels a side
 # without PostScript, which Pillow hands to Ghostscript, and the rarely tested others
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 TURNS = {
@@ -38,9 +39,10 @@ UNREADABLE = (
 
 
 class FilePixels(Pixels):
-    """RGB squares: the short side is made `size` long, and the middle kept."""
+    """RGB squares: the short side is made `size` long, and the middle kept; or the ``way`` of a published model."""
 
     channels = 3
+    way: Mapping[str, Any] | None = None
 
     def __init__(self, count: int, size: int, image: Callable[[int], Image.Image], identity: object) -> None:
         """`image(i)` opens an image; `identity` is JSON that agrees where the images do."""
@@ -57,13 +59,49 @@ class FilePixels(Pixels):
     def _one(self, index: int) -> Tensor:
         image = self.image(index)
         try:
-            if not (image.width % 8 or image.height % 8):  # or the last row and column would weigh too much
+            if self.way is None and not (
+                image.width % 8 or image.height % 8
+            ):  # or the last row and column would weigh too much
                 image.draft("RGB", (2 * self.size, 2 * self.size))  # lets JPEG leave out what is not needed
             colours = opaque(upright(image)).convert("RGB")
         except UNREADABLE as error:
             name = getattr(image, "filename", "") or f"image {index}"
             raise UsageError(f"{name} cannot be read as an image: {error}") from error
-        return middle_square(colours, self.size)
+        if self.way is None:
+            return middle_square(colours, self.size)
+        pixels = prepare_published(colours, self.way)
+        if pixels.shape[1:] != (self.size, self.size):
+            name = getattr(image, "filename", "") or f"image {index}"
+            raise UsageError(
+                f"{name} becomes {pixels.shape[2]} × {pixels.shape[1]} pixels as this model's own library prepares it, and "
+                f"the model needs {self.size} × {self.size}."
+            )
+        return pixels
+
+
+def published_way(path: Path) -> dict[str, Any] | None:
+    """How a published model's library prepares images, by an images.json; None for a model that was trained here.
+
+    Raises UsageError if it is invalid.
+    """
+    content = limits.read_json(path)
+    way = content.get("prepare") if isinstance(content, dict) else None
+    if way is None:
+        return None
+
+    def pair(value: Any) -> bool:
+        return isinstance(value, list) and len(value) == 2 and all(type(n) is int and 1 <= n <= LARGEST for n in value)
+
+    try:
+        right = way["library"] in ("timm", "transformers") and way["interpolation"] in INTERPOLATIONS
+        right = right and (way["crop"] is None or pair(way["crop"]))
+        side = way["resize"]
+        right = right and (side is None or pair(side) or (type(side) is int and 1 <= side <= LARGEST))
+    except (KeyError, TypeError):
+        right = False
+    if not right:
+        raise UsageError(f"{path} is not what an import writes: 'prepare' is {way!r:.100}")
+    return dict(way)
 
 
 def middle_square(image: Image.Image, size: int) -> Tensor:

@@ -12,12 +12,13 @@ from PIL import Image
 from torch import Tensor
 
 from zoo.data.image_decoding import (
-    INTERPOLATIONS,
+    LARGEST,
     UNREADABLE,
     FilePixels,
     opaque,
     open_header,
     prepare_published,
+    published_way,
     upright,
 )
 from zoo.data.pixels import ArrayPixels, Images, Split, resize_images
@@ -42,7 +43,6 @@ TRAINING_RESIZE: dict[str, Resize] = {
 }
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 ROWS = 64
-LARGEST = 8192  # pixels a side
 
 
 class Guess(NamedTuple):
@@ -166,31 +166,6 @@ def prepare_image(path: Path) -> tuple[list[str], Tensor, Tensor, int, int]:
     except (ValueError, KeyError, TypeError, RuntimeError) as error:
         raise UsageError(f"{path} is not what a run writes: {type(error).__name__} {error}") from error
     return names, mean, std, size, int(channels)
-
-
-def published_way(path: Path) -> dict[str, Any] | None:
-    """How a published model's library prepares images, by an images.json; None for a model that was trained here.
-
-    Raises UsageError if it is invalid.
-    """
-    content = limits.read_json(path)
-    way = content.get("prepare") if isinstance(content, dict) else None
-    if way is None:
-        return None
-
-    def pair(value: Any) -> bool:
-        return isinstance(value, list) and len(value) == 2 and all(type(n) is int and 1 <= n <= LARGEST for n in value)
-
-    try:
-        right = way["library"] in ("timm", "transformers") and way["interpolation"] in INTERPOLATIONS
-        right = right and (way["crop"] is None or pair(way["crop"]))
-        side = way["resize"]
-        right = right and (side is None or pair(side) or (type(side) is int and 1 <= side <= LARGEST))
-    except (KeyError, TypeError):
-        right = False
-    if not right:
-        raise UsageError(f"{path} is not what an import writes: 'prepare' is {way!r:.100}")
-    return dict(way)
 
 
 def resize_of_training(data: Any) -> Resize | None:

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from zoo_pretrained.image_files import PROCESSORS, _crop_pct, import_images
+from zoo_pretrained.image_files import PROCESSORS, _crop_pct, import_images, preprocessor
 from zoo_pretrained.vit import CFG
 
-from zoo.data.image_decoding import prepare_published
+from zoo.data.image_decoding import prepare_published, published_way
+from zoo.data.image_sources import ImageFolder
 from zoo.errors import UsageError
-from zoo.inference.classification import prepare_image, published_way
+from zoo.inference.classification import prepare_image
 
 SIDE = 16
 SQUARE = {"height": SIDE, "width": SIDE}
@@ -75,6 +76,34 @@ def test_drawn_processors_give_transformers_pixels(tmp_path, seed):
     right = AutoImageProcessor.from_pretrained(tmp_path)(image, return_tensors="pt")["pixel_values"][0]
     result = ours(tmp_path, image, {"model_type": "vit"})
     torch.testing.assert_close(result, right.float(), rtol=1e-4, atol=1e-4, msg=lambda text: f"{config}: {text}")
+    (tmp_path / "back").mkdir()
+    content = preprocessor(json.loads((tmp_path / "images.json").read_text()), False)
+    (tmp_path / "back/preprocessor_config.json").write_text(json.dumps(content))
+    back = AutoImageProcessor.from_pretrained(tmp_path / "back")(image, return_tensors="pt")["pixel_values"][0]
+    torch.testing.assert_close(back, right.float(), rtol=1e-4, atol=1e-4, msg=lambda text: f"{content}: {text}")
+
+
+@pytest.mark.parametrize("seed", range(0, 40, 7))
+def test_data_that_measure_an_import_prepare_images_as_its_library_does(tmp_path, monkeypatch, seed):
+    from transformers import AutoImageProcessor
+
+    monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "cache"))
+    draw = np.random.default_rng(seed)
+    home, pictures = tmp_path / "import", [picture(draw, *map(int, draw.integers(SIDE, 60, 2))) for _ in range(8)]
+    home.mkdir()
+    for number, image in enumerate(pictures):
+        place = tmp_path / "data" / ("train", "val")[number // 4] / "ab"[number % 2] / f"{number}.png"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        image.save(place)
+    (home / "preprocessor_config.json").write_text(json.dumps(drawn_processor(draw)))
+    ours(home, pictures[0], {"model_type": "vit"})
+    data = ImageFolder(str(tmp_path / "data"), image_size=SIDE)
+    data.adopt(home)
+    processor = AutoImageProcessor.from_pretrained(home)
+    right = torch.cat([processor(pictures[n], return_tensors="pt")["pixel_values"] for n in (4, 6, 5, 7)]).float()
+    torch.testing.assert_close(data.datasets["val"].batch(np.arange(4), 0)["images"], right, rtol=1e-4, atol=1e-4)
+    data.save(tmp_path)
+    assert published_way(tmp_path / "images.json") == published_way(home / "images.json")
 
 
 @pytest.mark.parametrize("kind", ["ViT", "DeiT", "CLIP", "Siglip"])

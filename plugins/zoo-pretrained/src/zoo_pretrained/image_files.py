@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -193,15 +193,27 @@ def write_preprocessor(trained: Trained, folder: Path) -> None:
         log.warning("pipelines of transformers give an image in colour: this model reads grey ones, image.convert('L')")
     if (folder / IMAGES).is_file():
         return
-    cropped, side = _is_cropped(trained), {"height": images["image_size"], "width": images["image_size"]}
-    size = {"size": {"shortest_edge": images["image_size"]}, "do_center_crop": True, "crop_size": side}
-    content = {
-        "image_processor_type": "BitImageProcessor" if cropped else "ViTImageProcessor",
-        **{"do_resize": True, "resample": 2, **(size if cropped else {"size": side})},
+    atomic_files.write_json(folder / IMAGES, preprocessor(images, _is_cropped(trained)))
+
+
+def preprocessor(images: Mapping[str, Any], cropped: bool) -> dict[str, Any]:
+    """What preprocessor_config.json says for an images.json; ``cropped``: what was trained here saw the middle."""
+    side = images["image_size"]
+    trained_way = {"resize": side if cropped else [side, side], "crop": [side, side] if cropped else None}
+    way = images.get("prepare") or {**trained_way, "interpolation": "bilinear"}
+    resize, crop = way["resize"], way["crop"]
+    size = {"shortest_edge": resize} if isinstance(resize, int) else _rectangle(resize or [side, side])
+    return {
+        "image_processor_type": "BitImageProcessor" if crop or isinstance(resize, int) else "ViTImageProcessor",
+        **{"do_resize": resize is not None, "size": size, "resample": INTERPOLATIONS[way["interpolation"]]},
+        **{"do_center_crop": crop is not None, **({"crop_size": _rectangle(crop)} if crop else {})},
         **{"do_convert_rgb": images["channels"] == 3, "do_rescale": True, "rescale_factor": 1 / 255},
         **{"do_normalize": True, "image_mean": images["mean"], "image_std": images["std"]},
     }
-    atomic_files.write_json(folder / IMAGES, content)
+
+
+def _rectangle(sides: Sequence[int]) -> dict[str, int]:
+    return {"height": sides[0], "width": sides[1]}
 
 
 def _is_cropped(trained: Trained) -> bool:
