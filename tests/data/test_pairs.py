@@ -4,6 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tokenizers import processors
 
 from zoo.data import parallel_files
 from zoo.data.batches import Batches, Loader
@@ -39,6 +40,26 @@ def corpus(tmp_path):
 
 def make(path, **options):
     return ParallelFiles(str(path), **{"vocab_size": 300, "max_tokens": 512, "seed": 1, **options})
+
+
+def test_pairs_of_tokenizers_that_split_special_tokens_are_others_and_cached_apart(tmp_path, corpus):
+    for name in ("train", "val"):
+        write(corpus, f"{name}.en", [f"{line} </s> too" for line in EN[:40]])
+        write(corpus, f"{name}.de", DE[:40], compress=True)
+    inner = Tokenizer.bpe(EN + DE, 300, ["<pad>", "<s>", "</s>"]).inner
+    inner.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 2)])
+    names = {"<eos>": "</s>", "<pad>": "<pad>", "<bos>": "<s>"}
+    seen = []
+    for splits in (False, True):
+        for side in ("source", "target"):
+            (tmp_path / f"{splits}").mkdir(exist_ok=True)
+            Tokenizer(inner, names, splits).save(tmp_path / f"{splits}" / f"{side}-tokenizer.json")
+        data = make(corpus, options=PairOptions(tokenizer=str(tmp_path / f"{splits}")))
+        batch = next(iter(data.val_dataloader()))
+        row = batch["source"][0][batch["source_valid"][0]].tolist()
+        assert row.count(2) == (1 if splits else 2)
+        seen.append(data.fingerprint())
+    assert len({*seen}) == 2
 
 
 def test_batches_hold_whole_sentences_and_their_marks(corpus):

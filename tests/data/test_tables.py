@@ -457,3 +457,28 @@ def test_a_file_with_a_number_sign_that_is_not_there_is_named_whole(name, tmp_pa
     assert split_columns(f"{tmp_path}/{name}") == (f"{tmp_path}/{name}", set())
     assert split_columns(f"{tmp_path}/{name}#text") == (f"{tmp_path}/{name}", {"text"})
     assert split_columns(f"{tmp_path}/part-*.parquet#a.b") == (f"{tmp_path}/part-*.parquet", {"a.b"})
+
+
+def test_a_table_of_another_ending_is_read_as_such_and_not_from_the_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "a.tsv").write_text("text\n" + "".join(f'"he said ""no"", line {n}"\n' for n in range(30)))
+    prints, texts = set(), []
+    for name in ("a.tsv", "a.csv"):
+        path = (tmp_path / "a.tsv").rename(tmp_path / name)
+        data = TextFiles(f"{path}#text", max_length=8)
+        data.ready()
+        texts.append(data.tokenizer.decode(data.datasets["train"].tokens[:20]))
+        prints.add(data.fingerprint())
+    assert [text[:10] for text in texts] == ['"he said "', 'he said "n']
+    assert len(prints) == 2
+
+
+def test_labels_of_equal_numbers_keep_their_order_in_every_process(tmp_path):
+    labels = ["1", "01", "001", "0001", "00001", "2", "02", "002", "0002", "a"]
+    rows = [f"{number}.png,{labels[number % 10]}" for number in range(40)]
+    for number in range(40):
+        Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / f"{number}.png")
+    (tmp_path / "train.csv").write_text("\n".join(["image,label", *rows]))
+    data = ImageFolder(str(tmp_path / "train.csv"), image_size=8, val_fraction=0.3)
+    data.ready()
+    assert data.names == ["00001", "0001", "001", "01", "1", "0002", "002", "02", "2", "a"]

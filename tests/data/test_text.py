@@ -139,6 +139,24 @@ def test_fingerprint_follows_content_tokenizer_and_split(tmp_path, file):
     assert len({of(), of(copy), of(tokenizer="bytes"), of(val_fraction=0.2)}) == 4
 
 
+def test_data_of_a_tokenizer_that_splits_special_tokens_are_others_and_cached_apart(tmp_path):
+    path = tmp_path / "input.txt"
+    path.write_text("one </s> two\n" * 30)
+    inner = Tokenizer.bpe(["one two one two"], 262, ["</s>", "<pad>"]).inner
+    made = []
+    for splits in (False, True):
+        folder = tmp_path / f"{splits}"
+        folder.mkdir()
+        Tokenizer(inner, {"<eos>": "</s>", "<pad>": "<pad>"}, splits).save(folder / "tokenizer.json")
+        data = TextFiles(str(path), tokenizer=str(folder), max_length=8, seed=0)
+        data.ready()
+        assert data.tokenizer.splits_specials == splits
+        texts = data.tokenizer.encode(path.read_text())[: len(data.datasets["train"].tokens)]
+        assert data.datasets["train"].tokens.tolist() == texts
+        made.append(data)
+    assert len({data.fingerprint() for data in made}) == 2
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

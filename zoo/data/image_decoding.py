@@ -59,9 +59,8 @@ class FilePixels(Pixels):
     def _one(self, index: int) -> Tensor:
         image = self.image(index)
         try:
-            if self.way is None and not (
-                image.width % 8 or image.height % 8
-            ):  # or the last row and column would weigh too much
+            # a side that is no multiple of 8 would weigh too much in its last row or column
+            if self.way is None and not (image.width % 8 or image.height % 8):
                 image.draft("RGB", (2 * self.size, 2 * self.size))  # lets JPEG leave out what is not needed
             colours = opaque(upright(image)).convert("RGB")
         except UNREADABLE as error:
@@ -73,8 +72,8 @@ class FilePixels(Pixels):
         if pixels.shape[1:] != (self.size, self.size):
             name = getattr(image, "filename", "") or f"image {index}"
             raise UsageError(
-                f"{name} becomes {pixels.shape[2]} × {pixels.shape[1]} pixels as this model's own library prepares it, and "
-                f"the model needs {self.size} × {self.size}."
+                f"{name} becomes {pixels.shape[2]} × {pixels.shape[1]} pixels as this model's own library prepares it, "
+                f"and the model needs {self.size} × {self.size}."
             )
         return pixels
 

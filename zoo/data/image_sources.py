@@ -172,7 +172,7 @@ class ImageFolder(ImageData):
         entry = cached_entry("image-tables", key, pack)
         about = json.loads((entry / "images.json").read_text("utf-8"))
         present = set(about["train"]["labels"])
-        names = sorted(present, key=lambda name: (0, int(name), "") if name.isdecimal() else (1, 0, name))
+        names = sorted(present, key=lambda name: (0, int(name), name) if name.isdecimal() else (1, 0, name))
         if len(names) < 2:
             raise UsageError(f"{self.path} has a single class, {', '.join(names)}: there is nothing to tell apart.")
         tell_repeated({split: one["digests"] for split, one in about.items()}, "images")

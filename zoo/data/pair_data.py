@@ -198,7 +198,7 @@ class PairData(Data):
         coding: list[Any] = [self.vocab_size, self.shared, self.split_digits, self.split_ideographs]
         trained = self._trained_tokenizers()
         if trained is not None:
-            coding = [[tokenizer.to_json(), tokenizer.names] for tokenizer in trained]
+            coding = [[tokenizer.identity(), tokenizer.names] for tokenizer in trained]
         origin = self.origin()
 
         def encode(folder: Path) -> None:
@@ -235,7 +235,7 @@ class PairData(Data):
     def _encode(self, folder: Path, trained: tuple[Tokenizer, Tokenizer] | None) -> None:
         corpus = self.corpus()
         source, target = trained or self._train(corpus["train"])
-        content = hashlib.sha256((self.maker() + source.to_json() + target.to_json()).encode())
+        content = hashlib.sha256((self.maker() + source.identity() + target.identity()).encode())
         for split, pairs in sorted(corpus.items()):
             sources = source.encode_batch([pair.source for pair in pairs])
             leads = [_lead(pair, source) for pair in pairs]

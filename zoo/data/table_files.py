@@ -119,12 +119,12 @@ class Tables:
                 self.splits[split] = own.get(split) or own["train"]
 
     def digests(self) -> dict[str, list[str]]:
-        """SHA-256 of every file, by split."""
+        """SHA-256 of every file and its ending, by which it is read, by split."""
         result: dict[str, list[str]] = {}
         for split, files in self.splits.items():
             for path in files:
                 with damage(path), path.open("rb") as file:
-                    result.setdefault(split, []).append(hashlib.file_digest(file, "sha256").hexdigest())
+                    result.setdefault(split, []).append(hashlib.file_digest(file, "sha256").hexdigest() + _ending(path))
         return result
 
     def tell_unused(self, references: Iterable[Path]) -> None:

@@ -160,7 +160,7 @@ class TextData(TokenizedData):
         if self.scheme == "bpe":
             key["vocab_size"] = self.vocab_size
         if run_tokenizer is not None:
-            key["tokenizer"] = [run_tokenizer.to_json(), run_tokenizer.names]
+            key["tokenizer"] = [run_tokenizer.identity(), run_tokenizer.names]
         if self.test_fraction is not None:
             key["test_fraction"] = self.test_fraction
         entry = cached_entry("text", key, pack)
@@ -194,7 +194,7 @@ class TextData(TokenizedData):
         end = np.array([tokenizer.end_of_document()] if separate else [], kind)
         # what a published decoder's documents begin with; rows of encoders get their special tokens later
         begin = np.array(tokenizer.template[0] if tokenizer.special(CLS) is None else [], kind)
-        content = hashlib.sha256(tokenizer.to_json().encode())
+        content = hashlib.sha256(tokenizer.identity().encode())
         for split, texts in sorted(documents.items()):
             pieces: list[np.ndarray] = []
             for text in texts:

@@ -198,6 +198,10 @@ class Tokenizer:
         """The content of tokenizer.json."""
         return self.inner.to_str()
 
+    def identity(self) -> str:
+        """What the tokens of a text depend on: the content of tokenizer.json, and what stands beside it."""
+        return self.to_json() + " split_special_tokens" * (self.published and self.splits_specials)
+
     @property
     def vocab_size(self) -> int:
         """The number of tokens, special ones included."""

@@ -105,6 +105,17 @@ def load_sounds(path):
     return data
 
 
+@pytest.mark.parametrize("count", [1000, 1001, 1007])
+def test_a_batch_holds_the_longest_sound_that_is_taken(tmp_path, count):
+    write_table(tmp_path / "a", first=count - 11)
+    seconds = count / RATE
+    data = SoundFiles(str(tmp_path / "a"), sample_rate=RATE, seconds=seconds, max_seconds=seconds, val_fraction=0.3)
+    data.ready()
+    longest = max(int(data.datasets[split].lengths.max()) for split in ("train", "val"))
+    assert longest == count
+    assert all(data.plan(split, 2, 0).count for split in ("train", "val"))
+
+
 def test_a_row_names_a_sound_from_the_folder_of_its_own_table(tmp_path, monkeypatch):
     monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "cache"))
     write_table(tmp_path / "a")

@@ -44,6 +44,25 @@ def expected(documents, eos=256):
     return Counter(n for text in documents for n in [*text.encode(), eos])
 
 
+def test_rows_that_were_sent_to_a_process_are_cut_as_before_and_cached_by_what_cuts_them(folder, tmp_path):
+    (folder / "4.txt").write_text("\n\n".join(f"one </s> two {number}" for number in range(30)))
+    inner, prints = Tokenizer.bpe(["one two"], 262, ["</s>", "<pad>"]).inner, set()
+    for end, splits in (("</s>", False), ("</s>", True), ("<pad>", False)):
+        place = tmp_path / f"{end[1:-1].strip('/')}-{splits}"
+        place.mkdir()
+        Tokenizer(inner, {"<eos>": end, "<pad>": "<pad>"}, splits).save(place / "tokenizer.json")
+        data = stream(folder, tokenizer=str(place))
+        data.ready()
+        rows = data.streams["train"]
+        assert rows.tokenizer.specials[end] == data.tokenizer.end_of_document()
+        sent = pickle.loads(pickle.dumps(rows))
+        text = "one </s> two"
+        assert sent.tokenizer.encode(text) == rows.tokenizer.encode(text)
+        assert sent.tokenizer.encode(text) == Tokenizer(inner, {}, splits).encode(text)
+        prints.add(data.fingerprint())
+    assert len(prints) == 2
+
+
 def test_an_epoch_predicts_every_token_of_training_once(folder):
     trained = [text for text in DOCUMENTS if not held_out(text, 0.05)]
     assert 5 < len(DOCUMENTS) - len(trained) < 50

@@ -8,6 +8,7 @@ from zoo_text.data.dialogue import DialogueFiles
 from zoo_text.data.labelledfiles import LabelledFiles
 from zoo_text.data.preferences import PreferenceFiles
 from zoo_text.data.taggedfiles import TaggedFiles
+from zoo_text.data.textpairs import TextPairFiles
 
 from zoo.data.tokenizer import EOS, Tokenizer
 from zoo.errors import UsageError
@@ -66,6 +67,21 @@ def test_a_split_to_test_without_labels_is_left_out(tmp_path, caplog):
     write_rows(tmp_path / "test.jsonl", [{"text": f"test {n}", "label": n - 1} for n in range(3)])
     with pytest.raises(UsageError, match="another kind"):
         LabelledFiles(str(tmp_path)).texts()
+
+
+@pytest.mark.parametrize("kind", [LabelledFiles, TaggedFiles, PreferenceFiles, DialogueFiles, TextPairFiles])
+def test_data_of_a_tokenizer_that_splits_special_tokens_are_others(tmp_path, kind):
+    (tmp_path / "files").mkdir()
+    options, prints = kind.sample_files(tmp_path / "files", 0), set()
+    inner = Tokenizer.bpe(["one two"], 270, ["<cls>", "<sep>", "<pad>", "<mask>", "<bos>", "<eos>"]).inner
+    for splits in (False, True):
+        (tmp_path / f"{splits}").mkdir()
+        names = {token: token for token in ("<cls>", "<sep>", "<pad>", "<mask>", "<bos>", "<eos>")}
+        Tokenizer(inner, names, splits).save(tmp_path / f"{splits}" / "tokenizer.json")
+        data = kind(**options | {"tokenizer": str(tmp_path / f"{splits}"), "seed": 0})
+        data.ready()
+        prints.add(data.fingerprint())
+    assert len(prints) == 2
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -159,7 +159,7 @@ class SoundFiles(SpeechData):
             self.datasets[split] = sounds
         digests = dict(zip(every, json.loads((entry / "digests.json").read_text("utf-8")), strict=True))
         sounds_of = {split: [digests[path] for path, _ in own] for split, own in rows.items()}
-        self._fingerprint = digest([self.target_tokenizer.to_json(), texts, sounds_of, self.sample_rate])
+        self._fingerprint = digest([self.target_tokenizer.identity(), texts, sounds_of, self.sample_rate])
 
     def _target(self, ids: Sequence[int]) -> list[int]:
         """The tokens of a text with those around it: the template of a published tokenizer, or <bos> and <eos>."""

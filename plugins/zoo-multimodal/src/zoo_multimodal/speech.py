@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from zoo.data.batches import BatchDataset, Plan, TokenPlan, generator
+from zoo.data.batches import BatchDataset, Plan, TokenPlan, generator, round_up
 from zoo.data.cache import cached_entry, digest, map_array, write_array, write_json
 from zoo.data.data import Data
 from zoo.data.tokenizer import BOS, EOS, PAD, Tokenizer
@@ -233,7 +233,8 @@ class SpeechData(Data):
         """Batches of sounds of similar lengths, up to ``max_seconds`` each."""
         sounds = self.datasets[split]
         assert isinstance(sounds, Sounds)
-        return TokenPlan(sounds.lengths, int(self.max_seconds * self.sample_rate) * world, world, seed)
+        longest = int(round_up(sounds.lengths.max(initial=0)))  # which the plan pads by a few samples
+        return TokenPlan(sounds.lengths, max(int(self.max_seconds * self.sample_rate), longest) * world, world, seed)
 
     def detokenize(self, ids: Sequence[int]) -> str:
         """The text of tokens, special tokens left out."""

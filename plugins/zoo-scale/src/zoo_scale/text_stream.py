@@ -67,8 +67,9 @@ class TextRows(Stream):
         self.units = files.units()
         self.byte_lengths = tokenizer.byte_lengths()
         self.eos = tokenizer.end_of_document()
-        self._json, self._names, self._tokenizer = tokenizer.to_json(), tokenizer.names, tokenizer
-        self.source = digest([files.digests, self._json, held_out, files.form.separator, files.form.field])
+        self._tokenizer, names = tokenizer, tokenizer.names if tokenizer.published else None
+        self._arguments = (tokenizer.to_json(), names, tokenizer.splits_specials)
+        self.source = digest([files.digests, tokenizer.identity(), held_out, files.form.separator, files.form.field])
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_tokenizer": None}
@@ -79,7 +80,8 @@ class TextRows(Stream):
         if self._tokenizer is None:
             import tokenizers
 
-            self._tokenizer = Tokenizer(tokenizers.Tokenizer.from_str(self._json), self._names or None)
+            content, *others = self._arguments
+            self._tokenizer = Tokenizer(tokenizers.Tokenizer.from_str(content), *others)
         return self._tokenizer
 
     def check_processes(self, world: int) -> None:
@@ -295,11 +297,15 @@ class TextStream(TokenizedData):
         key |= {"separator": form.separator, "field": [form.field, form.delimited], "val_bytes": self.options.val_bytes}
         key["val_fraction"] = None if "val" in self.files else self.val_fraction
         key |= {"tokenizer": self.scheme, "vocab_size": self.vocab_size if self.scheme == "bpe" else None}
+        more: dict[str, Any] = {
+            "endings": ["".join(path.suffixes) for files in self.files.values() for path in files.paths]
+        }
         if self.scheme not in ("bpe", "bytes"):
-            key["tokenizer"] = Tokenizer.of_run(self.scheme).to_json()
-        entry = cached_entry("stream", key, self._build)
+            given = Tokenizer.of_run(self.scheme)
+            key["tokenizer"], more["names"] = given.identity(), given.names
+        entry = cached_entry("stream", key | more, self._build)
         self.tokenizer = Tokenizer.load(entry / "tokenizer.json")
-        self._fingerprint = digest([key, self.tokenizer.to_json()])
+        self._fingerprint = digest([key, self.tokenizer.identity()])
         if json.loads((entry / "meta.json").read_text("utf-8"))["more"]:
             log_once(
                 f"of the text that validates, the first {self.options.val_bytes} bytes are used (options.val_bytes); "

@@ -109,7 +109,7 @@ class Dialogues(TokenizedData):
         splits = self.conversations()
         self.tokenizer = self._tokenizer([turn.text for one in splits["train"] for turn in one])
         sizes = self.tokenizer.byte_lengths()
-        content = hashlib.sha256(json.dumps([self.tokenizer.to_json(), self.max_length]).encode())
+        content = hashlib.sha256(json.dumps([self.tokenizer.identity(), self.max_length]).encode())
         rows: dict[str, BatchDataset] = {}
         encode = functools.lru_cache(MOST_TEXTS)(self.tokenizer.encode)  # many conversations have turns in common
         for split, members in sorted(splits.items()):

@@ -183,7 +183,7 @@ class TextLabels(LabelledData):
                 if one.label not in place:
                     raise UsageError(f"the {split} split has the label {one.label!r}, which no training text has")
         texts["train"] = select_labels(texts["train"], self.limit)
-        content = hashlib.sha256(json.dumps([self.tokenizer.to_json(), self.max_length]).encode())
+        content = hashlib.sha256(json.dumps([self.tokenizer.identity(), self.max_length]).encode())
         for split, items in sorted(texts.items()):
             content.update(json.dumps([split, items]).encode())
         self._fingerprint = content.hexdigest()

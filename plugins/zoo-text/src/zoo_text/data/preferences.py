@@ -209,7 +209,7 @@ class PreferenceFiles(TokenizedData):
                 texts[name] = [one for one, held_out in every if held_out == (name == "val")]
         else:
             tell_repeated(texts, "pairs")
-        content = hashlib.sha256(self.tokenizer.to_json().encode() + str(self.max_length).encode())
+        content = hashlib.sha256(self.tokenizer.identity().encode() + str(self.max_length).encode())
         for split, pairs in sorted(texts.items()):
             content.update(f"{split} {json.dumps(pairs)}".encode())
         self._fingerprint = content.hexdigest()

@@ -74,7 +74,7 @@ class PythonRoles(LabelledData):
         self.tokenizer = self._tokenizer([one.text for one in texts["train"]])
         self.names = list(ROLES)
         texts["train"] = texts["train"][: self.limit]
-        content = hashlib.sha256(self.tokenizer.to_json().encode() + f"max_length {self.max_length}".encode())
+        content = hashlib.sha256(self.tokenizer.identity().encode() + f"max_length {self.max_length}".encode())
         for split in ("train", "val"):
             for one in texts[split]:
                 content.update(f"{split} {len(one.text)} ".encode() + one.text.encode() + bytes(one.roles))

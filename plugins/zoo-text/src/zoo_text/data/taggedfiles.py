@@ -84,7 +84,7 @@ class TaggedFiles(LabelledData):
         if len(self.names) < 2:
             raise UsageError(f"{tables.splits['train'][0]} has a single tag, {self.names[0]}: nothing to tell apart.")
         splits["train"] = splits["train"][: self.limit]
-        content = hashlib.sha256(json.dumps([self.tokenizer.to_json(), self.max_length]).encode())
+        content = hashlib.sha256(json.dumps([self.tokenizer.identity(), self.max_length]).encode())
         for split, texts in sorted(splits.items()):
             content.update(json.dumps([split, texts]).encode())
         self._fingerprint = content.hexdigest()

@@ -95,7 +95,7 @@ class TextPairs(MarkedTexts):
             if not splits.get(split):
                 raise UsageError(f"the {split} split has no pair of texts")
         self.tokenizer = self._tokenizer([text for pair in splits["train"] for text in pair if text is not None])
-        content = hashlib.sha256(json.dumps([self.tokenizer.to_json(), self.max_length, self.prompts]).encode())
+        content = hashlib.sha256(json.dumps([self.tokenizer.identity(), self.max_length, self.prompts]).encode())
         for split, pairs in sorted(splits.items()):
             content.update(json.dumps([split, pairs]).encode())
         self._fingerprint = content.hexdigest()
