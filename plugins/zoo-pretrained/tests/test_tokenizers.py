@@ -4,13 +4,15 @@ import io
 import json
 from contextlib import redirect_stdout
 
+import numpy as np
 import peers
 import pytest
 import torch
-from odd_tokenizers import TEXTS, decoder_tokenizers, encoder_tokenizers, pair_tokenizers
+from odd_tokenizers import TEXTS, by_class, decoder_tokenizers, encoder_tokenizers, pair_tokenizers
 
 import zoo
 from zoo.cli import main
+from zoo.data.parallel_files import PairOptions, ParallelFiles
 from zoo.data.tokenizer import Tokenizer
 from zoo.errors import UsageError
 
@@ -190,6 +192,48 @@ def test_a_pair_translates_and_scores_as_transformers(family, name, tmp_path):
         chance = model(**source, decoder_input_ids=decoder_ids).logits.double().log_softmax(-1)
         right = float(chance.gather(2, labels[..., None]).sum())
         assert ours.score(text, "quick fox").log_probability == pytest.approx(right, abs=1e-4)
+
+
+LANGUAGES = {  # the class, its family, the languages, and where the files say the target's
+    "mbart-start": ("MBartTokenizer", "mbart", "en_XX", "ro_RO", "decoder_start_token_id"),
+    "mbart-50-forced": ("MBart50Tokenizer", "mbart", "en_XX", "ro_RO", "forced_bos_token_id"),
+    "mbart-50-named": ("MBart50Tokenizer", "mbart", "ro_RO", "en_XX", "tgt_lang"),
+    "nllb-forced": ("NllbTokenizer", "m2m100", "eng_Latn", "fra_Latn", "forced_bos_token_id"),
+    "nllb-legacy": ("NllbTokenizer", "m2m100", "eng_Latn", "fra_Latn", "forced_bos_token_id"),
+    "nllb-named": ("NllbTokenizer", "m2m100", "fra_Latn", "deu_Latn", "tgt_lang"),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", LANGUAGES)
+def test_a_target_is_scored_and_trained_in_its_own_language(name, tmp_path):
+    """transformers frames ``text_target`` with the target's language; what names it may be any of three files."""
+    cls, family, source_language, target_language, where = LANGUAGES[name]
+    settings = {"src_lang": source_language, **({"tgt_lang": target_language} if where == "tgt_lang" else {})}
+    settings |= {"legacy_behaviour": True} if name == "nllb-legacy" else {}
+    save = by_class(cls, **settings)
+    model, theirs = build_checkpoint(peers.PAIRS[family], save, tmp_path / "theirs", decoder_start_token_id=2)
+    theirs.tgt_lang, number = target_language, theirs.convert_tokens_to_ids(target_language)
+    if where != "tgt_lang":
+        setattr(model.generation_config, where, number)
+        model.generation_config.save_pretrained(tmp_path / "theirs")
+    ours, _ = import_checkpoint(tmp_path / "theirs", tmp_path / "ours")
+    start = number if where == "decoder_start_token_id" else 2
+    for text in TEXTS:
+        assert ours.source_tokenizer.framed(ours.source_tokenizer.encode(text)) == theirs(text).input_ids, text
+        assert ours.target_ids(text) == [start, *theirs(text_target=text).input_ids], text
+    source, labels = theirs("the quick fox", return_tensors="pt"), theirs(text_target="no fox", return_tensors="pt")
+    decoder_ids = torch.cat([torch.tensor([[start]]), labels.input_ids[:, :-1]], 1)
+    chance = model(**source, decoder_input_ids=decoder_ids).logits.double().log_softmax(-1)
+    right = float(chance.gather(2, labels.input_ids[..., None]).sum())
+    assert ours.score("the quick fox", "no fox").log_probability == pytest.approx(right, abs=1e-4)
+    if theirs.suffix_tokens == [theirs.eos_token_id]:  # a language behind the text is refused for training
+        (tmp_path / "train.en").write_text("the quick\nfox\n" * 20)
+        (tmp_path / "train.de").write_text("no fox\nit\n" * 20)
+        data = ParallelFiles(str(tmp_path), seed=0, options=PairOptions(tokenizer=str(tmp_path / "ours")))
+        data.ready()
+        train = data.datasets["train"]
+        assert (train.batch(np.arange(len(train)), 0)["target"][:, 1] == number).all()
 
 
 RULES = {

@@ -23,7 +23,6 @@ _TOKENIZER_BOOKKEEPING = """
     local_files_only mask_token_id max_len max_length merges_file model_input_names model_max_length model_type
     name_or_path never_split pad_to_multiple_of pad_token_id pad_token_type_id padding padding_side processor_class
     response_schema response_template return_attention_mask return_token_type_ids source_lang sp_model_kwargs
-    tgt_lang
     spaces_between_special_tokens special_tokens_map_file stride target_lang tokenizer_file tokenizer_type
     transformers_version truncation truncation_side truncation_strategy use_default_system_prompt use_fast verbose
     vocab_file vocab_type language predict_timestamps task normalizer_file normalize
@@ -37,7 +36,7 @@ TOKENIZER_CONFIG = Keys(
         "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output": FLAG,
         "added_tokens_decoder": Key(None, dict, optional=True), "extra_ids": COUNT, "unk_id": COUNT,
         "tokenizer_class": Key(None, str, optional=True), "src_lang": Key(None, str, optional=True),
-        "legacy_behaviour": FLAG,
+        "tgt_lang": Key(None, str, optional=True), "legacy_behaviour": FLAG,
     },
     {"fix_mistral_regex": [False, None], "separate_vocabs": [False], "init_inputs": [[]]},
     _TOKENIZER_BOOKKEEPING,

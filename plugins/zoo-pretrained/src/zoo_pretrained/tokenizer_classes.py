@@ -42,11 +42,14 @@ CLEANED = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're") 
 
 @dataclass(frozen=True)
 class Published:
-    """A published tokenizer, the token of each role such as ``eos``, and whether special tokens in a text are text."""
+    """A published tokenizer, the token of each role such as ``eos``, whether special tokens in a text are text, and
+    what stands around a target where its language is another than that of a source.
+    """
 
     inner: Tokenizer
     roles: dict[str, str]
     splits_specials: bool
+    target_template: processors.PostProcessor | None
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,7 @@ LANGUAGES = {
     "MBart50Tokenizer": ("en_XX", True),
     "NllbTokenizer": ("eng_Latn", True),
 }
+LANGUAGE = re.compile(r"[a-z]{2}_[A-Z]{2}|[a-z]{3}_[A-Z][a-z]{3}")  # ro_RO of mBART, fra_Latn of NLLB
 # what Whisper's files may call a language by, and its code
 SPOKEN = dict(
     pair.split(":")
@@ -147,6 +151,7 @@ class _Builder:
     added: Settings
     content: dict[str, Any] | None
     tokens: dict[int, AddedToken] = field(default_factory=dict)
+    target_template: processors.PostProcessor | None = None
 
     def published(self) -> Published | None:
         name = self._class_name()
@@ -181,7 +186,7 @@ class _Builder:
         self._add_template(inner, name, roles)
         self._clean_up(inner)
         texts = {role: token if isinstance(token, str) else token.content for role, token in roles.items()}
-        return Published(inner, texts, bool(self.settings.get("split_special_tokens")))
+        return Published(inner, texts, bool(self.settings.get("split_special_tokens")), self.target_template)
 
     def _class_name(self) -> str:
         """The class that reads the files: the one they name, or that of the model's family."""
@@ -311,15 +316,18 @@ class _Builder:
                 special_tokens=[(text[role], number[role]) for role in ("bos", "eos")],
             )  # fmt: skip
         elif name in LANGUAGES:
-            language, before = self.settings.get("src_lang") or LANGUAGES[name][0], LANGUAGES[name][1]
+            source, before = self.settings.get("src_lang") or LANGUAGES[name][0], LANGUAGES[name][1]
             before = before and not (name == "NllbTokenizer" and self.settings.get("legacy_behaviour"))
-            place = inner.token_to_id(language)
-            if place is None or "eos" not in roles:
-                word = f"a token {language} for src_lang" if "eos" in roles else "an eos_token"
-                raise UsageError(f"{self.source / CONFIG}: {name} needs {word}, which its files do not have.")
-            marks = [(text["eos"], number["eos"]), (language, place)]
-            single = [language, "$A", text["eos"]] if before else ["$A", text["eos"], language]
-            inner.post_processor = processors.TemplateProcessing(single=single, pair=None, special_tokens=marks)
+            templates = []
+            for key, language in (("src_lang", source), ("tgt_lang", self._target_language(inner) or source)):
+                place = inner.token_to_id(language)
+                if place is None or "eos" not in roles:
+                    word = f"a token {language} for {key}" if "eos" in roles else "an eos_token"
+                    raise UsageError(f"{self.source / CONFIG}: {name} needs {word}, which its files do not have.")
+                marks = [(text["eos"], number["eos"]), (language, place)]
+                single = [language, "$A", text["eos"]] if before else ["$A", text["eos"], language]
+                templates.append(processors.TemplateProcessing(single=single, pair=None, special_tokens=marks))
+            inner.post_processor, self.target_template = templates
         elif name == "WhisperTokenizer":
             times = [] if self.settings.get("predict_timestamps") else ["<|notimestamps|>"]
             single = ["<|startoftranscript|>", *self._spoken(), *times, "$A", text.get("eos", "an eos_token")]
@@ -336,6 +344,13 @@ class _Builder:
             single = [*([text["bos"]] if around["bos"] else []), "$A", *([text["eos"]] if around["eos"] else [])]
             marks = [(text[role], number[role]) for role in around if around[role]]
             inner.post_processor = processors.TemplateProcessing(single=single, pair=None, special_tokens=marks)
+
+    def _target_language(self, inner: Tokenizer) -> str | None:
+        """The language that the model is told to write, or else that tokenizer_config.json names."""
+        config = {**self.theirs, **hf_files.optional(self.source / "generation_config.json")}
+        numbers = [config.get(key) for key in ("forced_bos_token_id", "decoder_start_token_id")]
+        told = [inner.id_to_token(number) or "" for number in numbers if isinstance(number, int) and number >= 0]
+        return next(filter(LANGUAGE.fullmatch, told), self.settings.get("tgt_lang"))
 
     def _spoken(self) -> list[str]:
         """The tokens of the language and of the task that tokenizer_config.json names, if it does."""

@@ -241,6 +241,7 @@ def _tokenizer(source: Path, folder: Path, theirs: Mapping[str, Any], size: int,
         fallbacks = (("bos_token", "decoder_start_token_id"), ("forced_bos_token", "forced_bos_token_id"))
         first = {name: inner.id_to_token(config[key]) for name, key in fallbacks if isinstance(config.get(key), int)}
         inner.add_special_tokens([token for token in first.values() if token])
+        inner.post_processor = published.target_template or inner.post_processor
         atomic_files.write_text(folder / "target-tokenizer.json", inner.to_str(pretty=True))
         atomic_files.write_json(folder / f"target-{NAMES}", {**names, **own, **first})
     return notes
