@@ -63,7 +63,7 @@ def test_a_run_leaves_the_random_numbers_and_settings_of_its_caller(tmp_path, mo
     [
         (Path("a b/c.txt"), "a b/c.txt"), (np.int64(4), "4"), (np.float32(0.5), "0.5"), (torch.tensor(3), "3"),
         ([np.float64(0.1), Path("x")], '[0.1, "x"]'), ({"eps": np.float32(0.25)}, '{"eps": 0.25}'), (None, "null"),
-        (True, "true"), ("rope", "rope"), (np.array([1, 2]), "[1, 2]"),
+        (True, "true"), ("rope", "rope"), (np.array([1, 2]), "[1, 2]"), (["😀.txt"], '["😀.txt"]'),
     ],
 )  # fmt: skip
 def test_values_of_python_are_options(value, text):

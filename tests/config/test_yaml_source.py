@@ -3,6 +3,7 @@ import pytest
 from zoo.config import yaml_source
 from zoo.config.layers import MISSING
 from zoo.errors import UsageError
+from zoo.io import plain_yaml
 
 
 def test_values_know_their_line():
@@ -25,6 +26,31 @@ def test_scalars_mean_what_they_look_like(text, value):
     result = yaml_source.parse_yaml(f"a: {text}", "r").children["a"].value
     assert result == value
     assert type(result) is type(value)
+
+
+TEXTS = [
+    "1e5", "12e4567", ".5e3", "+.5", "-1E-3", "1_0", "0x10", "010", "no", "on", "y", "null", "~", "true", "2020-01-01",
+    "12:30", "<<", "=", ".inf", ".nan", "-", "", " a", "a ", "a: b", "a #b", "[x", "{y", "😀", "é", "\u2028", "a\nb",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", [*TEXTS, 1e5, 1e-5, -0.0, float("inf"), 10**20, True, None, [], {"1e5": ["no", 1.0]}])
+def test_what_is_written_is_read_again(value):
+    content = {"model": value, "list": [value], "after": 1}
+    text = plain_yaml.dump(content)
+    result = plain_yaml.parse(text, "r")
+    assert result == content
+    assert type(result["model"]) is type(value)
+
+
+def test_a_class_that_is_named_again_begins_with_its_own_options():
+    options = [
+        ("model.norm", "{class_path: LayerNorm, init_args: {eps: 1.0}}", "a"), ("data.options", "{a: 1, b: 2}", "b"),
+        ("model.norm.offset", "3", "c"), ("model.norm", "RMSNorm", "d"), ("data.options", "{b: 3}", "e"),
+    ]  # fmt: skip
+    layer = yaml_source.option_layer(options)
+    assert layer.children["model"].children["norm"].as_data() == {"class_path": "RMSNorm", "init_args": {"offset": "3"}}
+    assert layer.children["data"].children["options"].as_data() == {"a": 1, "b": 3}  # a mapping adds keys
 
 
 def test_syntax_error_shows_line_and_caret():

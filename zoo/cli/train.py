@@ -136,7 +136,7 @@ def value_text(value: Any) -> str:
         raise TypeError(type(item).__name__)
 
     value = as_plain(value) if isinstance(value, os.PathLike) else value
-    return value if isinstance(value, str) else json.dumps(value, default=as_plain)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=as_plain)
 
 
 def run(options: ParsedOptions) -> int:

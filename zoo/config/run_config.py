@@ -24,6 +24,7 @@ from zoo.errors import PartError, PluginError, UsageError
 from zoo.inference import part_versions
 from zoo.inference.find_run import refuse_published
 from zoo.inference.import_policy import OPTIMIZERS
+from zoo.io import plain_yaml
 from zoo.plugins import diagnosis
 
 if TYPE_CHECKING:
@@ -251,13 +252,11 @@ def task_options(command: fit_options.FitOptions, config_draft: Draft, against: 
 
 def config_text(config_plan: Plan) -> str:
     """The configuration as YAML that reproduces the run; its first line names recipe and variant."""
-    import yaml
-
     order = ("seed_everything", "compile", "model", "data", "tune", "trainer")
     config = {key: as_yaml(config_plan.config[key]) for key in order if config_plan.config.get(key) not in (None, {})}
     if not config.get("compile"):
         config.pop("compile", None)
-    body = yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=120)
+    body = plain_yaml.dump(config, 120)
     return f"{run_folder.HEADER}{config_plan.run.title}\n{body}"
 
 

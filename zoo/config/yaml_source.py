@@ -142,17 +142,22 @@ def option_layer(options: Iterable[tuple[str, str | bool, str]]) -> Node:
     """The layer of a command line's options (dotted key, value, text). Raises UsageError.
 
     All options are one layer, as the keys of a file are: their order means nothing. Only of one option that is
-    repeated the last counts, and an option counts over the same key inside a mapping: ``model.norm.eps`` over
-    ``model.norm '{eps: 1}'``.
+    repeated the last value or class counts, and mappings add keys; an option counts over the same key inside a mapping:
+    ``model.norm.eps`` over ``model.norm '{eps: 1}'``.
     """
-    root = Node()
-    paths = [(key.split("."), value, text) for key, value, text in options]
-    for path, value, text in sorted(paths, key=lambda option: len(option[0]) - len(LONG_FORM.intersection(option[0]))):
-        if not all(path):
-            raise UsageError(f"'--{'.'.join(path)}' is not an option: a name is missing beside a dot.")
+    leaves: list[tuple[str, Node]] = []
+    for key, value, text in options:
+        if not all(key.split(".")):
+            raise UsageError(f"'--{key}' is not an option: a name is missing beside a dot.")
         if isinstance(value, str) and value[:1] in ("[", "{") and not _is_name(value):
             leaf = parse_flow_text(value, text)
         else:
             leaf = Node(value, text, typed=not isinstance(value, str), bare=value is True)
+        if leaf.value is not MISSING:  # a class that is named again begins with its own options
+            leaves = [(other, earlier) for other, earlier in leaves if other != key]
+        leaves.append((key, leaf))
+    root = Node()
+    paths = [(key.split("."), leaf) for key, leaf in leaves]
+    for path, leaf in sorted(paths, key=lambda option: len(option[0]) - len(LONG_FORM.intersection(option[0]))):
         insert_node(root, path, leaf)
     return root

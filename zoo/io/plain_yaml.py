@@ -48,6 +48,20 @@ for _tag, _pattern, _first in (
     Loader.add_implicit_resolver(CORE + _tag, re.compile(f"^(?:{_pattern})$"), list(_first))
 
 
+class Dumper(yaml.SafeDumper):
+    """Writes in quotes what either version of YAML would read as something other than text, such as ``1e5``."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - as above
+        first: [*yaml.SafeDumper.yaml_implicit_resolvers.get(first, []), *Loader.yaml_implicit_resolvers.get(first, [])]
+        for first in {**yaml.SafeDumper.yaml_implicit_resolvers, **Loader.yaml_implicit_resolvers}
+    }
+
+
+def dump(value: object, width: int | None = None) -> str:
+    """Plain values as the text that `parse` reads them from, in their order."""
+    return yaml.dump(value, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=width)
+
+
 def read(path: Path) -> object:
     """The plain value of a YAML file. Raises UsageError for tags, bombs and what is no YAML, OSError as usual."""
     return parse(limits.read_text(path, BYTES), str(path))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from zoo.command_line import ParsedOptions
 from zoo.errors import UsageError
 from zoo.inference import hub
-from zoo.io import atomic_files
+from zoo.io import atomic_files, plain_yaml
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -88,7 +88,6 @@ def _changed(source: Checkpoint, options: ParsedOptions) -> Mapping[str, Any]:
 
 def _recipe(source: Checkpoint, model: Mapping[str, Any], target: Path | None) -> str:
     """The text of a recipe that trains the model on: from the weights and with the tokenizer of the target folder."""
-    import yaml
 
     kind, options = model["class_path"].rpartition(".")[2], dict(model["init_args"])
     content: dict[str, Any] = {"model": {**model, "init_args": options}}
@@ -101,7 +100,7 @@ def _recipe(source: Checkpoint, model: Mapping[str, Any], target: Path | None) -
     origin = hub.describe_origin(source.folder)
     name = f"{origin['repository']} at {origin['revision']}" if origin else source.folder.name
     header = f"# {name}: imported from a checkpoint of the family {source.family.name}\n"
-    return header + yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+    return header + plain_yaml.dump(content)
 
 
 def _data(kind: str, options: Mapping[str, Any], folder: str) -> dict[str, Any]:
