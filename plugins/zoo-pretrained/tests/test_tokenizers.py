@@ -8,7 +8,15 @@ import numpy as np
 import peers
 import pytest
 import torch
-from odd_tokenizers import TEXTS, by_class, decoder_tokenizers, encoder_tokenizers, pair_tokenizers
+from odd_tokenizers import (
+    TEXTS,
+    by_class,
+    decoder_tokenizers,
+    encoder_tokenizers,
+    pair_tokenizers,
+)
+from zoo_pretrained import tokenizer_classes
+from zoo_pretrained.tokenizer_files import export_tokenizers
 
 import zoo
 from zoo.cli import main
@@ -234,6 +242,41 @@ def test_a_target_is_scored_and_trained_in_its_own_language(name, tmp_path):
         data.ready()
         train = data.datasets["train"]
         assert (train.batch(np.arange(len(train)), 0)["target"][:, 1] == number).all()
+
+
+@pytest.mark.parametrize("kind", ["decoder", "encoder", "pair"])
+def test_two_texts_stand_in_the_special_tokens_and_types_of_their_class(kind, tmp_path):
+    """Every tokenizer, as its export gives it to transformers: two texts as with the published files."""
+    for name, save in {"decoder": decoder_tokenizers, "encoder": encoder_tokenizers, "pair": pair_tokenizers}[
+        kind
+    ]().items():
+        for folder in (
+            source := tmp_path / name / "theirs",
+            run := tmp_path / name / "run",
+            out := tmp_path / name / "out",
+        ):
+            folder.mkdir(parents=True)
+        save(source)
+        word = name.partition("-")[0]
+        families = {
+            "roberta": "roberta",
+            "deberta": "deberta-v2",
+            "xlm": "xlm-roberta",
+            "modernbert": "modernbert",
+            "t5": "t5",
+        }
+        config = {"model_type": families.get(word, {"decoder": "gpt2", "encoder": "bert", "pair": "bart"}[kind])}
+        (source / "config.json").write_text(json.dumps(config))
+        theirs = transformers.AutoTokenizer.from_pretrained(source)
+        published = tokenizer_classes.read(source, config)
+        names = {f"<{role}>": token for role, token in published.roles.items()}
+        Tokenizer(published.inner, names, published.splits_specials).save(run / "tokenizer.json")
+        export_tokenizers(run, out, "zoo_text.tasks.labelling.SequenceClassification", config)
+        (out / "config.json").write_text(json.dumps(config))
+        ours = transformers.AutoTokenizer.from_pretrained(out)
+        for texts in (("the quick", "fox"), ("", "no"), ("it", "")):
+            right = theirs(*texts, return_token_type_ids=True)
+            assert {**ours(*texts, return_token_type_ids=True)} == {**right}, (name, texts)
 
 
 RULES = {
