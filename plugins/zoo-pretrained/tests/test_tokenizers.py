@@ -8,9 +8,11 @@ import numpy as np
 import peers
 import pytest
 import torch
+from odd_tokenizers import LLAMA as LLAMA_SPECIALS
 from odd_tokenizers import (
     TEXTS,
     by_class,
+    byte_bpe,
     decoder_tokenizers,
     encoder_tokenizers,
     pair_tokenizers,
@@ -22,6 +24,7 @@ import zoo
 from zoo.cli import main
 from zoo.data.parallel_files import PairOptions, ParallelFiles
 from zoo.data.tokenizer import Tokenizer
+from zoo.data.tokenizer_file import FORCED
 from zoo.errors import UsageError
 
 transformers = peers.transformers
@@ -496,3 +499,18 @@ def test_a_documents_beginning_is_trained_as_it_is_scored(tmp_path, monkeypatch)
     assert stream[0] == ours.tokenizer.bos
     place = stream.index(ours.tokenizer.eos)
     assert stream[place + 1] == ours.tokenizer.bos
+
+
+@pytest.mark.parametrize("forced", [None, 4])
+def test_the_forced_beginning_of_a_translation_is_exported(forced, tmp_path):
+    """A run keeps it in the names of its target's tokens, and generate() reads it in generation_config.json."""
+    inner = byte_bpe((*LLAMA_SPECIALS, "<pad>", "fra_Latn"))
+    names = {"<eos>": "</s>", "<bos>": "<s>", "<pad>": "<pad>"}
+    Tokenizer(inner, names).save(tmp_path / "source-tokenizer.json")
+    told = {} if forced is None else {FORCED: inner.id_to_token(forced)}
+    Tokenizer(inner, {**names, **told}).save(tmp_path / "target-tokenizer.json")
+    (out := tmp_path / "out").mkdir()
+    config = export_tokenizers(tmp_path, out, "zoo.tasks.translation.Translation", {"model_type": "bart"})
+    assert config["forced_bos_token_id"] == forced
+    rules = transformers.GenerationConfig.from_pretrained(out)
+    assert (rules.forced_bos_token_id, rules.decoder_start_token_id) == (forced, 1)

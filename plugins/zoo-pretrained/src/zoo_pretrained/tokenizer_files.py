@@ -12,6 +12,7 @@ from tokenizers import processors
 
 from zoo.data.conversation import CHAT_TEMPLATE, has_chat_template
 from zoo.data.tokenizer import Tokenizer
+from zoo.data.tokenizer_file import FORCED
 from zoo.errors import UsageError
 from zoo.io import atomic_files
 from zoo_pretrained import hf_files, tokenizer_classes
@@ -199,6 +200,7 @@ def _tokenizer_files(source: Path, folder: Path, task: str, facts: Mapping[str, 
     if name in ("Translation", "Transcription"):
         target = Tokenizer.load(pair[1]) if pair[1].is_file() else tokenizer
         own_numbers |= {"decoder_start_token_id": target.bos, "eos_token_id": target.eos, "forced_eos_token_id": None}
+        own_numbers |= {"forced_bos_token_id": target.special(FORCED)}
     if name in GENERATING and not (folder / GENERATION).is_file():
         token_numbers = {**own_numbers, **{key: value for key, value in facts.items() if key.endswith("_token_id")}}
         atomic_files.write_json(
