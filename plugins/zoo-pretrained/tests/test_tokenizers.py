@@ -16,12 +16,16 @@ from odd_tokenizers import (
     decoder_tokenizers,
     encoder_tokenizers,
     pair_tokenizers,
+    piece_bpe,
+    unigram,
 )
+from tokenizers import AddedToken
 from zoo_pretrained import tokenizer_classes
 from zoo_pretrained.tokenizer_files import export_tokenizers
 
 import zoo
 from zoo.cli import main
+from zoo.data.conversation import SPECIALS, Turn, chat_tokens
 from zoo.data.parallel_files import PairOptions, ParallelFiles
 from zoo.data.tokenizer import Tokenizer
 from zoo.data.tokenizer_file import FORCED
@@ -499,6 +503,41 @@ def test_a_documents_beginning_is_trained_as_it_is_scored(tmp_path, monkeypatch)
     assert stream[0] == ours.tokenizer.bos
     place = stream.index(ours.tokenizer.eos)
     assert stream[place + 1] == ours.tokenizer.bos
+
+
+CHATS = {
+    "bytes": lambda: (byte_bpe(("<|endoftext|>",)), "<|endoftext|>"), "first": lambda: (piece_bpe(), "</s>"),
+    "legacy": lambda: (piece_bpe(legacy=True), "</s>"), "always": lambda: (piece_bpe("always"), "</s>"),
+    "never": lambda: (piece_bpe("never"), "</s>"), "unigram": lambda: (unigram(LLAMA_SPECIALS, 0), "</s>"),
+    "quoted": lambda: (byte_bpe(("<|'e\"nd|>",)), "<|'e\"nd|>"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHATS)
+def test_a_chat_template_of_a_published_tokenizer_gives_the_tokens_of_training(name, tmp_path):
+    """Its own token ends an answer, and a text has the space in front that it has alone."""
+    inner, end = CHATS[name]()
+    Tokenizer(inner, {"<eos>": end}).extended(SPECIALS).save(tmp_path / "tokenizer.json")
+    (out := tmp_path / "out").mkdir()
+    config = export_tokenizers(tmp_path, out, "zoo.tasks.lm.CausalLM", {"model_type": "gpt2"})
+    (out / "config.json").write_text(json.dumps(config))
+    theirs, tokenizer = transformers.AutoTokenizer.from_pretrained(out), Tokenizer.load(tmp_path / "tokenizer.json")
+    for texts in (("the quick fox", "no!", "does it"), (" no", "it ", ""), ("  the", "", "\nfox"), ("It's", " ", "x")):
+        turns = [Turn(role, text) for role, text in zip(("user", "assistant", "user"), texts, strict=True)]
+        messages = [{"role": turn.role, "content": turn.text} for turn in turns]
+        ids = theirs.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+        assert ids == chat_tokens(tokenizer, turns)[0], texts
+
+
+def test_a_chat_without_a_text_of_its_tokens_has_no_template(tmp_path, caplog):
+    """A space that is cut before the token that ends an answer is in no rendered text."""
+    inner = byte_bpe(("<|endoftext|>",))
+    inner.add_special_tokens([AddedToken("<|end|>", lstrip=True, special=True)])
+    Tokenizer(inner, {"<eos>": "<|end|>"}).extended(SPECIALS).save(tmp_path / "tokenizer.json")
+    (out := tmp_path / "out").mkdir()
+    export_tokenizers(tmp_path, out, "zoo.tasks.lm.CausalLM", {"model_type": "gpt2"})
+    assert "chat_template" not in json.loads((out / "tokenizer_config.json").read_text())
+    assert "no chat template is written" in caplog.text
 
 
 @pytest.mark.parametrize("forced", [None, 4])
