@@ -8,12 +8,27 @@ import numpy as np
 import peers
 import pytest
 import torch
-from odd_tokenizers import TEXTS, by_class, decoder_tokenizers, encoder_tokenizers, pair_tokenizers
+from odd_tokenizers import LLAMA as LLAMA_SPECIALS
+from odd_tokenizers import (
+    TEXTS,
+    by_class,
+    byte_bpe,
+    decoder_tokenizers,
+    encoder_tokenizers,
+    pair_tokenizers,
+    piece_bpe,
+    unigram,
+)
+from tokenizers import AddedToken
+from zoo_pretrained import tokenizer_classes
+from zoo_pretrained.tokenizer_files import export_tokenizers
 
 import zoo
 from zoo.cli import main
+from zoo.data.conversation import SPECIALS, Turn, chat_tokens
 from zoo.data.parallel_files import PairOptions, ParallelFiles
 from zoo.data.tokenizer import Tokenizer
+from zoo.data.tokenizer_file import FORCED
 from zoo.errors import UsageError
 
 transformers = peers.transformers
@@ -236,6 +251,41 @@ def test_a_target_is_scored_and_trained_in_its_own_language(name, tmp_path):
         assert (train.batch(np.arange(len(train)), 0)["target"][:, 1] == number).all()
 
 
+@pytest.mark.parametrize("kind", ["decoder", "encoder", "pair"])
+def test_two_texts_stand_in_the_special_tokens_and_types_of_their_class(kind, tmp_path):
+    """Every tokenizer, as its export gives it to transformers: two texts as with the published files."""
+    for name, save in {"decoder": decoder_tokenizers, "encoder": encoder_tokenizers, "pair": pair_tokenizers}[
+        kind
+    ]().items():
+        for folder in (
+            source := tmp_path / name / "theirs",
+            run := tmp_path / name / "run",
+            out := tmp_path / name / "out",
+        ):
+            folder.mkdir(parents=True)
+        save(source)
+        word = name.partition("-")[0]
+        families = {
+            "roberta": "roberta",
+            "deberta": "deberta-v2",
+            "xlm": "xlm-roberta",
+            "modernbert": "modernbert",
+            "t5": "t5",
+        }
+        config = {"model_type": families.get(word, {"decoder": "gpt2", "encoder": "bert", "pair": "bart"}[kind])}
+        (source / "config.json").write_text(json.dumps(config))
+        theirs = transformers.AutoTokenizer.from_pretrained(source)
+        published = tokenizer_classes.read(source, config)
+        names = {f"<{role}>": token for role, token in published.roles.items()}
+        Tokenizer(published.inner, names, published.splits_specials).save(run / "tokenizer.json")
+        export_tokenizers(run, out, "zoo_text.tasks.labelling.SequenceClassification", config)
+        (out / "config.json").write_text(json.dumps(config))
+        ours = transformers.AutoTokenizer.from_pretrained(out)
+        for texts in (("the quick", "fox"), ("", "no"), ("it", "")):
+            right = theirs(*texts, return_token_type_ids=True)
+            assert {**ours(*texts, return_token_type_ids=True)} == {**right}, (name, texts)
+
+
 RULES = {
     "ends": {"eos_token_id": [0, 7, 11]}, "no-end": {"eos_token_id": None}, "forced-end": {"forced_eos_token_id": 5},
     "suppressed": {"suppress_tokens": [3, 4, 40]}, "begin": {"begin_suppress_tokens": list(range(30, 200))},
@@ -453,3 +503,53 @@ def test_a_documents_beginning_is_trained_as_it_is_scored(tmp_path, monkeypatch)
     assert stream[0] == ours.tokenizer.bos
     place = stream.index(ours.tokenizer.eos)
     assert stream[place + 1] == ours.tokenizer.bos
+
+
+CHATS = {
+    "bytes": lambda: (byte_bpe(("<|endoftext|>",)), "<|endoftext|>"), "first": lambda: (piece_bpe(), "</s>"),
+    "legacy": lambda: (piece_bpe(legacy=True), "</s>"), "always": lambda: (piece_bpe("always"), "</s>"),
+    "never": lambda: (piece_bpe("never"), "</s>"), "unigram": lambda: (unigram(LLAMA_SPECIALS, 0), "</s>"),
+    "quoted": lambda: (byte_bpe(("<|'e\"nd|>",)), "<|'e\"nd|>"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHATS)
+def test_a_chat_template_of_a_published_tokenizer_gives_the_tokens_of_training(name, tmp_path):
+    """Its own token ends an answer, and a text has the space in front that it has alone."""
+    inner, end = CHATS[name]()
+    Tokenizer(inner, {"<eos>": end}).extended(SPECIALS).save(tmp_path / "tokenizer.json")
+    (out := tmp_path / "out").mkdir()
+    config = export_tokenizers(tmp_path, out, "zoo.tasks.lm.CausalLM", {"model_type": "gpt2"})
+    (out / "config.json").write_text(json.dumps(config))
+    theirs, tokenizer = transformers.AutoTokenizer.from_pretrained(out), Tokenizer.load(tmp_path / "tokenizer.json")
+    for texts in (("the quick fox", "no!", "does it"), (" no", "it ", ""), ("  the", "", "\nfox"), ("It's", " ", "x")):
+        turns = [Turn(role, text) for role, text in zip(("user", "assistant", "user"), texts, strict=True)]
+        messages = [{"role": turn.role, "content": turn.text} for turn in turns]
+        ids = theirs.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+        assert ids == chat_tokens(tokenizer, turns)[0], texts
+
+
+def test_a_chat_without_a_text_of_its_tokens_has_no_template(tmp_path, caplog):
+    """A space that is cut before the token that ends an answer is in no rendered text."""
+    inner = byte_bpe(("<|endoftext|>",))
+    inner.add_special_tokens([AddedToken("<|end|>", lstrip=True, special=True)])
+    Tokenizer(inner, {"<eos>": "<|end|>"}).extended(SPECIALS).save(tmp_path / "tokenizer.json")
+    (out := tmp_path / "out").mkdir()
+    export_tokenizers(tmp_path, out, "zoo.tasks.lm.CausalLM", {"model_type": "gpt2"})
+    assert "chat_template" not in json.loads((out / "tokenizer_config.json").read_text())
+    assert "no chat template is written" in caplog.text
+
+
+@pytest.mark.parametrize("forced", [None, 4])
+def test_the_forced_beginning_of_a_translation_is_exported(forced, tmp_path):
+    """A run keeps it in the names of its target's tokens, and generate() reads it in generation_config.json."""
+    inner = byte_bpe((*LLAMA_SPECIALS, "<pad>", "fra_Latn"))
+    names = {"<eos>": "</s>", "<bos>": "<s>", "<pad>": "<pad>"}
+    Tokenizer(inner, names).save(tmp_path / "source-tokenizer.json")
+    told = {} if forced is None else {FORCED: inner.id_to_token(forced)}
+    Tokenizer(inner, {**names, **told}).save(tmp_path / "target-tokenizer.json")
+    (out := tmp_path / "out").mkdir()
+    config = export_tokenizers(tmp_path, out, "zoo.tasks.translation.Translation", {"model_type": "bart"})
+    assert config["forced_bos_token_id"] == forced
+    rules = transformers.GenerationConfig.from_pretrained(out)
+    assert (rules.forced_bos_token_id, rules.decoder_start_token_id) == (forced, 1)

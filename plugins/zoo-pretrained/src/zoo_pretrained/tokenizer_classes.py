@@ -299,10 +299,8 @@ class _Builder:
         if name in framed and not {"cls", "sep"} <= roles.keys():
             raise UsageError(f"{self.source / CONFIG}: {name} needs a cls_token and a sep_token, and not null.")
         if name in ("BertTokenizer", "DebertaV2Tokenizer"):
-            marks = [(text[role], number[role]) for role in ("cls", "sep")]
-            inner.post_processor = processors.TemplateProcessing(
-                single=f"{text['cls']} $A {text['sep']}", pair=None, special_tokens=marks
-            )
+            single = [text["cls"], "$A", text["sep"]]
+            inner.post_processor = _template(inner, single, [*single, "$B:1", f"{text['sep']}:1"])
         elif name in ("RobertaTokenizer", "MPNetTokenizer"):
             inner.post_processor = processors.RobertaProcessing(
                 (text["sep"], number["sep"]), (text["cls"], number["cls"]),
@@ -311,39 +309,37 @@ class _Builder:
         elif name in ("XLMRobertaTokenizer", "CamembertTokenizer"):
             if not {"bos", "eos"} <= roles.keys():
                 raise UsageError(f"{self.source / CONFIG}: {name} needs a bos_token and an eos_token, and not null.")
-            inner.post_processor = processors.TemplateProcessing(
-                single=[text["bos"], "$A", text["eos"]], pair=None,
-                special_tokens=[(text[role], number[role]) for role in ("bos", "eos")],
-            )  # fmt: skip
+            single = [text["bos"], "$A", text["eos"]]
+            inner.post_processor = _template(inner, single, [*single, text["eos"], "$B", text["eos"]])
         elif name in LANGUAGES:
             source, before = self.settings.get("src_lang") or LANGUAGES[name][0], LANGUAGES[name][1]
             before = before and not (name == "NllbTokenizer" and self.settings.get("legacy_behaviour"))
             templates = []
             for key, language in (("src_lang", source), ("tgt_lang", self._target_language(inner) or source)):
-                place = inner.token_to_id(language)
-                if place is None or "eos" not in roles:
+                if inner.token_to_id(language) is None or "eos" not in roles:
                     word = f"a token {language} for {key}" if "eos" in roles else "an eos_token"
                     raise UsageError(f"{self.source / CONFIG}: {name} needs {word}, which its files do not have.")
-                marks = [(text["eos"], number["eos"]), (language, place)]
                 single = [language, "$A", text["eos"]] if before else ["$A", text["eos"], language]
-                templates.append(processors.TemplateProcessing(single=single, pair=None, special_tokens=marks))
+                templates.append(_template(inner, single, _with_second(single, "$B")))
             inner.post_processor, self.target_template = templates
         elif name == "WhisperTokenizer":
             times = [] if self.settings.get("predict_timestamps") else ["<|notimestamps|>"]
             single = ["<|startoftranscript|>", *self._spoken(), *times, "$A", text.get("eos", "an eos_token")]
-            places = {token: inner.token_to_id(token) for token in single if token != "$A"}
-            for lacking in (token for token, place in places.items() if place is None):
+            for lacking in (token for token in single if token != "$A" and inner.token_to_id(token) is None):
                 raise UsageError(f"{self.source / CONFIG}: {name} needs {lacking}, which its files do not have.")
-            marks = [(token, place) for token, place in places.items() if place is not None]
-            inner.post_processor = processors.TemplateProcessing(single=single, pair=None, special_tokens=marks)
+            inner.post_processor = _template(inner, single, _with_second(single, "$B:1"))
         elif name == "T5Tokenizer":
-            marks = [("</s>", number["eos"])]
-            inner.post_processor = processors.TemplateProcessing(single="$A </s>", pair=None, special_tokens=marks)
+            inner.post_processor = processors.TemplateProcessing(
+                single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", number["eos"])]
+            )
         elif self.content is None:
-            around = {role: role in text and bool(self.settings.get(f"add_{role}_token")) for role in ("bos", "eos")}
-            single = [*([text["bos"]] if around["bos"] else []), "$A", *([text["eos"]] if around["eos"] else [])]
-            marks = [(text[role], number[role]) for role in around if around[role]]
-            inner.post_processor = processors.TemplateProcessing(single=single, pair=None, special_tokens=marks)
+            around = {
+                role: [text[role]] if role in text and self.settings.get(f"add_{role}_token") else []
+                for role in ("bos", "eos")
+            }
+            single = [*around["bos"], "$A", *around["eos"]]
+            second = [f"{piece}:1" for piece in (*around["bos"], "$B", *around["eos"])]
+            inner.post_processor = _template(inner, single, [*single, *second])
 
     def _target_language(self, inner: Tokenizer) -> str | None:
         """The language that the model is told to write, or else that tokenizer_config.json names."""
@@ -509,6 +505,18 @@ def _empty(content: Mapping[str, Any]) -> Tokenizer:
     """A tokenizer.json without its vocabulary, for the steps that hold no numbers of it."""
     model = {"type": "WordLevel", "vocab": {}, "unk_token": ""}
     return Tokenizer.from_str(json.dumps({**content, "model": model, "added_tokens": []}))
+
+
+def _template(inner: Tokenizer, single: list[str], pair: list[str]) -> processors.TemplateProcessing:
+    """The special tokens around one text and around two; the texts are $A and $B, and :1 is a piece's type."""
+    marks = [(token, inner.token_to_id(token) or 0) for token in single if token != "$A"]
+    return processors.TemplateProcessing(single=single, pair=pair, special_tokens=marks)
+
+
+def _with_second(single: list[str], second: str) -> list[str]:
+    """A template of two texts without a special token between them."""
+    place = single.index("$A") + 1
+    return [*single[:place], second, *single[place:]]
 
 
 def _text(token: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ from typing import Any
 import tokenizers
 from tokenizers import processors
 
-from zoo.data.conversation import CHAT_TEMPLATE, has_chat_template
-from zoo.data.tokenizer import Tokenizer
+from zoo.data.conversation import CHAT_TEMPLATE, Turn, chat_tokens, has_chat_template
+from zoo.data.tokenizer import EOS, Tokenizer
+from zoo.data.tokenizer_file import FORCED
 from zoo.errors import UsageError
 from zoo.io import atomic_files
 from zoo_pretrained import hf_files, tokenizer_classes
@@ -19,6 +21,7 @@ from zoo_pretrained.config_keys import shorten
 from zoo_pretrained.image_files import IMAGES, import_images
 from zoo_pretrained.side_files import GENERATION_CONFIG, SEARCH_SETTINGS, SPEECH_CONFIG, read_side_file
 
+log = logging.getLogger(__name__)
 VOCABULARIES = (
     "tokenizer.model",
     "sentencepiece.bpe.model",
@@ -42,6 +45,9 @@ COPIED_FILES = (
     *("vocab.json", "merges.txt", "vocab.txt", "tokenizer.model", "spiece.model", "source.spm", "target.spm"),
     *("sentencepiece.bpe.model", "normalizer.json"),
 )
+# a chat with spaces at the edges of its texts, and without any text
+PROBE = [Turn("user", "the quick"), Turn("assistant", "No! "), Turn("user", " it "), Turn("assistant", ""),
+         Turn("user", "x")]  # fmt: skip
 
 
 def import_tokenizers(
@@ -180,15 +186,14 @@ def _tokenizer_files(source: Path, folder: Path, task: str, facts: Mapping[str, 
         inner.post_processor = processors.TemplateProcessing(single=template, pair=None, special_tokens=marks)
         inner.save(str(folder / "tokenizer.json"))
     if not (folder / TOKENIZER).is_file():
+        chat = _chat_template(tokenizer)
         about = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "clean_up_tokenization_spaces": False,
             # "<eos>" in a text is five characters, but a rendered chat template spells its special tokens
-            **(
-                {"split_special_tokens": True} if tokenizer.splits_specials and not has_chat_template(tokenizer) else {}
-            ),
+            **({"split_special_tokens": True} if tokenizer.splits_specials and not chat else {}),
             **({"padding_side": "left"} if name == "CausalLM" else {}),
-            **({"chat_template": CHAT_TEMPLATE} if has_chat_template(tokenizer) else {}),
+            **({"chat_template": chat} if chat else {}),
             **{f"{word}_token": token for word, token in tokens.items()},
         }
         atomic_files.write_json(folder / TOKENIZER, about)
@@ -199,12 +204,32 @@ def _tokenizer_files(source: Path, folder: Path, task: str, facts: Mapping[str, 
     if name in ("Translation", "Transcription"):
         target = Tokenizer.load(pair[1]) if pair[1].is_file() else tokenizer
         own_numbers |= {"decoder_start_token_id": target.bos, "eos_token_id": target.eos, "forced_eos_token_id": None}
+        own_numbers |= {"forced_bos_token_id": target.special(FORCED)}
     if name in GENERATING and not (folder / GENERATION).is_file():
         token_numbers = {**own_numbers, **{key: value for key, value in facts.items() if key.endswith("_token_id")}}
         atomic_files.write_json(
             folder / GENERATION, {key: value for key, value in token_numbers.items() if value is not None}
         )
     return own_numbers
+
+
+def _chat_template(tokenizer: Tokenizer) -> str | None:
+    """The template whose text has the tokens of `chat_tokens`; None for a tokenizer that knows no turns, and with a
+    warning for one that has no such text.
+    """
+    if not has_chat_template(tokenizer) or not tokenizer.published:
+        return CHAT_TEMPLATE if has_chat_template(tokenizer) else None
+    end, reader = tokenizer.names.get(EOS, EOS), tokenizers.Tokenizer.from_str(tokenizer.to_json())
+    for space in ("", " "):  # which a word at the beginning of a text has in LLaMA's vocabulary
+        turns = [f"<{role}>{space * (text[:1] not in ('', ' '))}{text}{end * (role == 'assistant')}"
+                 for role, text in PROBE]  # fmt: skip
+        text = "".join([*turns, "<assistant>"])
+        if reader.encode(text, add_special_tokens=False).ids == chat_tokens(tokenizer, PROBE)[0]:
+            content = "((' ' if message['content'][:1] not in ['', ' '] else '') + message['content'])"
+            template = CHAT_TEMPLATE.replace("message['content']", content) if space else CHAT_TEMPLATE
+            return template.replace("'<eos>'", json.dumps(end))
+    log.warning("no chat template is written: %s has no text with the tokens of a dialogue", tokenizer.source)
+    return None
 
 
 def _tokenizer(source: Path, folder: Path, theirs: Mapping[str, Any], size: int, sides: list[str]) -> list[str]:
