@@ -13,7 +13,7 @@ from zoo.parts.few_row_linear import Linear
 from zoo.parts.ffn import BY_HIDDEN_UNIT, FFN, Gated, MoE, SwiGLU
 from zoo.value_checks import at_least
 
-SIGNAL = 2**-10  # of a gradient that is none: the norm by which gradients are clipped, or that is logged, holds it too
+SMALL = 1e-4  # far above what optimizers add to a denominator, and far below the gradients of a prediction
 
 
 class SquaredReLU(FFN):
@@ -178,10 +178,10 @@ class DeepSeekMoE(SharedMoE):
 
     shared(x) + scale * sum_e g_e expert_e(x) over the ``top_k`` experts of largest s_e + b_e, where s = sigmoid(W x)
     and g_e = s_e / (sum of the selected s). b only selects: no gradient of the prediction reaches it. The papers add
-    0.001 * sign(mean load - load_e) to b_e after each step. Here b = speed * w, and sign(load_e - mean load) is the
-    gradient of w_e, left by an ``aux_loss`` whose value is zero: AdamW and Lion, whose steps have the size of the
-    learning rate, move b_e by speed * lr against its load, and accumulation, several processes and resumed runs need
-    nothing else.
+    0.001 * sign(mean load - load_e) to b_e after each step. Here b = speed * w, and 1e-4 * sign(load_e - mean load) is
+    the gradient of w_e, left by an ``aux_loss`` whose value is zero: AdamW and Lion, whose steps have the size of the
+    learning rate, move b_e by speed * lr against its load, and accumulation, several processes, clipping by the norm,
+    in which so small a gradient has no weight, and resumed runs need nothing else.
     """
 
     group_best = 2
@@ -244,9 +244,9 @@ class DeepSeekMoE(SharedMoE):
         return weight + 0 * self.selection_bias.sum().to(weight.dtype), choice  # a gradient of zeros: DDP waits for it
 
     def balance(self, probability: Tensor, count: Tensor) -> Tensor:
-        """Zero, (), with the sign of each expert's excess load as gradient of its bias, times SIGNAL."""
-        excess = SIGNAL * (count * len(self.experts) - count.sum()).sign()
-        return (excess * (self.selection_bias - self.selection_bias.detach())).sum()
+        """Zero, (), with SMALL times the sign of each expert's excess load as gradient of its bias."""
+        excess = (count * len(self.experts) - count.sum()).sign()
+        return (SMALL * excess * (self.selection_bias - self.selection_bias.detach())).sum()
 
     def reference_scores(self, token: Tensor) -> tuple[Tensor, Tensor]:
         """What experts are selected by and weighted by, (experts,) each, for a token (dim,)."""
