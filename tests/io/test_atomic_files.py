@@ -35,7 +35,7 @@ ALLOWED = {
     "zoo/compare/tensorboard_command.py": {"open"},  # /dev/null
     "zoo/console.py": {"open"},  # /dev/null, and a run's log, whose failure costs a warning
     "zoo/data/image_sources.py": {"savez", "open"},  # into memory; pixels of a table, into a folder of the cache
-    "zoo/logging/trackers.py": {"open"},  # lines at the end of a file
+    "zoo/logging/trackers.py": {"open"},
     "zoo/data/tokenizer_errors.py": {"TemporaryFile"},  # without a name: what a library prints
     "zoo/conformance/contracts/data.py": {"savez", "write_bytes"},  # in a check's own folder
     "zoo/training/checkpoint.py": {"save", "open"},  # into memory; a folder, to hold it

@@ -1,6 +1,7 @@
 """Trackers hold what TensorBoard's files hold; `zoo.fit` and `zoo.compare` do what the commands do."""
 
 import csv
+import errno
 import json
 import os
 import sys
@@ -13,7 +14,7 @@ import zoo
 from tests import forks
 from zoo.errors import UsageError
 from zoo.logging import trackers
-from zoo.logging.trackers import choose_trackers, read_identity
+from zoo.logging.trackers import CSVFigures, choose_trackers, read_identity
 
 OPTIONS = {
     "data": "TextFiles", "data.path": "text.txt", "data.tokenizer": "bytes", "data.max_length": 16, "model.dim": 16,
@@ -182,3 +183,24 @@ def test_a_comparison_writes_its_verdict_to_the_trackers(place, monkeypatch):
             assert run.data.metrics["comparison/loss last"] == pytest.approx(row.mean)
     with pytest.raises(UsageError, match="vary must name an option"):
         zoo.compare("lm-tiny", {}, OPTIONS)
+
+
+def test_figures_wait_while_the_disk_is_full(tmp_path, monkeypatch, capsys):
+    logger, write = CSVFigures(tmp_path), os.write
+    logger.log_metrics({"a": 1.0}, 1)
+
+    def fail(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", fail)
+    for step in (2, 3):
+        logger.log_metrics({"a": 1.0}, step)
+    monkeypatch.setattr(os, "write", write)
+    logger.log_metrics({"a": 1.0}, 4)
+    again = CSVFigures(tmp_path)
+    again.log_metrics({"a": 1.0}, 5)
+    lines = (tmp_path / "metrics.csv").read_text().splitlines()
+    assert lines == ["step,name,value", *(f"{step},a,1.0" for step in range(1, 6))]
+    warnings = capsys.readouterr().err
+    assert warnings.count("metrics.csv cannot be written, and the run goes on: No space left on device") == 1
+    assert warnings.count("can be written again: no figure is lost") == 1

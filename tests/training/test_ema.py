@@ -6,14 +6,15 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from lightning.pytorch import Callback
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch.utils.data import DataLoader
 
 from tests.campaigns.chaos.toys import differences, digest
 from tests.training.test_resume import At, ask, fit
 from zoo.config.run_folder import differences as name_changes
 from zoo.errors import UsageError
 from zoo.training.checkpoint import CheckpointSaver
-from zoo.training.ema import EMA
+from zoo.training.ema import CURRENT, EMA
 from zoo.training.signals import StopRequested
 
 
@@ -122,3 +123,38 @@ def test_callbacks_that_change_results_name_the_run():
     assert name_changes(averaging, {}, {}) == averaging
     two = {"trainer.callbacks[0]": CheckpointSaver, "trainer.callbacks[1]": EMA, "trainer.callbacks[1].decay": 0.9}
     assert name_changes(two, {}, {}) == {"trainer.callbacks1": EMA, "trainer.callbacks1.decay": 0.9}
+
+
+class Weight(LightningModule):
+    """A single weight, and what each function of the trainer sees of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.seen = torch.nn.Parameter(torch.zeros(1)), []
+
+    def training_step(self, batch, batch_idx):
+        return (self.weight - 10).square().sum()
+
+    def validation_step(self, batch, batch_idx):
+        self.seen.append(float(self.weight))
+
+    test_step = predict_step = validation_step
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+@pytest.mark.parametrize("function", ["validate", "test", "predict"])
+def test_what_measures_a_checkpoint_sees_the_averages(function, tmp_path):
+    rows = DataLoader(torch.zeros(4, 1))
+    quiet = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    trainer = Trainer(max_steps=4, enable_checkpointing=False, callbacks=[EMA(0.9)], **quiet)
+    trainer.fit(Weight(), rows)
+    trainer.save_checkpoint(tmp_path / "a.ckpt")
+    checkpoint = torch.load(tmp_path / "a.ckpt", weights_only=True)
+    average, own = (float(checkpoint[key]["weight"]) for key in ("state_dict", CURRENT))
+    assert average != own
+    module = Weight()
+    run = getattr(Trainer(callbacks=[EMA(0.9)], **quiet), function)
+    run(module, rows, ckpt_path=tmp_path / "a.ckpt", weights_only=True)
+    assert set(module.seen) == {average}

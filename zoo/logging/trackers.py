@@ -18,6 +18,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from zoo.errors import UsageError
 from zoo.io import atomic_files
+from zoo.logging.best_effort import BestEffort
 from zoo.registry import suggest
 
 PACKAGES = {"csv": "", "wandb": "wandb", "mlflow": "mlflow", "aim": "aim"}  # by tracker
@@ -112,7 +113,8 @@ class TrackerSession(Callback):
 
 
 class CSVFigures(Logger):
-    """A file metrics.csv in the run's folder with lines ``step,name,value``, which a resume continues.
+    """A file metrics.csv in the run's folder with lines ``step,name,value``, which a resume continues. While the disk
+    fails, lines wait in memory.
 
     Lightning's CSVLogger deletes the file of the run that is resumed, and rewrites it for every new name.
     """
@@ -121,6 +123,8 @@ class CSVFigures(Logger):
 
     def __init__(self, folder: Path) -> None:
         self.path, self.folder = folder / FIGURES, folder
+        self.log: atomic_files.Log | None = None  # once there is a line to write
+        self.effort = BestEffort(f"{self.path}", "figures are missing there", "no figure is lost")
 
     @property
     def experiment(self) -> Path:
@@ -136,8 +140,18 @@ class CSVFigures(Logger):
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Append a line per figure."""
         rows: list[tuple[Any, ...]] = [(step, name, float(value)) for name, value in metrics.items() if name != "epoch"]
-        with self.path.open("a", encoding="utf-8", newline="") as file:
-            file.write(csv_lines([("step", "name", "value")] * (not file.tell()) + rows))
+        if self.log is None:
+            self.log = atomic_files.Log(self.path)
+            self.log.length = self.path.stat().st_size if self.path.exists() else 0
+            rows = [("step", "name", "value")] * (not self.log.length) + rows
+        self.log.append(csv_lines(rows).encode())
+        with self.effort.attempt():
+            self.log.flush()
+
+    @rank_zero_only
+    def finalize(self, status: str) -> None:
+        """Warn where lines could not be written."""
+        self.effort.end()
 
 
 def csv_lines(rows: Sequence[Sequence[Any]]) -> str:

@@ -97,8 +97,8 @@ class EMA(Callback):
         }
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Go on with the weights of training."""
-        if CURRENT in checkpoint:
+        """Go on with the weights of training; what only measures has loaded the averages."""
+        if CURRENT in checkpoint and trainer.training:
             pl_module.load_state_dict(checkpoint[CURRENT])
 
 
