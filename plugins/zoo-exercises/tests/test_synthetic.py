@@ -1,6 +1,7 @@
 """Texts of synthetic tasks hold the answers that a plain loop finds, and evaluation's are none of training's."""
 
 import json
+from functools import partial
 from itertools import permutations
 
 import numpy as np
@@ -169,6 +170,18 @@ def test_half_of_all_pairs_train_in_modular_addition():
     assert not pairs["train"] & pairs["val"]
     assert 0.95 * 37**2 < len(pairs["train"] | pairs["val"]) <= 37**2
     assert 0.45 < len(pairs["train"]) / 37**2 < 0.55
+
+
+@pytest.mark.parametrize("kind", [
+    MultiQueryRecall, Copying, Induction, Parity, ModularArithmetic, ModularAddition, Addition, WordProblem,
+    InContextRecall, FuzzyRecall, Memorization, SelectiveCopying, partial(Addition, short=0.0, carry=0.0),
+])  # fmt: skip
+def test_no_constant_answer_is_right_more_often_than_by_chance(kind):
+    data = kind()
+    exercise = data.exercise(1)
+    targets = exercise.make(np.random.default_rng(5).random((4000, exercise.numbers))).targets
+    answers = targets[targets >= 0]
+    assert np.bincount(answers).max() / len(answers) <= 1.15 * data.chance + 0.005
 
 
 def test_sums_are_those_of_python_and_a_share_carries_far():

@@ -21,7 +21,7 @@ class Addition(SyntheticData):
 
     Digits stand in reverse everywhere, so that a carry goes from left to right (Lee et al., 2023). A share ``short`` of
     the texts has numbers of fewer digits, any count as often, with zeros behind, and a share ``carry`` has digits that
-    sum to 9 with a carry from the first one on, until a place that is drawn. Chance: 1/10.
+    sum to 9 with a carry from the first one on, until a place that is drawn. Chance: the share of 0.
     """
 
     def __init__(
@@ -49,8 +49,8 @@ class Addition(SyntheticData):
 
     @property
     def chance(self) -> float:
-        """1/10."""
-        return 0.1
+        """The share of 0, the most frequent answer."""
+        return self.share_of_the_most_frequent_answer()
 
     def difficulty(self) -> list[int]:
         """Digits, and the shares in millionths."""

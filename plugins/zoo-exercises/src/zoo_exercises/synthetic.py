@@ -141,6 +141,12 @@ class SyntheticData(Data):
     def chance(self) -> float:
         """The accuracy of a guess that knows what answers look like."""
 
+    def share_of_the_most_frequent_answer(self) -> float:
+        """Among texts drawn with a fixed seed."""
+        exercise = self.exercise(1)
+        targets = exercise.make(np.random.default_rng(0).random((FEWEST_TEXTS, exercise.numbers))).targets
+        return float(np.bincount(targets[targets >= 0]).max() / (targets >= 0).sum())
+
     def load(self) -> None:
         """Make the splits. Raises UsageError where there are too few different texts, or too long ones."""
         exercises = [self.exercise(times) for times in sorted({1, self.longer})]
@@ -476,10 +482,8 @@ class ModularArithmetic(SyntheticData):
 
     @property
     def chance(self) -> float:
-        """The share of the most frequent answer among texts drawn with a fixed seed."""
-        exercise = self.exercise(1)
-        targets = exercise.make(np.random.default_rng(0).random((FEWEST_TEXTS, exercise.numbers))).targets
-        return float(np.bincount(targets[targets >= 0]).max() / FEWEST_TEXTS)
+        """The share of the most frequent answer."""
+        return self.share_of_the_most_frequent_answer()
 
     def exercise(self, times: int) -> Exercise:
         """Texts of at most ``times * operands`` digits."""
