@@ -11,7 +11,7 @@ from zoo.parts.attention import Attention, MultiHead, TokenMixer
 from zoo.parts.backend import Naive
 from zoo.parts.block import Block, PreNorm
 from zoo.parts.cache import PartState
-from zoo.parts.ffn import FFN, MLP, MoE
+from zoo.parts.ffn import FFN, MLP, MoE, aux_losses, leave_loss
 from zoo.parts.norm import RMSNorm
 from zoo.parts.position import RoPE
 
@@ -313,7 +313,8 @@ class SharedExperts(FFN):
 
     def forward(self, x):
         routed = self.routed(x)
-        self.aux_loss, self.routed.aux_loss = self.routed.aux_loss, None
+        for loss in aux_losses(self.routed):
+            leave_loss(self, loss)
         return self.shared(x) + routed
 
 

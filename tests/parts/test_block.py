@@ -27,7 +27,7 @@ from tests.rows import try_each
 from zoo.errors import UsageError
 from zoo.models import LanguageModel, Seq2Seq, ViT
 from zoo.parts.block import Memory, Parallel, PostNorm, PreNorm, Sandwich
-from zoo.parts.ffn import MoE
+from zoo.parts.ffn import MoE, aux_losses
 from zoo.parts.norm import LayerNorm
 from zoo.parts.pattern import Pattern
 from zoo.parts.position import ALiBi, Extent, Learned, NoPosition
@@ -121,9 +121,27 @@ def test_the_side_loss_of_padded_batches_is_that_of_the_real_tokens():
     x, valid = torch.randn(1, 6, SIZES["dim"]), torch.arange(6)[None] < 4
     (moe,) = (module for module in net.modules() if isinstance(module, MoE))
     net(x, valid)
-    with_padding = moe.aux_loss
+    (with_padding,) = aux_losses(net)
     net(x[:, :4])
     same(with_padding, moe.aux_loss)
+
+
+def test_blocks_that_run_again_count_tokens_once_and_leave_no_loss():
+    """Two steps, each of two calls and two backward passes, with and without ``recompute``."""
+    results = []
+    for recompute in (False, True):
+        torch.manual_seed(0)
+        net = stack(Extent((9,)), ffn=partial(MoE, experts=4), recompute=recompute).train()
+        experts = [module for module in net.modules() if isinstance(module, MoE)]
+        for _ in range(2):
+            torch.manual_seed(1)
+            out = sum(net(torch.randn(2, 6, SIZES["dim"])).sin().sum() for _ in range(2)) + sum(aux_losses(net))
+            gradients = [torch.autograd.grad(out, list(net.parameters()), retain_graph=True) for _ in range(2)]
+            assert aux_losses(net) == []
+        results.append([*gradients[0], *gradients[1], *(moe.load for moe in experts)])
+        assert [moe.load.sum().item() for moe in experts] == [2 * 2 * 12 * 2] * SIZES["depth"]
+    for plain, again in zip(*results, strict=True):
+        assert_close(plain, again, atol=1e-10, rtol=0)
 
 
 def test_a_decoder_looks_at_its_memory_and_only_where_that_is_real():

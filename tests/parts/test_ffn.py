@@ -8,7 +8,7 @@ import torch
 from torch.testing import assert_close
 
 from zoo.errors import UsageError
-from zoo.parts.ffn import GEGLU, MLP, Bilinear, MoE, ReGLU, SwiGLU
+from zoo.parts.ffn import GEGLU, MLP, Bilinear, MoE, ReGLU, SwiGLU, aux_losses
 
 pytestmark = pytest.mark.usefixtures("double")
 GATES = {SwiGLU: "swish", GEGLU: "gelu", ReGLU: "relu", Bilinear: "none"}
@@ -101,6 +101,21 @@ def test_evaluation_counts_no_load():
     moe(torch.randn(3, 7, 4))
     assert moe.load.sum() == 0
     assert moe.aux_loss is None
+
+
+@pytest.mark.parametrize("calls", [1, 2, 3])
+def test_the_side_loss_is_the_mean_over_calls_until_it_is_taken(calls):
+    moe = MoE(4, 10, experts=4)
+    batches = torch.randn(calls, 7, 4)
+    for _ in range(2):  # what was taken is not counted again
+        single = [(moe(batch), *aux_losses(moe))[1] for batch in batches]
+        for batch in batches:
+            moe(batch)
+        (loss,) = aux_losses(moe)
+        assert_close(loss, sum(single) / calls, atol=0 if calls == 1 else 1e-12, rtol=0)
+        gradients = [torch.autograd.grad(value, moe.router.weight)[0] for value in (loss, sum(single) / calls)]
+        assert_close(*gradients, atol=1e-12, rtol=0)
+    assert aux_losses(moe) == []
 
 
 def test_the_side_loss_is_the_balance_at_uniform_load():

@@ -1,6 +1,7 @@
 """Stacks of blocks: one for encoders, decoders and encoder-decoders."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -39,6 +40,7 @@ from zoo.parts.norm import LayerNorm, Norm
 from zoo.parts.packing import Packing, declares_packs
 from zoo.parts.pattern import Bias, Pattern
 from zoo.parts.position import Extent, Position, RoPE
+from zoo.parts.recompute import without_traces
 from zoo.value_checks import MOST_MODULES, a_rate, at_least, at_most
 
 LARGEST_PADDING = 100.0  # larger numbers at padding may overflow on their way through a stack
@@ -48,11 +50,12 @@ class Recomputed:
     """A block that keeps its input alone and is run again, with the same dropout, in the backward pass."""
 
     def __init__(self, block: Block):
-        self.block = block
+        self.block, self.ran = block, False
 
     def __call__(self, x: Tensor, context: Context) -> Tensor:
         earlier = dict(context.earlier_layers or {})  # as it is now: the second run must not read what the first leaves
         x, own = checkpoint(self._run, x, context, earlier, use_reentrant=False)
+        self.ran = True
         if context.earlier_layers is not None:
             context.earlier_layers.update(own)
         return x
@@ -60,7 +63,8 @@ class Recomputed:
     def _run(self, x: Tensor, context: Context, earlier: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         # a pattern of its own in every run: a mask that was remembered would not be computed, and kept, a second time
         every = dict(earlier)
-        x = self.block(x, context._replace(pattern=replace(context.pattern), earlier_layers=every))
+        with without_traces(self.block) if self.ran else nullcontext():
+            x = self.block(x, context._replace(pattern=replace(context.pattern), earlier_layers=every))
         return x, {name: tensor for name, tensor in every.items() if name not in earlier}
 
 

@@ -1,7 +1,7 @@
 """Feed-forwards: what each token computes on its own."""
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import ClassVar, Literal, Protocol, cast
 
@@ -36,13 +36,14 @@ class FFN(nn.Module):
     """x of shape (..., dim) to the same shape, token by token.
 
     ``hidden`` is a budget: the width of a plain two-matrix feed-forward with that many parameters. A part that needs
-    padding removed sets ``real_tokens`` and gets (tokens, dim). A part with a loss of its own leaves it, weighted, in
-    ``aux_loss`` after a forward in training.
+    padding removed sets ``real_tokens`` and gets (tokens, dim). A part with a loss of its own leaves it, weighted, by
+    ``leave_loss`` in each forward in training: ``aux_loss`` is their mean until it is taken.
     """
 
     kind = "ffn"
     real_tokens = False
     aux_loss: Tensor | None = None
+    aux_calls = 0  # whose mean it is
     copies = 1  # how many times the budget its matrices hold
 
     def __init__(self, dim: int, hidden: int):
@@ -348,7 +349,7 @@ class MoE(FFN):
         return self.aux_loss_weight * len(self.experts) * (share * mean).sum()
 
     def forward(self, x: Tensor) -> Tensor:
-        """x (..., dim) to the same shape; in training it leaves ``aux_loss`` and counts ``load``."""
+        """x (..., dim) to the same shape; in training it leaves a loss and counts ``load``."""
         tokens = x.reshape(-1, self.dim)
         probability = self.route(tokens)
         weight, choice = self.select(probability)
@@ -360,7 +361,7 @@ class MoE(FFN):
         if self.training:
             count = F.one_hot(choice, len(self.experts)).sum((0, 1))
             self.load += count
-            self.aux_loss = self.balance(probability, count)
+            leave_loss(self, self.balance(probability, count))
         return out.view_as(x)
 
     def reference(self, x: Tensor) -> Tensor:
@@ -379,6 +380,27 @@ class OwnsLoss(Protocol):
     """A part that leaves a loss of its own, weighted, in ``aux_loss`` after a forward in training."""
 
     aux_loss: Tensor | None
+    aux_calls: int  # whose mean it is
+
+
+def leave_loss(part: OwnsLoss, loss: Tensor) -> None:
+    """Leave a loss () of this call of a part: ``aux_loss`` is the mean over its calls since it was taken."""
+    earlier = part.aux_loss
+    part.aux_calls = 1 if earlier is None else part.aux_calls + 1
+    part.aux_loss = loss if earlier is None else earlier + (loss - earlier) / part.aux_calls
+
+
+@contextmanager
+def losses_apart(net: nn.Module) -> Iterator[list[OwnsLoss]]:
+    """Within, no part of a net has a loss but those that it leaves there; afterwards each has its old one."""
+    owners = feeds(net)
+    before = [(owner.aux_loss, getattr(owner, "aux_calls", 0)) for owner in owners]
+    pop_aux_losses(owners)
+    try:
+        yield owners
+    finally:
+        for owner, (loss, calls) in zip(owners, before, strict=True):
+            owner.aux_loss, owner.aux_calls = loss, calls
 
 
 def feeds(net: nn.Module) -> list[OwnsLoss]:
@@ -387,7 +409,7 @@ def feeds(net: nn.Module) -> list[OwnsLoss]:
 
 
 def pop_aux_losses(feeds: Iterable[OwnsLoss]) -> list[Tensor]:
-    """The losses that parts left in this forward, one number each, removed from them."""
+    """The losses that parts left since they were taken, one number each, removed from them."""
     losses = []
     for feed in feeds:
         if feed.aux_loss is not None:
@@ -397,5 +419,5 @@ def pop_aux_losses(feeds: Iterable[OwnsLoss]) -> list[Tensor]:
 
 
 def aux_losses(net: nn.Module) -> list[Tensor]:
-    """The losses that the parts of a net left in this forward, one number each, removed from them."""
+    """The losses that the parts of a net left since they were taken, one number each, removed from them."""
     return pop_aux_losses(feeds(net))

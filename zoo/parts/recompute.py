@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from zoo.parts.derivatives import differentiable_gradients, transformed
+from zoo.parts.ffn import losses_apart
 
 
 def recomputed(function: Callable[..., Tensor], *tensors: Tensor, chance: bool = False) -> Tensor:
@@ -60,6 +61,19 @@ class _Recomputed(torch.autograd.Function):
         leaves = [x for x in inputs if x.requires_grad]
         grads = iter(torch.autograd.grad(out, leaves, grad, allow_unused=True))
         return None, None, *(next(grads) if want else None for want in needs_grad)
+
+
+@contextmanager
+def without_traces(module: nn.Module) -> Iterator[None]:
+    """Within, ``module`` runs again for its gradient: buffers, such as counters, and losses of its own stay."""
+    buffers = [(buffer, buffer._version, buffer.clone()) for buffer in module.buffers()]
+    try:
+        with losses_apart(module):
+            yield
+    finally:
+        for buffer, version, before in buffers:
+            if buffer._version != version:
+                buffer.copy_(before)
 
 
 def _autocast(place: str) -> Callable[[], AbstractContextManager]:

@@ -197,8 +197,10 @@ class Task(LightningModule):
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """The loss () whose gradient, after Lightning's averaging, is that of the mean over a step's predictions."""
+        owners = feeds(self.net) if self._feeds is None else self._feeds
+        pop_aux_losses(owners)  # of calls outside of a step
         total, size = self.loss(batch) if self.healing is None else self.healing.loss(self, batch)
-        for side in pop_aux_losses(feeds(self.net) if self._feeds is None else self._feeds):
+        for side in pop_aux_losses(owners):
             total = total + side * size
         everywhere, loss = size.to(total.dtype), total.detach()
         self.loss_log.add(loss, size)

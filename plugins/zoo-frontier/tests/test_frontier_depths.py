@@ -164,6 +164,17 @@ def test_the_loss_of_the_router_makes_evaluation_compute_the_share_of_training()
     assert aux_losses(net) == []
 
 
+def test_the_loss_of_the_router_is_the_mean_over_calls():
+    net, single = causal_stack(block=HALF, depth=1).train(), []
+    batches = torch.randn(3, 2, 12, 16)
+    for batch in batches:
+        net(batch)
+        single += aux_losses(net)
+    for batch in batches:
+        net(batch)
+    assert_close(aux_losses(net), [sum(single) / 3])
+
+
 @pytest.mark.parametrize(("options", "words"), [
     ({"capacity": 0.0}, r"capacity in \(0, 1\], got 0.0"), ({"capacity": 1.5}, r"capacity in \(0, 1\], got 1.5"),
 ])  # fmt: skip

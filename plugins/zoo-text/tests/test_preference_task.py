@@ -9,6 +9,7 @@ from zoo_text.tasks.preference import DPO
 
 from zoo.errors import UsageError
 from zoo.inference.language import TrainedLanguageModel
+from zoo.parts.ffn import MoE, aux_losses
 from zoo.plugins.safe_import import import_target
 
 WORDS = 19
@@ -180,3 +181,20 @@ def test_it_generates_as_a_language_model():
     assert import_target(DPO.trained, "") is TrainedLanguageModel
     with pytest.raises(UsageError, match=r"model\.beta"):
         task_of(beta=0.0)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_mixture_is_balanced_over_both_answers_of_a_pair(recompute, monkeypatch):
+    losses, balance = [], MoE.balance
+    monkeypatch.setattr(MoE, "balance", lambda *call: losses.append(balance(*call)) or losses[-1])
+    task = task_of(ffn=MoE, depth=1, recompute=recompute).train()
+    task.reference.eval()
+    for seed in range(2):
+        losses.clear()
+        total, _ = task.loss(batch_of([(2, 3, 4), (1, 5, 2)], seed))
+        both = list(losses)
+        (loss,) = aux_losses(task.net)
+        assert len(both) == 2
+        assert both[0] != both[1]
+        torch.testing.assert_close(loss, sum(both) / 2)
+        (total + loss).backward()

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 
 from faults import planted
-from zoo.parts.ffn import MoE
+from zoo.parts.ffn import MoE, aux_losses, leave_loss, losses_apart
 
 
 def mixed(part, tokens, weight, choice):
@@ -30,7 +30,7 @@ class _Routed(MoE):
         if self.training:
             probability = self.route(tokens)
             share = F.one_hot(choice, len(self.experts)).sum((0, 1)) / max(1, choice.numel())
-            self.aux_loss = self.aux_loss_weight * len(self.experts) * (share * probability.mean(0)).sum()
+            leave_loss(self, self.aux_loss_weight * len(self.experts) * (share * probability.mean(0)).sum())
         return mixed(self, tokens, weight, choice).view_as(x)
 
 
@@ -114,9 +114,10 @@ class _OtherLoss(MoE):
         return loss
 
     def forward(self, x):
-        loss_before, out = self.aux_loss, super().forward(x)
-        if self.training and self.aux_loss is not loss_before:
-            self.aux_loss = self.change_loss(self.aux_loss)
+        with losses_apart(self):
+            out, losses = super().forward(x), aux_losses(self)
+        for loss in losses:
+            leave_loss(self, self.change_loss(loss))
         return out
 
 
@@ -144,7 +145,16 @@ class SideLossOfLogs(_OtherLoss):
         return loss - (loss.detach() - loss.detach()).log()
 
 
-@planted(aux_loss="from the call before")
+@planted(aux_loss="the mean over its calls")
+class SideLossOfTheLastCall(MoE):
+    """The side loss of the last call replaces those of the calls before."""
+
+    def forward(self, x):
+        self.aux_loss = None
+        return super().forward(x)
+
+
+@planted(aux_loss="the mean over its calls")
 class SideLossKept(MoE):
     """The side loss of the first call stays."""
 
@@ -160,9 +170,9 @@ class SideLossInEvaluation(MoE):
     """The side loss is computed in evaluation too."""
 
     def forward(self, x):
-        self.aux_loss = self.route(x.reshape(-1, self.dim)).square().mean() if x.numel() else None
-        out = super().forward(x)
-        return out
+        if not self.training:
+            leave_loss(self, self.route(x.reshape(-1, self.dim)).square().mean())
+        return super().forward(x)
 
 
 @planted(side_loss_of_real_tokens="set real_tokens = True")

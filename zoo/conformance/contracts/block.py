@@ -19,7 +19,7 @@ from zoo.models.initialization import initialize
 from zoo.models.stack import Stack
 from zoo.parts.attention import Attention
 from zoo.parts.block import SLOTS, Memory
-from zoo.parts.ffn import FFN, MLP
+from zoo.parts.ffn import FFN, MLP, leave_loss
 from zoo.parts.position import ALiBi, Extent, RoPE
 
 
@@ -144,7 +144,7 @@ def side_losses_survive(subject: BlockSubject) -> None:
     class AddsSideLoss(MLP):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             out = super().forward(x)
-            self.aux_loss = out.square().mean()
+            leave_loss(self, out.square().mean())
             return out
 
     net = subject.stack(CAUSAL, ffn=AddsSideLoss, depth=2).train()

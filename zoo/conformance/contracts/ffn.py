@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import cast
 
 import torch
 
@@ -46,17 +47,26 @@ def no_token_is_dropped(subject: FFNSubject) -> None:
 
 
 def aux_loss(subject: FFNSubject) -> None:
-    """A loss of its own is one finite number with a gradient, left in training only, and new with each call."""
-    part = spread(subject.build()).train()
-    part(subject.tokens(2, 8))
-    earlier = part.aux_loss
-    if earlier is None:
-        return
-    require(isinstance(earlier, torch.Tensor) and earlier.dim() == 0, "aux_loss must be a tensor without dimensions.")
-    require(bool(earlier.isfinite()), "aux_loss is not finite.")
-    require(earlier.requires_grad, "aux_loss has no gradient: it is detached, and teaches nothing.")
-    part(subject.tokens(2, 8))
-    require(part.aux_loss is not earlier, "aux_loss stays from the call before.")
+    """A loss of its own is one finite number with a gradient, left in training only: the mean of calls until taken."""
+    part, batches, losses = spread(subject.build()).train(), [subject.tokens(2, 8), subject.tokens(2, 8)], []
+    for batch in batches:
+        torch.manual_seed(3)
+        part(batch)
+        loss, part.aux_loss = part.aux_loss, None
+        if loss is None:
+            return
+        require(isinstance(loss, torch.Tensor) and loss.dim() == 0, "aux_loss must be a tensor without dimensions.")
+        require(bool(loss.isfinite()), "aux_loss is not finite.")
+        require(loss.requires_grad, "aux_loss has no gradient: it is detached, and teaches nothing.")
+        losses.append(loss)
+    for batch in batches:
+        torch.manual_seed(3)
+        part(batch)
+    mean, right = cast(torch.Tensor, part.aux_loss), (losses[0] + losses[1]) / 2
+    require(
+        difference(mean, right) <= 1e-6,
+        "aux_loss is not the mean over its calls until it is taken: leave each by zoo.parts.ffn.leave_loss.",
+    )
     loss = part.aux_loss
     part.eval()(subject.tokens(2, 8))
     require(part.aux_loss is loss or part.aux_loss is None, "aux_loss is computed in evaluation.")

@@ -1,7 +1,7 @@
 """Blocks whose inputs follow from their outputs, so that a stack keeps no activations but its last."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import ClassVar
@@ -11,7 +11,8 @@ from torch import Tensor
 
 from zoo.parts.block import Block, Branch, Call, Context
 from zoo.parts.derivatives import first_derivatives_only
-from zoo.parts.ffn import FFN
+from zoo.parts.ffn import OwnsLoss, leave_loss, losses_apart
+from zoo.parts.recompute import without_traces
 from zoo_efficient.precision import widened
 
 
@@ -49,7 +50,7 @@ class Reversible(Block):
             a, b, *sides = Run.apply(steps, wide, *leaves)
             owners = [owner for step in steps for owner in step.owners]
             for owner, side in zip(owners, sides, strict=True):
-                owner.aux_loss = side
+                leave_loss(owner, side)
         else:
             a = b = wide
             for step in steps:
@@ -66,7 +67,7 @@ class Step:
     context: Context
     dtype: torch.dtype
     cast: Callable[[], AbstractContextManager]
-    owners: list[FFN] = field(default_factory=list)  # feed-forwards that left a side loss
+    owners: list[OwnsLoss] = field(default_factory=list)  # parts that left a side loss
     leaves: list[Tensor] = field(init=False)  # what gets a gradient besides the stream
     state: tuple[Tensor, Tensor | None] = field(init=False)  # of the random numbers of CPU and GPU
 
@@ -91,10 +92,10 @@ class Step:
     def record(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
         """The branch of x (B, T, dim), shaped like x, without a graph, and auxiliary losses (); called once."""
         self.state = torch.get_rng_state(), torch.cuda.get_rng_state(x.device) if x.is_cuda else None
-        with self.sides_apart() as feeds, self.cast():
+        with losses_apart(self.branch) as owners, self.cast():
             out = self(x)
-            self.owners = [feed for feed in feeds if feed.aux_loss is not None]
-            return out, [feed.aux_loss for feed in self.owners if feed.aux_loss is not None]
+            self.owners = [owner for owner in owners if owner.aux_loss is not None]
+            return out, [owner.aux_loss for owner in self.owners if owner.aux_loss is not None]
 
     def again(self, x: Tensor) -> list[Tensor]:
         """The branch of x (B, T, dim), the same shape, and the auxiliary losses, each (), with a graph.
@@ -105,32 +106,14 @@ class Step:
             raise RuntimeError("block Reversible runs again in backward(), and its parameters have been replaced.")
         if self.context.pattern.bias is not None:  # a pattern remembers its bias, which so far has no graph
             self.context = self.context._replace(pattern=replace(self.context.pattern))
-        buffers = [(buffer, buffer._version, buffer.clone()) for buffer in self.branch.buffers()]
         host, device = self.state
         forked = torch.random.fork_rng([x.device] if x.is_cuda else [])
-        with forked, self.sides_apart(), self.cast(), torch.enable_grad():
+        with forked, without_traces(self.branch), self.cast(), torch.enable_grad():
             torch.set_rng_state(host)
             if device is not None:
                 torch.cuda.set_rng_state(device, x.device)
             out = self(x)
-            sides = [feed.aux_loss for feed in self.owners if feed.aux_loss is not None]
-        for buffer, version, before in buffers:
-            if buffer._version != version:
-                buffer.copy_(before)
-        return [out, *sides]
-
-    @contextmanager
-    def sides_apart(self) -> Iterator[list[FFN]]:
-        """Within, no feed-forward has a side loss but those it leaves there; afterwards each has its old one."""
-        feeds = [module for module in self.branch.modules() if isinstance(module, FFN)]
-        before = [feed.aux_loss for feed in feeds]
-        for feed in feeds:
-            feed.aux_loss = None
-        try:
-            yield feeds
-        finally:
-            for feed, side in zip(feeds, before, strict=True):
-                feed.aux_loss = side
+            return [out, *(owner.aux_loss for owner in self.owners if owner.aux_loss is not None)]
 
 
 class Run(torch.autograd.Function):

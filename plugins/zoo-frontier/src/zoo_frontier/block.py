@@ -14,6 +14,7 @@ from zoo.errors import UsageError
 from zoo.parts.attention import Attention, TokenMixer
 from zoo.parts.block import Block, Context, PreNorm
 from zoo.parts.cache import LayerCache, MemoryCache
+from zoo.parts.ffn import leave_loss
 from zoo.parts.norm import Norm
 from zoo.value_checks import at_least
 from zoo_frontier.cache import PlacedCache
@@ -221,6 +222,7 @@ class MixtureOfDepths(Block):
 
     sees_all = computes_all = False
     aux_loss: Tensor | None = None
+    aux_calls = 0
 
     def __init__(
         self,
@@ -294,7 +296,7 @@ class MixtureOfDepths(Block):
             wide = weight.to(torch.promote_types(weight.dtype, torch.float32))
             loss = F.binary_cross_entropy_with_logits(wide, selected.to(wide.dtype), reduction="none")
             mean = loss.mean() if tokens is None else (loss * tokens).sum() / tokens.sum().clamp(min=1)
-            self.aux_loss = self.aux_loss_weight * mean
+            leave_loss(self, self.aux_loss_weight * mean)
         return selected, width
 
     def narrow(self, context: Context, index: Tensor, real: Tensor) -> Context:
