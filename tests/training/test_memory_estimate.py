@@ -281,6 +281,35 @@ def test_what_an_optimizer_keeps_is_seen(name):
     assert estimated == pytest.approx(sum(states.values()), rel=0.03)
 
 
+class Factors(torch.optim.Optimizer):
+    """Keeps what SOAP, Shampoo and Adafactor do: matrices of each side in lists, means of rows and columns, blocks."""
+
+    def __init__(self, params, lr=1e-3, max_precondition_dim=300):
+        super().__init__(params, {"lr": lr, "max_precondition_dim": max_precondition_dim})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for weight in group["params"]:
+                sides = [side for side in weight.shape if side <= group["max_precondition_dim"]]
+                factors = [torch.zeros(side, side) for side in sides] if weight.dim() > 1 else [[]]
+                means = [torch.zeros(*(1 if i == axis else side for i, side in enumerate(weight.shape)))
+                         for axis in range(weight.dim())]  # fmt: skip
+                blocks = torch.zeros(-(-weight.numel() // 256))
+                self.state[weight] = {"exp_avg": torch.zeros_like(weight), "GG": factors, "mean": tuple(means),
+                                      "absmax": blocks, "step": torch.tensor(1.0)}  # fmt: skip
+
+
+@pytest.mark.parametrize("dim", [8, 128, 160, 256])
+def test_states_of_any_layout_grow_with_the_sides_that_they_have(dim):
+    task = CausalLM(512, 32, dim=dim, depth=1, heads=4, optimizer=Factors)
+    estimated = memory_estimate.optimizer_bytes(task)
+    optimizer = task.make_optimizer()
+    optimizer.step()
+    kept = memory_estimate.tensors_in(list(optimizer.state.values()))
+    assert estimated == pytest.approx(sum(state.nbytes for state in kept if state.dim()), rel=0.03)
+
+
 def test_an_error_that_no_part_means_is_not_hidden(monkeypatch):
     def fail(*_):
         raise NameError("a fault")

@@ -6,7 +6,7 @@ import copy
 import math
 import os
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from itertools import islice
@@ -59,25 +59,51 @@ def estimate(task: Task, batch: Any) -> Estimate:
 def optimizer_bytes(task: Task) -> int:
     """What the optimiser of a task will keep: seen after a step with small weights in the places of the task's own.
 
-    A state that has a number for each weight, or for each block of them, grows with the weight.
+    A state grows with the sides of the weight that it has, and one that has a number for each block of weights with
+    the weight.
     """
     optimizer = task.make_optimizer()
-    growth: dict[Tensor, float] = {}
+    places: dict[Tensor, tuple[Tensor, float]] = {}  # the weight, and the longest side that has factors
     for group in optimizer.param_groups:
         weights, group["params"] = group["params"], []
         for weight in weights:
-            small = torch.zeros([min(size, STAND_IN) for size in weight.shape], dtype=weight.dtype, requires_grad=True)
+            small = torch.zeros(stand_in_shape(weight.shape), dtype=weight.dtype, requires_grad=True)
             small.grad = torch.ones_like(small)
-            growth[small] = weight.numel() / max(1, small.numel())
+            places[small] = weight, group.get("max_precondition_dim", math.inf)
             group["params"].append(small)
     optimizer.step()
     sizes = {
-        state.data_ptr(): state.nbytes * growth[weight]
-        for weight, states in optimizer.state.items()
-        for state in states.values()
-        if isinstance(state, Tensor) and state.dim()
+        state.data_ptr(): grown_bytes(state, small, *places[small])
+        for small, states in optimizer.state.items()
+        for state in tensors_in(states)
+        if state.dim()
     }
     return round(sum(sizes.values()))
+
+
+def stand_in_shape(shape: Sequence[int]) -> list[int]:
+    """Sides of at most STAND_IN, unequal where those of ``shape`` are."""
+    sides: list[int] = []
+    for size in shape:
+        side = min(size, STAND_IN)
+        while any(side == other and size != real for other, real in zip(sides, shape, strict=False)):
+            side -= 8
+        sides.append(side)
+    return sides
+
+
+def grown_bytes(state: Tensor, small: Tensor, weight: Tensor, longest: float) -> float:
+    """The bytes of a state of the stand-in ``small``, were it that of the weight.
+
+    A side longer than ``longest`` has no factor, a matrix of its own (SOAP).
+    """
+    sides = {1: 1, **dict(zip(small.shape, weight.shape, strict=True))}
+    if not {*state.shape} <= sides.keys():
+        return state.nbytes * weight.numel() / max(1, small.numel())
+    is_factor = state.shape != small.shape and state.dim() == 2 and state.size(0) == state.size(1)
+    if is_factor and sides[state.size(0)] > longest:
+        return 0
+    return state.itemsize * math.prod(sides[side] for side in state.shape)
 
 
 def device_memory(device: torch.device) -> int | None:
