@@ -185,23 +185,38 @@ def timm_config(trained: Trained, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_preprocessor(trained: Trained, folder: Path) -> None:
-    """Write transformers' preprocessor_config.json for a classifier of images, unless it is there."""
+    """Write transformers' preprocessor_config.json for a classifier of images, unless it is there and images.json does
+    not say how an image is prepared.
+    """
     images = hf_files.optional(trained.place.folder / "images.json")
     if not images:
         return
     if images["channels"] == 1:
         log.warning("pipelines of transformers give an image in colour: this model reads grey ones, image.convert('L')")
-    if (folder / IMAGES).is_file():
+    way, side = images.get("prepare"), images["image_size"]
+    if way is None and (folder / IMAGES).is_file():
         return
-    cropped, side = _is_cropped(trained), {"height": images["image_size"], "width": images["image_size"]}
-    size = {"size": {"shortest_edge": images["image_size"]}, "do_center_crop": True, "crop_size": side}
+    if way is None:
+        cropped = _is_cropped(trained)
+        way = {"resize": side if cropped else [side, side], "crop": [side, side] if cropped else None}
+    resize, crop = way["resize"], way["crop"]
+    size = {"shortest_edge": resize} if isinstance(resize, int) else _rectangle(resize)
     content = {
-        "image_processor_type": "BitImageProcessor" if cropped else "ViTImageProcessor",
-        **{"do_resize": True, "resample": 2, **(size if cropped else {"size": side})},
+        "image_processor_type": "BitImageProcessor" if crop or isinstance(resize, int) else "ViTImageProcessor",
+        "do_resize": resize is not None,
+        "size": size,
+        "do_center_crop": crop is not None,
+        "crop_size": _rectangle(crop),
+        "resample": INTERPOLATIONS[way.get("interpolation", "bilinear")],
         **{"do_convert_rgb": images["channels"] == 3, "do_rescale": True, "rescale_factor": 1 / 255},
         **{"do_normalize": True, "image_mean": images["mean"], "image_std": images["std"]},
     }
     atomic_files.write_json(folder / IMAGES, content)
+
+
+def _rectangle(sides: list[int] | None) -> dict[str, int] | None:
+    """Height and width, as transformers writes them."""
+    return None if sides is None else dict(zip(("height", "width"), sides, strict=True))
 
 
 def _is_cropped(trained: Trained) -> bool:
