@@ -13,9 +13,9 @@ log = logging.getLogger(__name__)
 SCHEME = "hf://"
 ADDRESS = re.compile(r"https?:/+[^/]+/((?:[^/]+/)?)([^/]+?)(?:/(?:tree|blob|resolve)/([^/]+).*)?/?")  # of a page
 NAME = re.compile(r"hf:/{1,2}([\w.-]+/[\w.-]+)(?:@([\w./-]+))?/?")
-# weights as safetensors, and small texts; no pickles and no code
+# weights as safetensors, those of 2_Dense with them, and small texts; no pickles and no code
 FILES = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.yaml")
-OTHERS = ("*/*.safetensors", "onnx/*", "openvino/*", "original/*")  # the same weights in other forms
+OTHERS = ("[!0-9]*/*.safetensors", "onnx/*", "openvino/*", "original/*")  # the same weights in other forms
 SNAPSHOT = re.compile(r"models--(.+?)/snapshots/([0-9a-f]{40})")
 
 

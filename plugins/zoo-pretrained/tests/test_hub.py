@@ -133,6 +133,16 @@ def test_weights_and_texts_alone_are_taken_and_the_commit_is_known(hub):
     assert local_folder("runs/hf") == Path("runs/hf")
 
 
+def test_the_weights_of_the_modules_of_an_embedder_are_downloaded_and_no_twins(hub):
+    """Those of sentence-transformers lie in folders with a number; other folders hold the same weights again."""
+    dense = ["2_Dense/config.json", "2_Dense/model.safetensors", "3_Dense/model.safetensors"]
+    twins = ["original/model.safetensors", "onnx/model.safetensors", "2_Dense/pytorch_model.bin"]
+    files = hub.repositories["org/tiny"][NEW]
+    hub.repositories["org/tiny"][NEW] = files | dict.fromkeys([*dense, *twins], b"{}")
+    folder = local_folder("hf://org/tiny")
+    assert sorted(str(file.relative_to(folder)) for file in folder.glob("*/*")) == dense
+
+
 def test_the_cache_is_used_without_a_network(hub, monkeypatch):
     from huggingface_hub import constants
 
