@@ -1,12 +1,13 @@
 """Images of imported classifiers: every key that prepares them is obeyed as its library does, or refused."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from zoo_pretrained.image_files import PROCESSORS, _crop_pct, import_images, preprocessor
+from zoo_pretrained.image_files import PROCESSORS, _crop_pct, import_images, preprocessor, write_preprocessor
 from zoo_pretrained.vit import CFG
 
 from zoo.data.image_decoding import prepare_published, published_way
@@ -171,3 +172,23 @@ def test_a_thin_image_takes_no_memory(library):
     way = {"library": library, "resize": SIDE, "interpolation": "bilinear", "crop": [SIDE, SIDE]}
     with pytest.raises(UsageError, match="too thin"):
         prepare_published(Image.new("RGB", (2_000_000, 1)), way)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_processor_of_an_export_gives_the_pixels_of_the_import(tmp_path, seed):
+    """Whichever file said how, and whatever file of its name lies there."""
+    from transformers import AutoImageProcessor
+
+    draw = np.random.default_rng(seed)
+    config, whole = drawn_processor(draw), seed % 3 == 0
+    content = {"image_processor": config, "processor_class": "CLIPProcessor"} if whole else config
+    if seed % 3 != 1:  # else no file says anything
+        (tmp_path / f"{'' if whole else 'pre'}processor_config.json").write_text(json.dumps(content))
+    image = picture(draw, *(int(side) for side in draw.integers(SIDE, 60, 2)))
+    right = ours(tmp_path, image, {"model_type": "vit"})
+    (out := tmp_path / "out").mkdir()
+    if seed % 2:
+        (out / "preprocessor_config.json").write_text(json.dumps({**STANDARD, "image_mean": [0.1] * 3}))
+    write_preprocessor(SimpleNamespace(place=SimpleNamespace(folder=tmp_path), resize="crop"), out)
+    pixels = AutoImageProcessor.from_pretrained(out)(image, return_tensors="pt")["pixel_values"][0]
+    torch.testing.assert_close(pixels.float(), right, rtol=1e-4, atol=1e-4, msg=lambda text: f"{config}: {text}")

@@ -3,16 +3,18 @@
 import copy
 import json
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 import transformers
 from transformers import DynamicCache, EncoderDecoderCache, StaticCache
 from zoo_pretrained import transformers_models as models
-from zoo_pretrained.transformers_export import sizes
+from zoo_pretrained.transformers_export import export_transformers, sizes
 
 import zoo
 from zoo.cli import main
+from zoo.data.tokenizer import Tokenizer
 from zoo.inference.rebuild_task import complete_options
 from zoo.models.generation import GenerationConfig, generate
 from zoo.parts.attention import MultiHead, TokenMixer
@@ -297,10 +299,10 @@ def test_hidden_states_of_several_streams_are_their_mean():
     assert all(torch.allclose(mine, theirs, atol=1e-6) for mine, theirs in zip(streams, states, strict=True))
 
 
-@pytest.mark.parametrize("name", ["alibi-swiglu", "window-sandwich", "t5-bias", "masked", "texts"])
+@pytest.mark.parametrize("name", ["alibi-swiglu", "window-sandwich", "t5-bias", "masked", "masked-no-bias", "texts"])
 @torch.no_grad()
 def test_the_vocabulary_can_grow_and_shrink(name, tmp_path):
-    model = build_model(name)
+    model = build_model("masked", output_bias=False) if name == "masked-no-bias" else build_model(name)
     inputs = inputs_of(model)
     before = model(**inputs).logits
     model.resize_token_embeddings(WORDS + 9, mean_resizing=False)
@@ -617,3 +619,24 @@ def test_other_models_are_refused_with_what_there_is(tmp_path):
     with pytest.raises(ValueError, match="needs task"):
         models.ZooForCausalLM(models.ZooCausalLMConfig())
     assert transformers.AutoConfig.for_model("zoo_causal_lm")
+
+
+@pytest.mark.parametrize(
+    "path", ["zoo_text.tasks.preference.DPO", "zoo_text.tasks.infill.FIM", "zoo_frontier.task.MTP"]
+)
+def test_the_files_of_a_language_model_are_those_of_one_whatever_task_trained_it(path, tmp_path):
+    """The side of padding, the beginning of a text, the special tokens around it, and the rules of generation."""
+    (run := tmp_path / "run").mkdir()
+    tokenizer = Tokenizer.bytes(("<eos>", "<pad>", "<cls>"))
+    tokenizer.save(run / "tokenizer.json")
+    files = []
+    for class_path in (LM, path):
+        options = {**TEXT, "vocab_size": tokenizer.vocab_size}
+        task = complete_options({"class_path": class_path, "init_args": options})
+        net = models.ZooForCausalLM(models.ZooCausalLMConfig(task=task, **sizes(task["init_args"]))).net
+        place = SimpleNamespace(config={"model": task}, folder=run)
+        export_transformers(SimpleNamespace(net=net, place=place), out := tmp_path / class_path)
+        names = ("tokenizer.json", "tokenizer_config.json", "generation_config.json")
+        files.append({name: (out / name).read_text() for name in names})
+        assert transformers.AutoTokenizer.from_pretrained(out).padding_side == "left"
+    assert files[0] == files[1]

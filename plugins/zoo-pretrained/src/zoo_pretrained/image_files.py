@@ -191,7 +191,7 @@ def write_preprocessor(trained: Trained, folder: Path) -> None:
         return
     if images["channels"] == 1:
         log.warning("pipelines of transformers give an image in colour: this model reads grey ones, image.convert('L')")
-    if (folder / IMAGES).is_file():
+    if images.get("prepare") is None and (folder / IMAGES).is_file():
         return
     atomic_files.write_json(folder / IMAGES, preprocessor(images, _is_cropped(trained)))
 

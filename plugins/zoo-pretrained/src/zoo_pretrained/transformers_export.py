@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from zoo.inference.trained_model import Trained
 
 log = logging.getLogger(__name__)
+CAUSAL_LM = "zoo.tasks.lm.CausalLM"
 
 
 class Export(NamedTuple):
@@ -36,7 +37,7 @@ def export_transformers(trained: Trained, folder: Path, force: bool = False) -> 
     """
     check_folder(trained, folder, force)
     try:
-        from zoo_pretrained.transformers_models import MODELS
+        from zoo_pretrained.transformers_models import MODELS, ZooForCausalLM
     except ImportError as error:
         raise UsageError(
             f"transformers cannot be used: {error}. Install it: pip install 'zoo-pretrained[transformers]'"
@@ -57,7 +58,9 @@ def export_transformers(trained: Trained, folder: Path, force: bool = False) -> 
     about: dict[str, Any] = {"task": task, "packages": needed, **sizes(task["init_args"])}
     try:
         with atomic_files.replace_files(folder, hf_files.CONFIG, hf_files.ANY_WEIGHTS) as draft:
-            about = tokenizer_files.export_tokenizers(trained.place.folder, draft, task["class_path"], about)
+            # DPO, FIM and MTP have the files of the language model that they train
+            kind = CAUSAL_LM if cls is ZooForCausalLM else task["class_path"]
+            about = tokenizer_files.export_tokenizers(trained.place.folder, draft, kind, about)
             image_files.write_preprocessor(trained, draft)
             _copy_target_tokenizer(trained.place.folder, draft)
             config = cls.config_class(**about)

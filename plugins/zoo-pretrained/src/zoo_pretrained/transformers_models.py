@@ -773,7 +773,7 @@ class ZooForMaskedLM(ZooEncoderModel):
         """Change the number of tokens; new ones have a bias of zero."""
         embeddings = super().resize_token_embeddings(new_num_tokens, *args, **kwargs)
         bias, size = self.net.head.bias, embeddings.weight.size(0)
-        if size != len(bias):
+        if bias is not None and size != len(bias):
             grown = bias.new_zeros(size)
             grown[: len(bias)] = bias.detach()[:size]
             self.net.head.bias = nn.Parameter(grown, requires_grad=bias.requires_grad)
