@@ -718,7 +718,7 @@ MUTANTS = [
         ),
         (
             "training/callbacks.py",
-            "if not every or trainer.global_step % every:",
+            "if not every or step % every or step == self._step:",
             "if not every:",
             "training/test_callbacks.py",
         ),

@@ -249,7 +249,7 @@ def test_a_name_or_a_path_is_not_empty(command, option, empty):
 
 
 @pytest.mark.parametrize(
-    ("argv", "meant"),
+    ("argv", "suggestion"),
     [
         ("fit --layers", "model.depth"), ("fit --num-layers", "model.depth"), ("fit --hidden-size", "model.dim"),
         ("fit --output", "runs"), ("fit --save-dir", "runs"), ("fit --logdir", "runs"),
@@ -260,22 +260,22 @@ def test_a_name_or_a_path_is_not_empty(command, option, empty):
         ("compare --trials", ""), ("fit --workers", ""),
     ],
 )  # fmt: skip
-def test_an_option_of_another_program_is_likened_to_what_it_means_or_to_nothing(argv, meant):
+def test_an_option_of_another_program_is_likened_to_what_it_means_or_to_nothing(argv, suggestion):
     name, option = argv.split()
     message = refusal(all_commands()[name], option, "3")
-    assert (f"Did you mean '--{meant}'?" if meant else "has no option") in message
-    assert meant or "Did you mean" not in message
+    assert (f"Did you mean '--{suggestion}'?" if suggestion else "has no option") in message
+    assert suggestion or "Did you mean" not in message
 
 
 @pytest.mark.parametrize(
-    ("word", "meant"),
+    ("word", "suggestion"),
     [
         ("train", "fit"), ("pretrain", "fit"), ("resume", "fit"), ("sample", "generate"), ("infer", "generate"),
         ("inference", "generate"), ("evaluate", "validate"), ("parts", "list"), ("ls", "list"), ("generat", "generate"),
         ("compre", "compare"), ("dctor", "doctor"), ("serve", ""), ("search", ""), ("quantize", ""), ("deploy", ""),
     ],
 )  # fmt: skip
-def test_a_command_of_another_tool_is_likened_to_what_it_means_or_to_nothing(word, meant):
+def test_a_command_of_another_tool_is_likened_to_what_it_means_or_to_nothing(word, suggestion):
     with pytest.raises(UsageError, match=f"unknown command '{word}'") as caught:
         find_command(word)
-    assert (f"Did you mean '{meant}'?" if meant else f"'{word}'. See: zoo --help") in str(caught.value)
+    assert (f"Did you mean '{suggestion}'?" if suggestion else f"'{word}'. See: zoo --help") in str(caught.value)

@@ -105,7 +105,7 @@ def test_what_varies_must_be_a_list(values):
         zoo.compare("lm-tiny", {"model.position": values})
 
 
-class Written:
+class TextSink:
     """An object that takes text, as an embedder puts it in the place of a stream."""
 
     def write(self, text):
@@ -115,7 +115,7 @@ class Written:
         """Nothing."""
 
 
-@pytest.mark.parametrize("stream", [None, Written()], ids=["none", "object"])
+@pytest.mark.parametrize("stream", [None, TextSink()], ids=["none", "object"])
 @pytest.mark.parametrize("names", [("stdout",), ("stderr",), ("stdout", "stderr")], ids=str)
 def test_what_stands_for_a_stream_is_no_terminal(names, stream, monkeypatch):
     from zoo.cli import table_printing

@@ -153,8 +153,14 @@ def with_steps(ours, theirs, our_steps, their_steps=fabricate.STEPS):
     for name, steps, end in (("position=alibi", ours, our_steps), ("default", theirs, their_steps)):
         for seed, step in enumerate(steps, 1):
             content = run_content(seed, name, step)
-            seen = [validation for validation in content["validations"] if validation["step"] <= end]
-            changes = {"steps": end, "tokens": end * fabricate.PER_STEP, "validations": seen, "last": seen[-1]}
+            validations = [validation for validation in content["validations"] if validation["step"] <= end]
+            changes = {"steps": end, "tokens": end * fabricate.PER_STEP, "last": validations[-1]}
+            changes["validations"] = validations
+                "steps": end,
+                "tokens": end * fabricate.PER_STEP,
+                "validations": validations,
+                "last": validations[-1],
+            }
             changes |= {"setting.budget": "flops=1e12", "cost.flops_per_token": 3e9 / end}
             runs.append(run_to(seed, name, step, **changes))
     return answer(runs, "default", at=f"to:{TARGET}")
@@ -172,9 +178,9 @@ def test_runs_of_unequal_length_are_compared_up_to_the_earlier_end_of_a_pair(end
     assert ratio.low <= 1 <= ratio.high
     assert ratio.low == pytest.approx(1500 / 2510 if short_last else 0, rel=0.03)  # known by the own end alone
     assert "up to the end of the shorter" in table.describe(result).as_text()
-    seen = with_steps(soon, late, *ends)
-    assert seen.rows[1].verdict.word == "better"  # sooner within what both have trained
-    assert target_ratio(seen, seen.rows[1], "steps").high < 1
+    other = with_steps(soon, late, *ends)
+    assert other.rows[1].verdict.word == "better"  # sooner within what both have trained
+    assert target_ratio(other, other.rows[1], "steps").high < 1
 
 
 def test_a_run_that_diverged_counts_against_its_variant_up_to_the_end_that_was_planned():

@@ -49,7 +49,7 @@ def test_pairs_of_tokenizers_that_split_special_tokens_are_others_and_cached_apa
     inner = Tokenizer.bpe(EN + DE, 300, ["<pad>", "<s>", "</s>"]).inner
     inner.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 2)])
     names = {"<eos>": "</s>", "<pad>": "<pad>", "<bos>": "<s>"}
-    seen = []
+    prints = []
     for splits in (False, True):
         for side in ("source", "target"):
             (tmp_path / f"{splits}").mkdir(exist_ok=True)
@@ -58,8 +58,8 @@ def test_pairs_of_tokenizers_that_split_special_tokens_are_others_and_cached_apa
         batch = next(iter(data.val_dataloader()))
         row = batch["source"][0][batch["source_valid"][0]].tolist()
         assert row.count(2) == (1 if splits else 2)
-        seen.append(data.fingerprint())
-    assert len({*seen}) == 2
+        prints.append(data.fingerprint())
+    assert len({*prints}) == 2
 
 
 def test_batches_hold_whole_sentences_and_their_marks(corpus):

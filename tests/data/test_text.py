@@ -143,7 +143,7 @@ def test_data_of_a_tokenizer_that_splits_special_tokens_are_others_and_cached_ap
     path = tmp_path / "input.txt"
     path.write_text("one </s> two\n" * 30)
     inner = Tokenizer.bpe(["one two one two"], 262, ["</s>", "<pad>"]).inner
-    made = []
+    prints = []
     for splits in (False, True):
         folder = tmp_path / f"{splits}"
         folder.mkdir()
@@ -153,8 +153,8 @@ def test_data_of_a_tokenizer_that_splits_special_tokens_are_others_and_cached_ap
         assert data.tokenizer.splits_specials == splits
         texts = data.tokenizer.encode(path.read_text())[: len(data.datasets["train"].tokens)]
         assert data.datasets["train"].tokens.tolist() == texts
-        made.append(data)
-    assert len({data.fingerprint() for data in made}) == 2
+        prints.append(data)
+    assert len({data.fingerprint() for data in prints}) == 2
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import tarfile
 import zipfile
 
 import pytest
-from zoo.data.document_files import DocumentFiles, Format
+from zoo_scale.document_files import DocumentFiles, Format
 
 from zoo.data.image_decoding import open_header
 from zoo.data.image_sources import NpzImages

@@ -188,6 +188,6 @@ def test_the_choices_of_a_run_that_goes_on_are_those_it_goes_on_with(resumes, tm
     events = EventAccumulator(str(tmp_path))
     events.Reload()
     content = HParamsPluginData.FromString(events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content)
-    chosen = {name: value.number_value for name, value in content.session_start_info.hparams.items()}
-    assert chosen == {"lr": 0.1 / (resumes + 1), "max_steps": 6.0 * (resumes + 1)}
+    options = {name: value.number_value for name, value in content.session_start_info.hparams.items()}
+    assert options == {"lr": 0.1 / (resumes + 1), "max_steps": 6.0 * (resumes + 1)}
     assert [event.step for event in events.Scalars("val/loss")] == [*range(resumes + 1), resumes + 100]

@@ -140,8 +140,8 @@ def test_blocks_that_run_again_count_tokens_once_and_leave_no_loss():
             assert aux_losses(net) == []
         results.append([*gradients[0], *gradients[1], *(moe.load for moe in experts)])
         assert [moe.load.sum().item() for moe in experts] == [2 * 2 * 12 * 2] * SIZES["depth"]
-    for plain, again in zip(*results, strict=True):
-        assert_close(plain, again, atol=1e-10, rtol=0)
+    for usual, again in zip(*results, strict=True):
+        assert_close(usual, again, atol=1e-10, rtol=0)
 
 
 def test_a_decoder_looks_at_its_memory_and_only_where_that_is_real():

@@ -126,17 +126,17 @@ def test_callbacks_that_change_results_name_the_run():
 
 
 class Weight(LightningModule):
-    """A single weight, and what each function of the trainer sees of it."""
+    """A single weight, and what each function of the trainer has as its value."""
 
     def __init__(self):
         super().__init__()
-        self.weight, self.seen = torch.nn.Parameter(torch.zeros(1)), []
+        self.weight, self.values = torch.nn.Parameter(torch.zeros(1)), []
 
     def training_step(self, batch, batch_idx):
         return (self.weight - 10).square().sum()
 
     def validation_step(self, batch, batch_idx):
-        self.seen.append(float(self.weight))
+        self.values.append(float(self.weight))
 
     test_step = predict_step = validation_step
 
@@ -157,4 +157,4 @@ def test_what_measures_a_checkpoint_sees_the_averages(function, tmp_path):
     module = Weight()
     run = getattr(Trainer(callbacks=[EMA(0.9)], **quiet), function)
     run(module, rows, ckpt_path=tmp_path / "a.ckpt", weights_only=True)
-    assert set(module.seen) == {average}
+    assert set(module.values) == {average}

@@ -306,8 +306,8 @@ def test_states_of_any_layout_grow_with_the_sides_that_they_have(dim):
     estimated = memory_estimate.optimizer_bytes(task)
     optimizer = task.make_optimizer()
     optimizer.step()
-    kept = memory_estimate.tensors_in(list(optimizer.state.values()))
-    assert estimated == pytest.approx(sum(state.nbytes for state in kept if state.dim()), rel=0.03)
+    states = memory_estimate.tensors_in(list(optimizer.state.values()))
+    assert estimated == pytest.approx(sum(state.nbytes for state in states if state.dim()), rel=0.03)
 
 
 def test_an_error_that_no_part_means_is_not_hidden(monkeypatch):

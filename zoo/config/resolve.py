@@ -113,8 +113,8 @@ class _Resolver:
 
     def record(self, key: str, slot: Slot, nodes: list[Node]) -> dict[str, object]:
         """The options of a dataclass or named tuple, set since the last null or other plain value."""
-        plain = [index for index, node in enumerate(nodes) if node.value is not MISSING and not node.explicit]
-        children = [Node(MISSING, node.origin, node.children) for node in nodes[plain[-1] + 1 if plain else 0 :]]
+        values = [index for index, node in enumerate(nodes) if node.value is not MISSING and not node.explicit]
+        children = [Node(MISSING, node.origin, node.children) for node in nodes[values[-1] + 1 if values else 0 :]]
         return self.options(key, parameters(slot.base), _options(children, key), slot.base)
 
     def records(self, key: str, param: Param, nodes: list[Node]) -> object:

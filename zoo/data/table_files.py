@@ -282,8 +282,8 @@ def choose_columns(
     columns = columns or {}
     if strange := sorted(columns.keys() - names.keys()):
         raise UsageError(f"columns has {strange[0]!r}: it names the columns of {', '.join(names)}, by these words")
-    chosen = {role: [columns[role]] if role in columns else usual for role, usual in names.items()}
-    return Columns(chosen, refused=(*WEIGHTS, *refused))
+    names_of = {role: [columns[role]] if role in columns else usual for role, usual in names.items()}
+    return Columns(names_of, refused=(*WEIGHTS, *refused))
 
 
 def read_rows(path: Path, columns: Columns, group: int | None = None, start: int = 0) -> Iterator[Row]:

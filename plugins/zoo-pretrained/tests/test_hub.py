@@ -134,13 +134,13 @@ def test_weights_and_texts_alone_are_taken_and_the_commit_is_known(hub):
 
 
 @pytest.mark.parametrize(
-    ("name", "taken"),
+    ("name", "downloads"),
     [("2_Dense/model.safetensors", True), ("2_Dense/config.json", True), ("0_Transformer/model.safetensors", True),
      ("unet/model.safetensors", False), ("original/model.safetensors", False), ("onnx/config.json", False)],
 )  # fmt: skip
-def test_weights_of_the_modules_of_a_sentence_model_are_taken(hub, name, taken):
+def test_weights_of_the_modules_of_a_sentence_model_are_taken(hub, name, downloads):
     hub.repositories["org/tiny"][NEW][name] = b"{}"
-    assert (local_folder("hf://org/tiny") / name).is_file() == taken
+    assert (local_folder("hf://org/tiny") / name).is_file() == downloads
 
 
 def test_the_cache_is_used_without_a_network(hub, monkeypatch):

@@ -546,8 +546,8 @@ def test_the_forced_beginning_of_a_translation_is_exported(forced, tmp_path):
     inner = byte_bpe((*LLAMA_SPECIALS, "<pad>", "fra_Latn"))
     names = {"<eos>": "</s>", "<bos>": "<s>", "<pad>": "<pad>"}
     Tokenizer(inner, names).save(tmp_path / "source-tokenizer.json")
-    told = {} if forced is None else {FORCED: inner.id_to_token(forced)}
-    Tokenizer(inner, {**names, **told}).save(tmp_path / "target-tokenizer.json")
+    own = {} if forced is None else {FORCED: inner.id_to_token(forced)}
+    Tokenizer(inner, {**names, **own}).save(tmp_path / "target-tokenizer.json")
     (out := tmp_path / "out").mkdir()
     config = export_tokenizers(tmp_path, out, "zoo.tasks.translation.Translation", {"model_type": "bart"})
     assert config["forced_bos_token_id"] == forced

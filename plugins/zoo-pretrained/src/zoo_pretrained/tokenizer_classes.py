@@ -345,8 +345,8 @@ class _Builder:
         """The language that the model is told to write, or else that tokenizer_config.json names."""
         config = {**self.theirs, **hf_files.optional(self.source / "generation_config.json")}
         numbers = [config.get(key) for key in ("forced_bos_token_id", "decoder_start_token_id")]
-        told = [inner.id_to_token(number) or "" for number in numbers if isinstance(number, int) and number >= 0]
-        return next(filter(LANGUAGE.fullmatch, told), self.settings.get("tgt_lang"))
+        tokens = [inner.id_to_token(number) or "" for number in numbers if isinstance(number, int) and number >= 0]
+        return next(filter(LANGUAGE.fullmatch, tokens), self.settings.get("tgt_lang"))
 
     def _spoken(self) -> list[str]:
         """The tokens of the language and of the task that tokenizer_config.json names, if it does."""

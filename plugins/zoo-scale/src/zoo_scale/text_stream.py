@@ -301,8 +301,8 @@ class TextStream(TokenizedData):
             "endings": ["".join(path.suffixes) for files in self.files.values() for path in files.paths]
         }
         if self.scheme not in ("bpe", "bytes"):
-            given = Tokenizer.of_run(self.scheme)
-            key["tokenizer"], more["names"] = given.identity(), given.names
+            tokenizer = Tokenizer.of_run(self.scheme)
+            key["tokenizer"], more["names"] = tokenizer.identity(), tokenizer.names
         entry = cached_entry("stream", key | more, self._build)
         self.tokenizer = Tokenizer.load(entry / "tokenizer.json")
         self._fingerprint = digest([key, self.tokenizer.identity()])
