@@ -156,11 +156,6 @@ def with_steps(ours, theirs, our_steps, their_steps=fabricate.STEPS):
             validations = [validation for validation in content["validations"] if validation["step"] <= end]
             changes = {"steps": end, "tokens": end * fabricate.PER_STEP, "last": validations[-1]}
             changes["validations"] = validations
-                "steps": end,
-                "tokens": end * fabricate.PER_STEP,
-                "validations": validations,
-                "last": validations[-1],
-            }
             changes |= {"setting.budget": "flops=1e12", "cost.flops_per_token": 3e9 / end}
             runs.append(run_to(seed, name, step, **changes))
     return answer(runs, "default", at=f"to:{TARGET}")
