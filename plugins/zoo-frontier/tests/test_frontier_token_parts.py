@@ -124,14 +124,14 @@ def test_loads_become_even_without_a_loss():
     assert min(loads[-1]) > 105
 
 
-@pytest.mark.parametrize("size", [1.0, 100.0])
+@pytest.mark.parametrize("size", [10.0, 1000.0])
 def test_the_selection_moves_by_the_rate_and_weighs_nothing_in_the_norm_that_is_clipped(size):
     ffn = initialize(DeepSeekMoE(8, 4, experts=64)).train()
     out = ffn(torch.randn(256, 8))
-    (size * out.square().sum() + ffn.aux_loss).backward()
+    (size * out.square().mean() + ffn.aux_loss).backward()
     others = torch.stack([weight.grad.norm() for weight in ffn.parameters() if weight is not ffn.selection_bias])
     whole = torch.nn.utils.clip_grad_norm_(ffn.parameters(), 1.0)
-    assert whole.item() == pytest.approx(others.norm().item(), rel=1e-4)
+    assert whole.item() == pytest.approx(others.norm().item(), rel=1e-3)
     signs = ffn.selection_bias.grad.sign()
     torch.optim.AdamW([ffn.selection_bias], lr=0.02, weight_decay=0.0).step()
     assert_close(ffn.selection_bias.detach(), -0.02 * signs, rtol=0.05, atol=0)
