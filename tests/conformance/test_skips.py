@@ -4,12 +4,14 @@ import inspect
 
 import pytest
 import torch
+from torch import nn
 
 from zoo import registry
 from zoo.conformance import checks
 from zoo.conformance.check import WITHOUT_PART
 from zoo.conformance.contract import SUBJECTS
 from zoo.errors import UsageError
+from zoo.parts.ffn import FFN
 from zoo.parts.norm import RMSNorm
 from zoo.tasks.lm import CausalLM
 from zoo.tasks.task import Loss
@@ -97,3 +99,19 @@ class DrawingAndCounting(Drawing):
 def test_a_loss_that_is_drawn_is_judged_where_it_is_not(part, status):
     (check,) = (check for check in checks(part) if check.name == "padding_counts_for_nothing")
     assert check.outcome().status == status
+
+
+class DroppingFeed(FFN):
+    """A feed-forward that drops hidden units unless it is told not to."""
+
+    def __init__(self, dim: int, hidden: int, dropout: float = 0.1) -> None:
+        super().__init__(dim, hidden)
+        self.up, self.down, self.rate = nn.Linear(dim, hidden), nn.Linear(hidden, dim), dropout
+
+    def forward(self, x):
+        return self.down(nn.functional.dropout(nn.functional.gelu(self.up(x)), self.rate, self.training))
+
+
+def test_a_feed_forward_that_drops_by_default_drops_no_token():
+    (check,) = [check for check in checks(DroppingFeed) if check.name == "no_token_is_dropped"]
+    check()

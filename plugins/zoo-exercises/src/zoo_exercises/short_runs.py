@@ -9,6 +9,7 @@ import torch
 from torch.optim.lr_scheduler import LambdaLR
 
 from zoo.data.data import Data
+from zoo.parts.ffn import aux_losses
 from zoo.tasks.task import Task
 
 CLIP = 1.0  # of the gradient's norm
@@ -26,7 +27,7 @@ def train(task: Task, data: Data, steps: int, bf16: bool = False) -> float:
             with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
                 total, size = task.loss(batch)
             optimizer.zero_grad()
-            (total / size.clamp(min=1)).backward()
+            (total / size.clamp(min=1) + sum(aux_losses(task.net))).backward()
             torch.nn.utils.clip_grad_norm_(task.parameters(), CLIP)
             optimizer.step()
             schedule.step()
