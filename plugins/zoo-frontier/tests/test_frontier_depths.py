@@ -9,7 +9,8 @@ from frontier_measures import causal_stack
 from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 from zoo_frontier.attention import MLA, Differential, GatedAttention, ValueResidual
-from zoo_frontier.block import HyperConnections, MixtureOfDepths
+from zoo_frontier.block import DropPath, HyperConnections, LayerScale, MixtureOfDepths
+from zoo_frontier.mixer import GatedDeltaNet, Mamba2
 
 from zoo.conformance.sequence_checks import check_decoding
 from zoo.errors import UsageError
@@ -20,6 +21,7 @@ from zoo.parts.backend import Tiled
 from zoo.parts.block import Memory, PreNorm
 from zoo.parts.ffn import MoE, aux_losses
 from zoo.parts.position import T5, ALiBi, Extent, RoPE
+from zoo.tasks.lm import CausalLM
 
 double = pytest.mark.usefixtures("double")
 HALF = partial(MixtureOfDepths, capacity=0.5)
@@ -173,6 +175,23 @@ def test_the_loss_of_the_router_is_the_mean_over_calls():
     for batch in batches:
         net(batch)
     assert_close(aux_losses(net), [sum(single) / 3])
+
+
+@pytest.mark.parametrize(("options", "vector"), [
+    ({"attention": Differential}, "vectors"), ({"attention": GatedDeltaNet}, "kernel"),
+    ({"attention": Mamba2}, "kernel"), ({"block": HyperConnections}, "mixing"),
+])  # fmt: skip
+def test_numbers_for_each_feature_or_head_do_not_decay(options, vector):
+    task = CausalLM(9, 8, dim=16, depth=1, heads=2, **options)
+    (group,) = (group for group in task.make_optimizer().param_groups if group["weight_decay"] == 0)
+    assert any(name.endswith(f".{vector}") for name in group["param_names"])
+
+
+@pytest.mark.parametrize("mixer", [GatedDeltaNet, Mamba2])
+@pytest.mark.parametrize("block", [LayerScale, HyperConnections, DropPath])
+def test_blocks_take_mixers_whose_last_matrix_has_another_name(block, mixer):
+    x = torch.randn(2, 5, 16)
+    assert causal_stack(block=block, attention=mixer)(x).shape == x.shape
 
 
 @pytest.mark.parametrize(("options", "words"), [
