@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 import torch
 from frontier_measures import causal_stack
+from torch import nn
 from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 from zoo_frontier.attention import MLA, Differential, GatedAttention, ValueResidual
@@ -14,6 +15,8 @@ from zoo_frontier.mixer import GatedDeltaNet, Mamba2
 
 from zoo.conformance.sequence_checks import check_decoding
 from zoo.errors import UsageError
+from zoo.models.initialization import GPT2
+from zoo.models.language import LanguageModel
 from zoo.models.layer_overrides import Override
 from zoo.models.stack import Stack
 from zoo.parts.attention import Gaussian, MultiHead
@@ -185,6 +188,16 @@ def test_numbers_for_each_feature_or_head_do_not_decay(options, vector):
     task = CausalLM(9, 8, dim=16, depth=1, heads=2, **options)
     (group,) = (group for group in task.make_optimizer().param_groups if group["weight_decay"] == 0)
     assert any(name.endswith(f".{vector}") for name in group["param_names"])
+
+
+@pytest.mark.parametrize(("attention", "writer"), [(GatedDeltaNet, "write"), (Mamba2, "write"), (MLA, "out")])
+def test_each_matrix_that_writes_into_the_stream_is_scaled_and_no_other(attention, writer):
+    options = {"dim": 64, "depth": 8, "heads": 4, "attention": attention, "init": GPT2}
+    net = LanguageModel(9, 8, **options, overrides=[Override(layers="last", attention=MultiHead)])
+    for name, module in net.stack.blocks.named_modules():
+        if isinstance(module, nn.Linear):
+            writes = name.endswith((".out", "ffn.part.down", f".{writer}"))
+            assert module.weight.std().item() == pytest.approx(0.02 / (4 if writes else 1), rel=0.15), name
 
 
 @pytest.mark.parametrize("mixer", [GatedDeltaNet, Mamba2])
