@@ -68,6 +68,8 @@ def test_only_the_adapter_learns():
 def test_a_rank_that_the_matrix_cannot_have_is_refused(rank):
     with pytest.raises(UsageError, match="rank is"):
         LowRank(nn.Linear(6, 5), rank)
+    with pytest.raises(UsageError, match=r"^1: rank is"):
+        adapt(nn.Sequential(nn.ReLU(), nn.Linear(6, 5)), lambda name: True, rank, 16.0)
 
 
 @pytest.mark.parametrize("key_bias", [True, False])

@@ -15,8 +15,10 @@ from tests.tasks.training import build, train
 from tests.training.test_resume import At, ask, fit
 from zoo.errors import UsageError
 from zoo.models.parameter_roles import parameter_roles
+from zoo.parts.attention import Additive, MultiHead
+from zoo.parts.disentangled import Disentangled
 from zoo.parts.ffn import MoE
-from zoo.parts.position import T5, Learned
+from zoo.parts.position import T5, Learned, NoPosition
 from zoo.tasks.lm import CausalLM
 from zoo.tasks.muon import Muon
 from zoo.tasks.optimizers import split_by_role
@@ -29,6 +31,24 @@ SIZES = {"vocab_size": 23, "max_length": 16, "dim": 16, "depth": 2, "heads": 2}
 def language(**options):
     torch.manual_seed(0)
     return CausalLM(**SIZES, **options)
+
+
+@pytest.mark.parametrize("optimizer", [optim.AdamW, Muon])
+@pytest.mark.parametrize(
+    ("part", "vector"),
+    [(MultiHead, None), (Additive, "score"), (functools.partial(Disentangled, key_bias=False), "qkv.ends")],
+)
+def test_what_decays_are_matrices_and_what_says_that_it_is_a_vector_never_does(part, vector, optimizer):
+    """By shape where a part says nothing; by the role that it declares where it does."""
+    make = functools.partial(optimizer, weight_decay=0.1)
+    task = language(attention=part, position=NoPosition, optimizer=lambda params, lr: make(params, lr=lr))
+    groups = task.make_optimizer().param_groups
+    decays = {name: group["weight_decay"] for group in groups for name in group["param_names"]}
+    assert decays.keys() == dict(task.named_parameters()).keys()
+    for name, parameter in task.named_parameters():
+        declared = vector is not None and name.endswith(f"attend.part.{vector}")
+        assert (decays[name] > 0) == (parameter.dim() > 1 and not declared), name
+    assert vector is None or any(name.endswith(vector) for name in decays)
 
 
 def make_steps(task, optimizer, count, seed=0):

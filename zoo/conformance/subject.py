@@ -343,7 +343,7 @@ class OptimizerSubject(Unstacked):
 
     def build(self, net: nn.Module, lr: float = 1e-2) -> Optimizer:
         """An optimizer of a network's parameters, in the groups of a task."""
-        groups = parameter_groups(net.named_parameters(), lr, {})
+        groups = parameter_groups(net.named_parameters(), lr, {}, parameter_roles(net))
         return self.factory(name_groups(groups, net.named_parameters(), parameter_roles(net)), lr)
 
 

@@ -8,7 +8,7 @@ wherever they have the same parts.
 
 import contextlib
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import ClassVar
 
@@ -18,12 +18,13 @@ from torch.optim import Optimizer
 
 from zoo.errors import UsageError
 from zoo.models.parameter_roles import parameter_role, parameter_roles
+from zoo.parts.attention import Attention
 from zoo.value_checks import above_zero
 
 # torch's optimizers whose steps have one size for every number, whatever the gradient's
 ADAM_FAMILY = frozenset({optim.Adam, optim.AdamW, optim.Adamax, optim.NAdam, optim.RMSprop, optim.Adagrad})
 LATER = "initialize"  # a function in a module on the meta device: initialises it when it is in memory
-RESIDUAL = ("out", "down")  # names of the matrices of a block that write into the stream of tokens
+RESIDUAL = ("out", "down", "write")  # names of the matrices of a block that write into the stream of tokens
 
 
 class Init:
@@ -165,15 +166,22 @@ class MuP(Init):
 
 def residual_writes(name: str, net: nn.Module) -> int:
     """How many matrices write into the stream that the module of this name writes into; 1 if it writes into none."""
-    stream, blocks, tail = name.rpartition("blocks.")
-    if not blocks or tail.rpartition(".")[2] not in RESIDUAL:
+    stream, blocks, _ = name.rpartition("blocks.")
+    modules = dict(net.named_modules()) if blocks and name.endswith(RESIDUAL) else {}
+    if not modules or not writes_residual(name, modules):
         return 1
     writes = set()
-    for module_name, _ in net.named_modules():
-        if module_name.startswith(f"{stream}{blocks}") and module_name.rpartition(".")[2] in RESIDUAL:
+    for module_name in modules:
+        if module_name.startswith(f"{stream}{blocks}") and writes_residual(module_name, modules):
             number, _, inside = module_name.removeprefix(f"{stream}{blocks}").partition(".")
             writes.add((number, inside.partition(".")[0]))  # the experts of a mixture write once
     return len(writes)
+
+
+def writes_residual(name: str, modules: Mapping[str, nn.Module]) -> bool:
+    """Whether the module of this name is a matrix that writes into a stream; ``down`` of an attention compresses."""
+    owner, _, last = name.rpartition(".")
+    return last in RESIDUAL and not (last == "down" and isinstance(modules[owner], Attention))
 
 
 def rule_of(net: nn.Module) -> Init:

@@ -476,6 +476,7 @@ class Additive(Attention):
     own_backend = Naive
     supports = Attention.supports - {"rotate"} | {"places"}
     dot_product = False
+    parameter_roles: ClassVar = {"score": "vector"}
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal, cast
+from typing import ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -165,6 +165,7 @@ class KeylessBias(nn.Module):
     """Queries, keys and values, of which keys have no bias: (..., dim) to (..., 3 width)."""
 
     packs = True
+    parameter_roles: ClassVar = {"ends": "vector"}  # two biases
 
     def __init__(self, dim: int, width: int):
         super().__init__()

@@ -63,7 +63,10 @@ def adapt(net: nn.Module, selects: Callable[[str], bool], rank: int, alpha: floa
     """Put an adapter around every linear layer whose name is ``selects``; their names."""
     names = [name for name, module in net.named_modules() if isinstance(module, LINEAR) and selects(name)]
     for name in names:
-        replace(net, name, LowRank(net.get_submodule(name), rank, alpha))  # type: ignore[arg-type]
+        try:
+            replace(net, name, LowRank(net.get_submodule(name), rank, alpha))  # type: ignore[arg-type]
+        except UsageError as error:
+            raise UsageError(f"{name}: {error}") from None
     return names
 
 

@@ -66,14 +66,13 @@ class _Recomputed(torch.autograd.Function):
 @contextmanager
 def without_traces(module: nn.Module) -> Iterator[None]:
     """Within, ``module`` runs again for its gradient: buffers, such as counters, and losses of its own stay."""
-    buffers = [(buffer, buffer._version, buffer.clone()) for buffer in module.buffers()]
+    buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
     try:
         with losses_apart(module):
             yield
     finally:
-        for buffer, version, before in buffers:
-            if buffer._version != version:
-                buffer.copy_(before)
+        for buffer, before in buffers:
+            buffer.data.copy_(before)  # not to autograd, which may have saved a buffer that is as it was
 
 
 def _autocast(place: str) -> Callable[[], AbstractContextManager]:

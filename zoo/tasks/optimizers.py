@@ -63,17 +63,17 @@ def as_groups(params: Iterable[Any]) -> list[dict[str, Any]]:
 
 
 def parameter_groups(
-    parameters: Iterable[tuple[str, nn.Parameter]], lr: float, rates: Mapping[str, float]
+    parameters: Iterable[tuple[str, nn.Parameter]], lr: float, rates: Mapping[str, float], roles: Mapping[str, Role]
 ) -> list[dict[str, Any]]:
     """Parameters by name in groups that are optimised alike; the first group learns fastest.
 
-    ``rates`` are factors on ``lr`` by a parameter's name. Only matrices decay: gains and biases have no redundancy
-    that decay could remove.
+    ``rates`` are factors on ``lr`` by a parameter's name. Vectors by ``roles``, of any shape, do not decay: gains and
+    biases have no redundancy that decay could remove.
     """
     by_options: dict[tuple[float, bool], list[nn.Parameter]] = {}
     for name, parameter in parameters:
         if parameter.requires_grad:
-            options = rates.get(name.removeprefix("net."), 1.0), parameter.dim() > 1
+            options = rates.get(name.removeprefix("net."), 1.0), roles[name] != "vector"
             by_options.setdefault(options, []).append(parameter)
     return [
         {

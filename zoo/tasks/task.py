@@ -338,7 +338,7 @@ class Task(LightningModule):
         """Parameters that are optimised alike; the first group learns fastest."""
         rates = rule_of(self.net).rates(self.net)
         rates |= {name: factor * rates.get(name, 1.0) for name, factor in self.rates.items()}
-        return parameter_groups(self.named_parameters(), self.lr, rates)
+        return parameter_groups(self.named_parameters(), self.lr, rates, parameter_roles(self))
 
     # resume
 

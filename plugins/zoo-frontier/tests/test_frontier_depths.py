@@ -6,13 +6,17 @@ from functools import partial
 import pytest
 import torch
 from frontier_measures import causal_stack
+from torch import nn
 from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 from zoo_frontier.attention import MLA, Differential, GatedAttention, ValueResidual
-from zoo_frontier.block import HyperConnections, MixtureOfDepths
+from zoo_frontier.block import DropPath, HyperConnections, LayerScale, MixtureOfDepths
+from zoo_frontier.mixer import GatedDeltaNet, Mamba2
 
 from zoo.conformance.sequence_checks import check_decoding
 from zoo.errors import UsageError
+from zoo.models.initialization import GPT2
+from zoo.models.language import LanguageModel
 from zoo.models.layer_overrides import Override
 from zoo.models.stack import Stack
 from zoo.parts.attention import Gaussian, MultiHead
@@ -20,6 +24,7 @@ from zoo.parts.backend import Tiled
 from zoo.parts.block import Memory, PreNorm
 from zoo.parts.ffn import MoE, aux_losses
 from zoo.parts.position import T5, ALiBi, Extent, RoPE
+from zoo.tasks.lm import CausalLM
 
 double = pytest.mark.usefixtures("double")
 HALF = partial(MixtureOfDepths, capacity=0.5)
@@ -173,6 +178,33 @@ def test_the_loss_of_the_router_is_the_mean_over_calls():
     for batch in batches:
         net(batch)
     assert_close(aux_losses(net), [sum(single) / 3])
+
+
+@pytest.mark.parametrize(("options", "vector"), [
+    ({"attention": Differential}, "vectors"), ({"attention": GatedDeltaNet}, "kernel"),
+    ({"attention": Mamba2}, "kernel"), ({"block": HyperConnections}, "mixing"),
+])  # fmt: skip
+def test_numbers_for_each_feature_or_head_do_not_decay(options, vector):
+    task = CausalLM(9, 8, dim=16, depth=1, heads=2, **options)
+    (group,) = (group for group in task.make_optimizer().param_groups if group["weight_decay"] == 0)
+    assert any(name.endswith(f".{vector}") for name in group["param_names"])
+
+
+@pytest.mark.parametrize(("attention", "writer"), [(GatedDeltaNet, "write"), (Mamba2, "write"), (MLA, "out")])
+def test_each_matrix_that_writes_into_the_stream_is_scaled_and_no_other(attention, writer):
+    options = {"dim": 64, "depth": 8, "heads": 4, "attention": attention, "init": GPT2}
+    net = LanguageModel(9, 8, **options, overrides=[Override(layers="last", attention=MultiHead)])
+    for name, module in net.stack.blocks.named_modules():
+        if isinstance(module, nn.Linear):
+            writes = name.endswith((".out", "ffn.part.down", f".{writer}"))
+            assert module.weight.std().item() == pytest.approx(0.02 / (4 if writes else 1), rel=0.15), name
+
+
+@pytest.mark.parametrize("mixer", [GatedDeltaNet, Mamba2])
+@pytest.mark.parametrize("block", [LayerScale, HyperConnections, DropPath])
+def test_blocks_take_mixers_whose_last_matrix_has_another_name(block, mixer):
+    x = torch.randn(2, 5, 16)
+    assert causal_stack(block=block, attention=mixer)(x).shape == x.shape
 
 
 @pytest.mark.parametrize(("options", "words"), [

@@ -1,7 +1,7 @@
 """Attentions around a softmax: a compressed cache, gates, caps, sinks, differences, values of the first layer."""
 
 import math
-from typing import cast
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -315,6 +315,7 @@ class Differential(Attention):
     """
 
     supports = Attention.supports - {"dropout"} | {"places"}
+    parameter_roles: ClassVar = {"vectors": "vector"}
 
     def __init__(
         self,

@@ -62,9 +62,10 @@ class LayerScale(Block):
         """
         super().__init__(attend, cross, ffn, norm, dropout)
         start = (0.1 if depth <= 18 else 1e-5 if depth <= 24 else 1e-6) if scale is None else scale
+        dim = attend.dim if isinstance(attend, TokenMixer) else attend.out.out_features
         for branch in (self.attend, self.cross, self.ffn):
             if branch is not None:
-                branch.scale = Scale(attend.out.out_features, start)
+                branch.scale = Scale(dim, start)
 
     def join(self, x, branch, call, context):
         """x (B, T, dim) + scale * part(norm(x)), shaped like x."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -92,6 +92,7 @@ class Recurrent(TokenMixer):
 
     memory = "linear"
     decoding_memory = "constant"
+    parameter_roles: ClassVar = {"kernel": "vector"}  # a few numbers for each feature
     kernel: Tensor
     kernel_bias: Tensor | None
     read: nn.Linear
