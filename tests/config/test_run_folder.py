@@ -6,13 +6,16 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from lightning.pytorch.callbacks import EarlyStopping, LearningRateMonitor
 from lightning.pytorch.plugins.environments import LightningEnvironment
 from lightning_utilities.core.rank_zero import rank_zero_only
 
 from zoo.config import run_folder
+from zoo.config.passive_settings import CALLBACKS
 from zoo.errors import UsageError
 from zoo.inference import find_run
 from zoo.training import distributed
+from zoo.training.ema import EMA
 
 
 def test_only_differences_name_a_variant():
@@ -24,6 +27,35 @@ def test_only_differences_name_a_variant():
     assert changes == {"model.lr": 0.2, "model.position": complex}
     assert run_folder.variant_name(changes) == "position=complex,lr=0.2"
     assert run_folder.variant_name({}) == "default"
+
+
+LISTED = [(EMA, {"decay": 0.9}), (EarlyStopping, {"monitor": "val/loss"})]
+
+
+def callback_values(*items):
+    values = {}
+    for index, (cls, options) in enumerate(items):
+        key = f"{CALLBACKS}[{index}]"
+        values |= {key: cls, **{f"{key}.{name}": value for name, value in options.items()}}
+    return values
+
+
+def test_callbacks_that_are_left_out_name_the_variant():
+    watching = (LearningRateMonitor, {})
+    results = [
+        callback_values(*LISTED), {CALLBACKS: None}, callback_values(LISTED[0]), callback_values(LISTED[1]),
+        callback_values((EMA, {}), LISTED[1]), callback_values((EMA, {"decay": 0.8})),
+        callback_values((EMA, {"decay": 0.8}), LISTED[1]), callback_values((EMA, {}), watching),
+    ]  # fmt: skip
+    base = callback_values(*LISTED)
+    names = [run_folder.variant_name(run_folder.differences(full, base, {})) for full in results]
+    assert names[:2] == ["default", "callbacks=none"]
+    assert len(set(names)) == len(results), names
+    for nothing in ({}, {CALLBACKS: []}, callback_values(watching)):  # whatever way none are named
+        assert run_folder.variant_name(run_folder.differences(nothing, base, {})) == "callbacks=none"
+    single = {CALLBACKS: EMA, f"{CALLBACKS}.decay": 0.9}
+    assert run_folder.differences({CALLBACKS: EMA}, single, {}) == {CALLBACKS: [EMA]}
+    assert not run_folder.differences(base, callback_values(*LISTED, watching), {})  # what only watches
 
 
 def test_ambiguous_keys_get_more_of_their_path():

@@ -101,7 +101,27 @@ def differences(
         if key not in base and key in defaults and is_same(key, defaults[key], value):
             continue
         changed[re.sub(r"[\[\]]", "", key)] = value
+    before, after = _acting_callbacks(base), _acting_callbacks(full)
+    if len(after) < len(before) or any(old.keys() - new.keys() for old, new in zip(before, after, strict=False)):
+        # what is left out has no value of its own: all that remain name the variant
+        changed = {key: value for key, value in changed.items() if not key.startswith(CALLBACKS)}
+        changed[CALLBACKS] = [item if len(item) > 1 else item["class"] for item in after] or None
     return changed
+
+
+def _acting_callbacks(values: Mapping[str, object]) -> list[dict[str, object]]:
+    """The callbacks that may change a run, each as its class and its options by name."""
+    passive = passive_keys(values)
+    keys = [key for key, value in values.items() if key.startswith(CALLBACKS) and isinstance(value, type)]
+    return [
+        {
+            name.removeprefix(key)[1:] or "class": value
+            for name, value in values.items()
+            if f"{name}.".startswith(f"{key}.")
+        }
+        for key in keys
+        if "." not in key.removeprefix(CALLBACKS) and key not in passive
+    ]
 
 
 def variant_name(changes: Mapping[str, object], base: str = DEFAULT) -> str:
