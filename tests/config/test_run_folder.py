@@ -10,7 +10,8 @@ from lightning.pytorch.callbacks import EarlyStopping, LearningRateMonitor
 from lightning.pytorch.plugins.environments import LightningEnvironment
 from lightning_utilities.core.rank_zero import rank_zero_only
 
-from zoo.config import run_folder
+from zoo.cli import resume
+from zoo.config import fit_options, precision, run_config, run_folder
 from zoo.config.passive_settings import CALLBACKS
 from zoo.errors import UsageError
 from zoo.inference import find_run
@@ -180,6 +181,37 @@ def test_a_saved_configuration_knows_its_recipe_and_variant(tmp_path):
     assert run_folder.recipe_of(file, "x") == ("config", None)
     assert run_folder.recipe_of(tmp_path / "my.yaml", "x") == ("my", None)
     assert run_folder.recipe_of(None, "CausalLM") == ("causallm", None)
+
+
+RECIPE = """
+model: {class_path: CausalLM, init_args: {dim: 16, depth: 1, heads: 2}}
+data: {class_path: StdlibDocs, init_args: {max_length: 64}}
+trainer: {max_steps: 4}
+"""
+
+
+def test_a_recipe_with_the_name_of_a_configuration_is_a_recipe(tmp_path, monkeypatch):
+    monkeypatch.setattr(precision, "has_fast_bf16", lambda device: True)
+    monkeypatch.delenv(precision.SWITCH, raising=False)
+    schema, root = run_config.schema(), tmp_path / "runs"
+
+    def plan(command, *options):
+        draft = fit_options.parse(command, [str(tmp_path / run_folder.CONFIG), "--runs", str(root), *options])
+        return run_config.make_plan(draft, run_config.read_draft(draft), schema)
+
+    (tmp_path / run_folder.CONFIG).write_text(RECIPE)
+    other = root / "other" / "default" / "s1" / "checkpoints" / "last.ckpt"
+    other.parent.mkdir(parents=True)
+    other.write_text("")
+    assert plan("fit").config["trainer"]["precision"] == precision.BF16_MIXED
+    assert plan("fit", "--resume").run == run_folder.Run(root, "config", "default", 1)
+    with pytest.raises(UsageError, match=r"add --tune\.rank 8"):
+        plan("fit", "--tune.start", "x", "--tune.alpha", "4")
+    with pytest.raises(UsageError, match=r"no checkpoint in .*config/default/s2"):
+        resume.choose_checkpoint(plan("test", "--seed", "2"))
+
+    (tmp_path / run_folder.CONFIG).write_text(f"{run_folder.HEADER}lm/default{RECIPE}")  # which a run has written
+    assert "precision" not in plan("fit").config["trainer"]
 
 
 def test_the_newest_or_best_checkpoint(tmp_path):

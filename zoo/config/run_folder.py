@@ -228,15 +228,20 @@ def recipe_of(path: Path | None, fallback: str) -> tuple[str, str | None]:
     """The recipe's name and, for the configuration of an earlier run, the variant it was."""
     if path is None:
         return slug(fallback.lower()), None
-    if path.name == CONFIG:
-        try:
-            header = path.read_text(encoding="utf-8").partition("\n")[0]
-        except (OSError, UnicodeDecodeError):
-            header = ""
-        recipe, _, name = header.removeprefix(HEADER).strip().partition("/")
-        if header.startswith(HEADER) and name:
-            return slug(recipe), check_name(name)
-    return slug(path.stem), None
+    recipe, _, name = run_title(path).partition("/")
+    return (slug(recipe), check_name(name)) if name else (slug(path.stem), None)
+
+
+def run_title(path: Path | None) -> str:
+    """`<recipe>/<variant>` of a configuration that a run wrote; empty for a recipe, which may have the same name."""
+    if path is None or path.name != CONFIG:
+        return ""
+    try:
+        header = path.read_text(encoding="utf-8").partition("\n")[0]
+    except (OSError, UnicodeDecodeError):
+        return ""
+    title = header.removeprefix(HEADER).strip()
+    return title if header.startswith(HEADER) and title.partition("/")[2] else ""
 
 
 def first_rank() -> bool:
