@@ -6,13 +6,17 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from lightning.pytorch.callbacks import EarlyStopping, LearningRateMonitor
 from lightning.pytorch.plugins.environments import LightningEnvironment
 from lightning_utilities.core.rank_zero import rank_zero_only
 
-from zoo.config import run_folder
+from zoo.cli import resume
+from zoo.config import fit_options, precision, run_config, run_folder
+from zoo.config.passive_settings import CALLBACKS
 from zoo.errors import UsageError
 from zoo.inference import find_run
 from zoo.training import distributed
+from zoo.training.ema import EMA
 
 
 def test_only_differences_name_a_variant():
@@ -24,6 +28,35 @@ def test_only_differences_name_a_variant():
     assert changes == {"model.lr": 0.2, "model.position": complex}
     assert run_folder.variant_name(changes) == "position=complex,lr=0.2"
     assert run_folder.variant_name({}) == "default"
+
+
+LISTED = [(EMA, {"decay": 0.9}), (EarlyStopping, {"monitor": "val/loss"})]
+
+
+def callback_values(*items):
+    values = {}
+    for index, (cls, options) in enumerate(items):
+        key = f"{CALLBACKS}[{index}]"
+        values |= {key: cls, **{f"{key}.{name}": value for name, value in options.items()}}
+    return values
+
+
+def test_callbacks_that_are_left_out_name_the_variant():
+    watching = (LearningRateMonitor, {})
+    results = [
+        callback_values(*LISTED), {CALLBACKS: None}, callback_values(LISTED[0]), callback_values(LISTED[1]),
+        callback_values((EMA, {}), LISTED[1]), callback_values((EMA, {"decay": 0.8})),
+        callback_values((EMA, {"decay": 0.8}), LISTED[1]), callback_values((EMA, {}), watching),
+    ]  # fmt: skip
+    base = callback_values(*LISTED)
+    names = [run_folder.variant_name(run_folder.differences(full, base, {})) for full in results]
+    assert names[:2] == ["default", "callbacks=none"]
+    assert len(set(names)) == len(results), names
+    for nothing in ({}, {CALLBACKS: []}, callback_values(watching)):  # whatever way none are named
+        assert run_folder.variant_name(run_folder.differences(nothing, base, {})) == "callbacks=none"
+    single = {CALLBACKS: EMA, f"{CALLBACKS}.decay": 0.9}
+    assert run_folder.differences({CALLBACKS: EMA}, single, {}) == {CALLBACKS: [EMA]}
+    assert not run_folder.differences(base, callback_values(*LISTED, watching), {})  # what only watches
 
 
 def test_ambiguous_keys_get_more_of_their_path():
@@ -148,6 +181,37 @@ def test_a_saved_configuration_knows_its_recipe_and_variant(tmp_path):
     assert run_folder.recipe_of(file, "x") == ("config", None)
     assert run_folder.recipe_of(tmp_path / "my.yaml", "x") == ("my", None)
     assert run_folder.recipe_of(None, "CausalLM") == ("causallm", None)
+
+
+RECIPE = """
+model: {class_path: CausalLM, init_args: {dim: 16, depth: 1, heads: 2}}
+data: {class_path: StdlibDocs, init_args: {max_length: 64}}
+trainer: {max_steps: 4}
+"""
+
+
+def test_a_recipe_with_the_name_of_a_configuration_is_a_recipe(tmp_path, monkeypatch):
+    monkeypatch.setattr(precision, "has_fast_bf16", lambda device: True)
+    monkeypatch.delenv(precision.SWITCH, raising=False)
+    schema, root = run_config.schema(), tmp_path / "runs"
+
+    def plan(command, *options):
+        draft = fit_options.parse(command, [str(tmp_path / run_folder.CONFIG), "--runs", str(root), *options])
+        return run_config.make_plan(draft, run_config.read_draft(draft), schema)
+
+    (tmp_path / run_folder.CONFIG).write_text(RECIPE)
+    other = root / "other" / "default" / "s1" / "checkpoints" / "last.ckpt"
+    other.parent.mkdir(parents=True)
+    other.write_text("")
+    assert plan("fit").config["trainer"]["precision"] == precision.BF16_MIXED
+    assert plan("fit", "--resume").run == run_folder.Run(root, "config", "default", 1)
+    with pytest.raises(UsageError, match=r"add --tune\.rank 8"):
+        plan("fit", "--tune.start", "x", "--tune.alpha", "4")
+    with pytest.raises(UsageError, match=r"no checkpoint in .*config/default/s2"):
+        resume.choose_checkpoint(plan("test", "--seed", "2"))
+
+    (tmp_path / run_folder.CONFIG).write_text(f"{run_folder.HEADER}lm/default{RECIPE}")  # which a run has written
+    assert "precision" not in plan("fit").config["trainer"]
 
 
 def test_the_newest_or_best_checkpoint(tmp_path):

@@ -150,8 +150,23 @@ def test_what_cannot_be_tracked_is_refused_before_training(place, monkeypatch):
         with pytest.raises(UsageError, match=f"the tracker {name} needs its package: pip install {name}"):
             choose_trackers(name, place)
     monkeypatch.setenv("ZOO_TRACKERS", "csv")
-    assert choose_trackers(None, place) == ["csv"]
-    assert choose_trackers("", place) == []
+    assert choose_trackers(None, place) == {"csv": ""}
+    assert choose_trackers("", place) == {}
+
+
+def test_a_run_that_replaces_another_is_a_new_run_in_each_tracker(place, monkeypatch):
+    names = ("csv", "wandb", "mlflow", "aim")
+    (place / trackers.FOLDER).mkdir()
+    for name in names:
+        (place / trackers.FOLDER / name).write_text("OLD\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(trackers.importlib.util, "find_spec", lambda name: name)
+        assert choose_trackers("", place) == dict.fromkeys(names, "OLD")  # a resume goes on in them
+        assert choose_trackers("aim,mlflow", place, fresh=True) == {"aim": "", "mlflow": ""}
+    folder = zoo.fit("lm-tiny", {**OPTIONS, "trainer.max_steps": 2}, trackers=("csv",), name="a").folder
+    assert (folder / "metrics.csv").is_file()
+    zoo.fit("lm-tiny", {**OPTIONS, "trainer.max_steps": 2}, name="a", existing="overwrite")
+    assert not (folder / "metrics.csv").exists()
 
 
 @pytest.mark.parametrize(

@@ -375,7 +375,7 @@ def make_logger_and_callbacks(task: Any, data: Any, home: Path, plan: Plan, fact
         plan.command.on_imprecise, plan.command.save,
     )  # fmt: skip
     own_logger = names_logger(plan.config["trainer"]) or plan.config["trainer"].get("fast_dev_run")
-    trackers = () if own_logger else choose_trackers(plan.command.trackers, home)
+    trackers = {} if own_logger else choose_trackers(plan.command.trackers, home, "overwrite" in plan.command.flags)
     return setup.make_logger_and_callbacks(
         task, model_cost, home, plan.config["model"], plan.config["data"], checkpoint_options, identity(plan), trackers
     )

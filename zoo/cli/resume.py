@@ -47,7 +47,7 @@ def choose_checkpoint(plan: Plan) -> None:
     if ckpt_path is None and resume:
         ckpt_path = plan.config["ckpt_path"] = str(checkpoint_to_resume(plan.run.folder))
     elif ckpt_path is None and evaluate:
-        home = plan.source.parent if plan.source and plan.source.name == run_folder.CONFIG else plan.run.folder
+        home = plan.source.parent if plan.source and run_folder.run_title(plan.source) else plan.run.folder
         best = checkpoint_to_use(home)
         if best is None:
             raise UsageError(f"no checkpoint in {home}. Train first, name the run's folder, or add --ckpt_path FILE")

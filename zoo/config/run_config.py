@@ -65,7 +65,7 @@ def read_draft(command: fit_options.FitOptions) -> Draft:
 
 def earlier_parts(command: fit_options.FitOptions, recipe: Path | None) -> list[part_versions.Record]:
     """The recorded parts of the run that the command names, or with --resume of all runs that it may mean."""
-    if recipe is not None and recipe.name == run_folder.CONFIG:
+    if recipe is not None and run_folder.run_title(recipe):
         return part_versions.read_records(recipe.parent)
     if recipe is None or "resume" not in command.flags:
         return []
@@ -182,7 +182,7 @@ def make_plan(command: fit_options.FitOptions, config_draft: Draft, against: Sch
     full = resolve(config_draft.layers, against, names)
     check_trainer(full.config["trainer"], full.origins)
     check_hardware(full.config["trainer"], full.origins)
-    if config_draft.recipe is None or config_draft.recipe.name != run_folder.CONFIG:
+    if not run_folder.run_title(config_draft.recipe):
         precision.choose_precision(full.config["trainer"])  # resumed and repeated runs keep theirs
         check_adapters(full.config.get("tune") or {}, full.origins)  # their configuration names every default
     seed = full.config.setdefault("seed_everything", SEED)
@@ -213,7 +213,7 @@ def check_adapters(tune: Mapping[str, object], origins: Mapping[str, str]) -> No
 
 def run_to_resume(command: fit_options.FitOptions, source: Path | None, recipe: str, seed: int) -> Run | None:
     """The run whose folder the command names, where --resume means this very run and its changes, wherever it is."""
-    if source is None or source.name != run_folder.CONFIG or "resume" not in command.flags:
+    if source is None or not run_folder.run_title(source) or "resume" not in command.flags:
         return None
     home = source.resolve().parent
     roots = [Path(command.runs), *home.parents[2:3]][: 1 + (command.runs == fit_options.RUNS.default)]
@@ -226,7 +226,7 @@ def refuse_moved_run(command: fit_options.FitOptions, source: Path | None, run: 
 
     ``usual`` is what the folder of the run is called below that of all runs.
     """
-    if source is None or source.name != run_folder.CONFIG or "resume" not in command.flags or command.name:
+    if source is None or not run_folder.run_title(source) or "resume" not in command.flags or command.name:
         return
     if command.runs == fit_options.RUNS.default and source.parent.resolve() != run.folder.resolve():
         raise UsageError(

@@ -101,7 +101,27 @@ def differences(
         if key not in base and key in defaults and is_same(key, defaults[key], value):
             continue
         changed[re.sub(r"[\[\]]", "", key)] = value
+    before, after = _acting_callbacks(base), _acting_callbacks(full)
+    if len(after) < len(before) or any(old.keys() - new.keys() for old, new in zip(before, after, strict=False)):
+        # what is left out has no value of its own: all that remain name the variant
+        changed = {key: value for key, value in changed.items() if not key.startswith(CALLBACKS)}
+        changed[CALLBACKS] = [item if len(item) > 1 else item["class"] for item in after] or None
     return changed
+
+
+def _acting_callbacks(values: Mapping[str, object]) -> list[dict[str, object]]:
+    """The callbacks that may change a run, each as its class and its options by name."""
+    passive = passive_keys(values)
+    keys = [key for key, value in values.items() if key.startswith(CALLBACKS) and isinstance(value, type)]
+    return [
+        {
+            name.removeprefix(key)[1:] or "class": value
+            for name, value in values.items()
+            if f"{name}.".startswith(f"{key}.")
+        }
+        for key in keys
+        if "." not in key.removeprefix(CALLBACKS) and key not in passive
+    ]
 
 
 def variant_name(changes: Mapping[str, object], base: str = DEFAULT) -> str:
@@ -208,15 +228,20 @@ def recipe_of(path: Path | None, fallback: str) -> tuple[str, str | None]:
     """The recipe's name and, for the configuration of an earlier run, the variant it was."""
     if path is None:
         return slug(fallback.lower()), None
-    if path.name == CONFIG:
-        try:
-            header = path.read_text(encoding="utf-8").partition("\n")[0]
-        except (OSError, UnicodeDecodeError):
-            header = ""
-        recipe, _, name = header.removeprefix(HEADER).strip().partition("/")
-        if header.startswith(HEADER) and name:
-            return slug(recipe), check_name(name)
-    return slug(path.stem), None
+    recipe, _, name = run_title(path).partition("/")
+    return (slug(recipe), check_name(name)) if name else (slug(path.stem), None)
+
+
+def run_title(path: Path | None) -> str:
+    """`<recipe>/<variant>` of a configuration that a run wrote; empty for a recipe, which may have the same name."""
+    if path is None or path.name != CONFIG:
+        return ""
+    try:
+        header = path.read_text(encoding="utf-8").partition("\n")[0]
+    except (OSError, UnicodeDecodeError):
+        return ""
+    title = header.removeprefix(HEADER).strip()
+    return title if header.startswith(HEADER) and title.partition("/")[2] else ""
 
 
 def first_rank() -> bool:

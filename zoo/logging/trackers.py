@@ -27,32 +27,35 @@ FOLDER = "trackers"  # in a run's folder: a file for each tracker, with the run'
 FIGURES = "metrics.csv"
 
 
-def choose_trackers(option: str | None, folder: Path) -> list[str]:
+def choose_trackers(option: str | None, folder: Path, fresh: bool = False) -> dict[str, str]:
     """The trackers that an option or the environment names, and those that the run in a folder has had.
+
+    Each with what it calls that run; empty where it has none, and for a ``fresh`` run, which will replace that one.
 
     Raises UsageError for unknown names, and for packages that are not installed.
     """
     words = (os.environ.get(VARIABLE, "") if option is None else option).replace(" ", "").split(",")
-    earlier = [name for name in PACKAGES if (folder / FOLDER / name).exists()]
+    earlier = [] if fresh else [name for name in PACKAGES if (folder / FOLDER / name).exists()]
     names = list(dict.fromkeys([*filter(None, words), *earlier]))
     for name in names:
         if name not in PACKAGES:
             raise UsageError(f"there is no tracker {name!r}.{suggest(name, PACKAGES)} There are: {', '.join(PACKAGES)}")
         if PACKAGES[name] and importlib.util.find_spec(PACKAGES[name]) is None:
             raise UsageError(f"the tracker {name} needs its package: pip install {PACKAGES[name]}")
-    return names
+    return {name: "" if fresh else read_identity(folder, name) for name in names}
 
 
-def make_trackers(names: Sequence[str], folder: Path) -> list[Logger]:
+def make_trackers(identities: Mapping[str, str], folder: Path) -> list[Logger]:
     """The loggers of trackers, of Lightning and Aim, for the run in a folder, ``runs/<recipe>/<variant>/s<seed>``.
+
+    ``identities`` is what `choose_trackers` gives.
 
     Nothing leaves the machine unless the tracker's own environment variables say so: W&B is offline without
     WANDB_MODE, and MLflow writes to ``runs/mlflow.db``, or to the store of MLFLOW_TRACKING_URI.
     """
     recipe, run_name, home = folder.parts[-3], "/".join(folder.parts[-2:]), folder.resolve().parents[2]
     loggers: list[Logger] = []
-    for name in names:
-        identity = read_identity(folder, name)
+    for name, identity in identities.items():
         if name == "csv":
             loggers.append(CSVFigures(folder))
         elif name == "wandb":
@@ -165,8 +168,7 @@ def write_verdict(folder: Path, figures: Mapping[str, float], words: Mapping[str
     """Add what a comparison says of a run to the trackers that have the run."""
     home = folder.resolve().parents[2]
     names = [name for name in PACKAGES if (folder / FOLDER / name).exists()]
-    for name in choose_trackers("", folder) if names else ():
-        identity = read_identity(folder, name)
+    for name, identity in choose_trackers("", folder).items() if names else ():
         if name == "csv":
             atomic_files.write_text(folder / "comparison.csv", csv_lines([("name", "value"), *figures.items(),
                                                                           *words.items()]))  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -110,20 +110,20 @@ def make_logger_and_callbacks(
     data: Mapping[str, Any] | None = None,
     saving: CheckpointOptions | None = None,
     identity: Mapping[str, Any] | None = None,
-    trackers: Sequence[str] = (),
+    trackers: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Logger and callbacks for a Trainer that trains ``task`` in ``folder``, ``runs/<recipe>/<variant>/s<seed>``.
 
     ``model`` and ``data`` are the configurations of both, ``{"class_path": ..., "init_args": {...}}``; ``identity`` is
     the whole ``config`` by dotted keys and the ``code`` that it names, for the run's record.
-    ``trackers`` get the same figures as TensorBoard.
+    ``trackers`` get the same figures as TensorBoard; see `choose_trackers`.
     """
     saving = saving or CheckpointOptions()
     recipe, variant = folder.parts[-3:-1]
     about = {**describe_configuration(model, data or {}), **(identity or {})}
     hyperparameters = {**about["choices"], **training_options(about.get("config", {}))}
     logger = RunLogger(folder, f"{variant} ({recipe})", hyperparameters, saving.logged)
-    loggers = make_trackers(trackers, folder)
+    loggers = make_trackers(trackers or {}, folder)
     options = {**hyperparameters, **{f"config.{name}": value for name, value in about.get("config", {}).items()}}
     callbacks: list[Callback] = [
         CheckpointSaver(
@@ -134,7 +134,7 @@ def make_logger_and_callbacks(
         CostMeter(cost),
         Heatmaps(),
         Ledger(folder, about),
-        TrackerSession(trackers, loggers, folder, options),
+        TrackerSession(list(trackers or ()), loggers, folder, options),
         *on_terminal(),
         PrintedLines(),
     ]
