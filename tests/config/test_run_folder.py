@@ -30,7 +30,7 @@ def test_only_differences_name_a_variant():
     assert run_folder.variant_name({}) == "default"
 
 
-LISTED = [(EMA, {"decay": 0.9}), (EarlyStopping, {"monitor": "val/loss"})]
+BY_LISTS = [(EMA, {"decay": 0.9}), (EarlyStopping, {"monitor": "val/loss"})]
 
 
 def callback_values(*items):
@@ -44,11 +44,11 @@ def callback_values(*items):
 def test_callbacks_that_are_left_out_name_the_variant():
     watching = (LearningRateMonitor, {})
     results = [
-        callback_values(*LISTED), {CALLBACKS: None}, callback_values(LISTED[0]), callback_values(LISTED[1]),
-        callback_values((EMA, {}), LISTED[1]), callback_values((EMA, {"decay": 0.8})),
-        callback_values((EMA, {"decay": 0.8}), LISTED[1]), callback_values((EMA, {}), watching),
+        callback_values(*BY_LISTS), {CALLBACKS: None}, callback_values(BY_LISTS[0]), callback_values(BY_LISTS[1]),
+        callback_values((EMA, {}), BY_LISTS[1]), callback_values((EMA, {"decay": 0.8})),
+        callback_values((EMA, {"decay": 0.8}), BY_LISTS[1]), callback_values((EMA, {}), watching),
     ]  # fmt: skip
-    base = callback_values(*LISTED)
+    base = callback_values(*BY_LISTS)
     names = [run_folder.variant_name(run_folder.differences(full, base, {})) for full in results]
     assert names[:2] == ["default", "callbacks=none"]
     assert len(set(names)) == len(results), names
@@ -56,7 +56,7 @@ def test_callbacks_that_are_left_out_name_the_variant():
         assert run_folder.variant_name(run_folder.differences(nothing, base, {})) == "callbacks=none"
     single = {CALLBACKS: EMA, f"{CALLBACKS}.decay": 0.9}
     assert run_folder.differences({CALLBACKS: EMA}, single, {}) == {CALLBACKS: [EMA]}
-    assert not run_folder.differences(base, callback_values(*LISTED, watching), {})  # what only watches
+    assert not run_folder.differences(base, callback_values(*BY_LISTS, watching), {})  # what only watches
 
 
 def test_ambiguous_keys_get_more_of_their_path():
