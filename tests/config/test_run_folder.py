@@ -166,6 +166,11 @@ def test_one_of_many_gets_the_folder(tmp_path):
     assert len(won) == 1
 
 
+def test_numbers_that_differ_have_different_names():
+    numbers = [0.0012345678, 0.0012345679, 0.1 + 0.2, 0.3, 1e-5, 1e22 / 3]
+    assert [float(run_folder.slug(number)) for number in numbers] == numbers
+
+
 def test_other_ranks_make_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(rank_zero_only, "rank", 1, raising=False)
     run = run_folder.Run(tmp_path, "lm", "default", 1)

@@ -13,6 +13,7 @@ from tests.training.test_resume import At
 from zoo.errors import NonFiniteError, UsageError
 from zoo.parts.norm import LayerNorm
 from zoo.tasks.lm import CausalLM
+from zoo.tasks.loss_log import Loss
 from zoo.training import distributed, out_of_memory
 from zoo.training.checkpoint import CheckpointSaver
 from zoo.training.nonfinite import NonFiniteGuard
@@ -66,6 +67,37 @@ def test_skipping_leaves_weights_and_optimiser_alone(tmp_path, monkeypatch, caps
     assert all(torch.equal(*pair) for pair in zip(*states, strict=True))
     assert diary.weights.isfinite().all()
     assert "the loss is not finite, in epoch 0 batch 3" in capsys.readouterr().err
+
+
+def test_the_loss_of_a_step_that_is_left_out_is_in_no_line_of_the_log(tmp_path, monkeypatch):
+    lines = []
+    monkeypatch.setattr(CausalLM, "_write", lambda self, figures, step: lines.append((step, figures.get("train/loss"))))
+    for policy in ("skip", "rewind"):
+        for number in (1, 2):  # batches that are accumulated: a step is left out with all of its batches
+            step = [2 * number - 1, 2 * number] if number == 2 else [2]
+            home = tmp_path / f"{policy}{number}"
+            home.mkdir()
+            real, calls, losses = CausalLM.loss, [], []
+
+            def loss(self, batch, real=real, calls=calls, losses=losses, bad=step, number=number):
+                total, size = real(self, batch)
+                if torch.is_grad_enabled():  # neither a validation nor the search for the origin
+                    calls.append(len(calls) + 1)
+                    total = total * float("nan") if calls[-1] in bad else total
+                    losses.append((float(total), int(size)))
+                return Loss(total, size)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(CausalLM, "loss", loss)
+                lines.clear()
+                savers = [CheckpointSaver(home / "checkpoints", every=1)] if policy == "rewind" else []
+                options = {"accumulate_grad_batches": number, "enable_checkpointing": bool(savers)}
+                train(
+                    "lm", 4, home, {}, callbacks=[NonFiniteGuard(home, policy), *savers], log_every_n_steps=4, **options
+                )
+            kept = [pair for index, pair in enumerate(losses[: 4 * number]) if index // number != 1]
+            mean = sum(total for total, _ in kept) / sum(size for _, size in kept)
+            assert dict(line for line in lines if line[1] is not None)[4] == pytest.approx(mean, rel=1e-5)
 
 
 def copied(trainer):

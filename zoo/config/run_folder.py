@@ -180,6 +180,8 @@ def slug(value: object) -> str:
     if isinstance(value, bool) or value is None:
         return str(value).lower()
     if isinstance(value, float):
+        if float(f"{value:g}") != value:
+            return repr(value)
         return f"{value:g}" if value != 1.0 else "1.0"  # a share of 1.0 of the batches is another variant than 1 batch
     if isinstance(value, (list, tuple)):
         return "-".join(slug(item) for item in value) or "empty"

@@ -25,6 +25,11 @@ class LossLog:
         """Note the loss of a batch: its sum and its number of predictions, both ()."""
         self.losses.append(Loss(total, size))
 
+    def leave_out(self, count: int) -> None:
+        """Count the newest ``count`` losses as none over no predictions: their optimiser step was left out."""
+        for index, loss in list(enumerate(self.losses))[-count:] if count else ():
+            self.losses[index] = Loss(torch.zeros_like(loss.total), torch.zeros_like(loss.size))
+
     def pop(self) -> Loss:
         """The sum in float64, and the number of predictions, of all losses since the last call; both ()."""
         total = torch.stack([loss.total for loss in self.losses]).double().sum()

@@ -238,7 +238,7 @@ class Task(LightningModule):
         if self._window or not every or step % every:
             return
         total, size = self.loss_log.pop()
-        mean = (self._sum_over_processes(total) / self._sum_over_processes(size).clamp(min=1)).item()
+        mean = (self._sum_over_processes(total) / self._sum_over_processes(size)).item()  # nan where there is no loss
         self._write({"train/loss": mean, "train/lr": self._step_rate}, step)
         self.log("loss", mean, prog_bar=True, logger=False)
 

@@ -22,6 +22,7 @@ from zoo.inference.find_run import CONFIG
 from zoo.io import atomic_files
 from zoo.logging.best_effort import BestEffort
 from zoo.logging.run_record import tensors
+from zoo.tasks.task import Task
 from zoo.training import changed_options, distributed
 from zoo.training.ema import CURRENT
 
@@ -97,6 +98,8 @@ class NonFiniteGuard(Callback):
             print(f"warning: {report}; {self.policy}", file=sys.stderr, flush=True)
         for parameter in pl_module.parameters():
             parameter.grad = None  # an optimiser leaves a parameter without gradient, and its own state of it, alone
+        if isinstance(pl_module, Task):
+            pl_module.loss_log.leave_out(len(losses))
         if self.policy == "rewind":
             self._rewind(trainer, pl_module, optimizer)
 
