@@ -95,8 +95,8 @@ def test_the_loss_of_a_step_that_is_left_out_is_in_no_line_of_the_log(tmp_path, 
                 train(
                     "lm", 4, home, {}, callbacks=[NonFiniteGuard(home, policy), *savers], log_every_n_steps=4, **options
                 )
-            kept = [pair for index, pair in enumerate(losses[: 4 * number]) if index // number != 1]
-            mean = sum(total for total, _ in kept) / sum(size for _, size in kept)
+            remaining = [pair for index, pair in enumerate(losses[: 4 * number]) if index // number != 1]
+            mean = sum(total for total, _ in remaining) / sum(size for _, size in remaining)
             assert dict(line for line in lines if line[1] is not None)[4] == pytest.approx(mean, rel=1e-5)
 
 
