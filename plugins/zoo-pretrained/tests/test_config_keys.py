@@ -51,6 +51,35 @@ def inside(where, **options):
     ("one", "verdict"),
     [
         (change("mixtral", rope_theta=...), "equal"),
+        # keys that files on the hub have and no code reads
+        (
+            change(
+                "starcoder2",
+                activation_function="gelu",
+                layer_norm_epsilon=1e-3,
+                mlp_type="default",
+                norm_type="layer_norm",
+                scale_attn_weights=True,
+                attention_softmax_in_fp32=True,
+                scale_attention_softmax_in_fp32=True,
+            ),
+            "equal",
+        ),
+        (change("smollm3", pretraining_tp=2), "equal"),
+        (change("gpt-neox", attention_probs_dropout_prob=0, hidden_dropout_prob=0), "equal"),
+        (change("gemma2", sliding_window_size=4096), "equal"),
+        (
+            change(
+                "phi3-long",
+                auto_map={"AutoConfig": "configuration_phi3.Phi3Config"},
+                full_attn_mod=1,
+                interpolate_factor=1,
+                lm_head_bias=False,
+            ),
+            "equal",
+        ),
+        (change("phi3-long", lm_head_bias=True), "refused"),
+        (change("qwen3-next", use_sliding_window=False), "equal"),
         (change("mixtral", rms_norm_eps=...), "equal"),
         (change("llama", sliding_window=5), "refused"),
         (change("llama", layer_types=["sliding_attention"] * 3), "refused"),

@@ -37,7 +37,7 @@ READ = {
 }  # fmt: skip
 FIXED: dict[str, list[Any]] = {
     "partial_rotary_factor": [1.0, None], "is_causal": [True], "is_decoder": [False, True],
-    "is_encoder_decoder": [False], "pretraining_tp": [1, None], "mlp_bias": [False], "clip_qkv": [None],
+    "is_encoder_decoder": [False], "mlp_bias": [False], "clip_qkv": [None],
 }  # fmt: skip
 FULL, SLIDING = "full_attention", "sliding_attention"
 GATED = {

@@ -33,8 +33,8 @@ READ = {
     "attention_dropout": real(0.0), "mlp_bias": flag(False),
 }  # fmt: skip
 IGNORED = BOOKKEEPING | {
-    "auto_map", "classifier_dropout", "classifier_pooling", "clf_pooling", "hidden_dropout", "is_causal",
-    "pretraining_tp", "tie_word_embeddings",
+    "classifier_dropout", "classifier_pooling", "clf_pooling", "hidden_dropout", "is_causal",
+    "tie_word_embeddings",
 }  # fmt: skip
 
 

@@ -29,7 +29,7 @@ class Gemma2(Decoder):
     architectures = ("Gemma2ForCausalLM",)
     keys = relative_keys(
         {**KEYS, "attn_logit_softcapping": Key(50.0, float, 0.0, True)},
-        {"use_bidirectional_attention": [False, None]}, ("hidden_act", "cache_implementation"),
+        {"use_bidirectional_attention": [False, None]}, ("hidden_act", "cache_implementation", "sliding_window_size"),
         without=("hidden_act",),
     )  # fmt: skip
     norm = part("norm.RMSNorm", offset=1.0)

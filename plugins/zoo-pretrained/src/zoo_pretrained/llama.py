@@ -255,7 +255,7 @@ class Phi3(Llama):
             "rms_norm_eps": real(1e-5), "partial_rotary_factor": real(None), "sliding_window": size(None),
             "resid_pdrop": real(0.0),
         },
-        {"attention_bias": [False]}, ("embd_pdrop",),
+        {"attention_bias": [False], "lm_head_bias": [False]}, ("embd_pdrop", "full_attn_mod", "interpolate_factor"),
     )  # fmt: skip
 
     def read_position(self, config: Config, number: int) -> Options:

@@ -75,7 +75,12 @@ class StarCoder2(LayerNormDecoder):
             "norm_epsilon": real(1e-5), "sliding_window": size(None), "residual_dropout": real(0.0),
             "use_bias": flag(True), "tie_word_embeddings": flag(True),
         },
-        {}, ("embedding_dropout",), without=("rms_norm_eps",),
+        {},
+        (
+            "embedding_dropout", "activation_function", "layer_norm_epsilon", "mlp_type", "norm_type",
+            "scale_attn_weights", "attention_softmax_in_fp32", "scale_attention_softmax_in_fp32",
+        ),
+        without=("rms_norm_eps",),
     )  # fmt: skip
 
 
@@ -106,7 +111,7 @@ class GPTNeoX(LayerNormDecoder):
             "hidden_dropout": real(0.0), "layer_norm_eps": real(1e-5), "use_parallel_residual": flag(True),
             "rotary_pct": real(0.25), "rotary_emb_base": real(10000.0), "attention_bias": flag(True),
         },
-        {}, ("classifier_dropout",), without=BESIDE_LLAMA,
+        {}, ("classifier_dropout", "attention_probs_dropout_prob", "hidden_dropout_prob"), without=BESIDE_LLAMA,
     )  # fmt: skip
 
     def options(self, config: Config) -> Options:

@@ -70,7 +70,8 @@ class Qwen3Next(Qwen3MoE):
             "full_attention_interval": size(4), "linear_conv_kernel_dim": size(4), "linear_key_head_dim": size(128),
             "linear_value_head_dim": size(128), "linear_num_key_heads": size(16), "linear_num_value_heads": size(32),
         },
-        {"hidden_act": ["silu", "swish"]}, ROUTER, {"num_local_experts": "num_experts"}, without=("hidden_act",),
+        {"hidden_act": ["silu", "swish"], "use_sliding_window": [False]}, ROUTER,
+        {"num_local_experts": "num_experts"}, without=("hidden_act",),
     )  # fmt: skip
     example: ClassVar = {
         **Qwen3MoE.example, "head_dim": 8, "shared_expert_intermediate_size": 6, "linear_key_head_dim": 6,
