@@ -125,6 +125,22 @@ def test_callbacks_that_change_results_name_the_run():
     assert name_changes(two, {}, {}) == {"trainer.callbacks1": EMA, "trainer.callbacks1.decay": 0.9}
 
 
+def test_a_run_that_goes_on_without_averages_has_the_weights_of_training(tmp_path):
+    with pytest.raises(StopRequested):
+        fit("lm", tmp_path / "cut", [EMA(0.9), At("on_train_batch_end", 5, ask)])
+    checkpoint = torch.load(tmp_path / "cut/checkpoints/last.ckpt", weights_only=True)
+
+    class Look(Callback):
+        def on_train_start(self, trainer, pl_module):
+            self.state = {name: value.clone() for name, value in pl_module.state_dict().items()}
+
+    look = Look()
+    fit("lm", tmp_path / "cut", [look], resume=True)
+    averages, own = checkpoint["state_dict"], checkpoint[CURRENT]
+    assert any(not torch.equal(averages[name], own[name]) for name in own)
+    assert all(torch.equal(look.state[name], own[name]) for name in own)
+
+
 class Weight(LightningModule):
     """A single weight, and what each function of the trainer has as its value."""
 

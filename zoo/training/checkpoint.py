@@ -36,6 +36,7 @@ from zoo.io import atomic_files
 from zoo.tasks.task import Task
 from zoo.training import changed_options, distributed, loops, rng_state
 from zoo.training.checkpoint_io import AtomicCheckpointIO, collect_state
+from zoo.training.ema import CURRENT
 from zoo.training.lightning_internals import replace_signal_handlers
 from zoo.training.nonfinite import all_finite
 from zoo.training.signals import Agreement, Signals, StopRequested
@@ -168,6 +169,8 @@ class CheckpointSaver(Checkpoint):
         self.state.processes = checkpoint.get("ranks")
         self.state.step, self.state.count = int(checkpoint["global_step"]), int(checkpoint.get("saves", 0))
         self.state.loaded = checkpoint if self.state.other_recipe and self.replicated else None
+        if CURRENT in checkpoint and self.replicated and trainer.training:  # the others are averages
+            pl_module.load_state_dict(checkpoint[CURRENT])
         if self.state.other_callbacks:
             checkpoint["loops"]["fit_loop"]["epoch_loop.state_dict"]["should_stop"] = False
             for callback in trainer.callbacks:  # type: ignore[attr-defined]
