@@ -36,6 +36,15 @@ def test_lines_keep_their_order_and_do_not_depend_on_their_batch(model):
     assert len(set(expected)) > 5
 
 
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_a_translation_may_be_as_short_as_what_it_begins_with(model, length, monkeypatch):
+    trained = model("pairs")
+    monkeypatch.setattr(trained, "forced", [5])
+    for beams in (1, 2):
+        (translation,) = trained.translate(["5 hours"], max_length=length, beams=beams)
+        assert len(trained.target_tokenizer.encode(translation.text)) <= max(1, length - 1)
+
+
 def test_a_stream_reads_one_window_ahead_and_keeps_nothing(model):
     read = itertools.count()
     lines = (f"{next(read) % 9} hours" for _ in range(10**9))

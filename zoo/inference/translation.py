@@ -200,9 +200,10 @@ class TrainedTranslation(Trained):
     def _translate(self, ids: list[list[int]], search: GenerationConfig) -> list[list[GeneratedText]]:
         source, valid = self._padded(ids)
         forced = len(self.forced)
-        longest = torch.full((len(ids),), search.max_length - forced, device=self.device)
+        limit = max(1, search.max_length - forced)
+        longest = torch.full((len(ids),), limit, device=self.device)
         if search.bounded_by_source:
-            longest = (FACTOR * valid.sum(1) + MORE).clamp(max=search.max_length - forced)
+            longest = (FACTOR * valid.sum(1) + MORE).clamp(max=limit)
         state: State = self.net.begin(source, valid, int(longest.max()) + forced)
         prefix = source.new_tensor([self.start, *self.forced]).expand(len(ids), -1)
         if self.rules is not None and self.rules.change_logits:
