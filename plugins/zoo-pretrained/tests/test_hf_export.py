@@ -6,6 +6,7 @@ import peers
 import pytest
 import torch
 from import_steps import gap, imported, loaded
+from zoo_pretrained import hf_files, lookup
 from zoo_pretrained.hf_export import _family, export_pretrained
 
 import zoo
@@ -14,6 +15,7 @@ from zoo.config import fit_options, run_config
 from zoo.data.conversation import Conversation, Turn
 from zoo.data.tokenizer import BOS, CLS, EOS, MASK, PAD, Tokenizer
 from zoo.inference.rebuild_task import complete_options, rebuild_task
+from zoo.inference.weight_files import keep_own_tensors
 
 TEXT = "the quick <eos> brown fox, 12 × naïve"
 SPECIALS = (PAD, BOS, EOS, CLS, MASK)
@@ -259,3 +261,24 @@ def test_an_export_of_a_model_of_dialogues_has_the_chat_template(tmp_path):
     ids = theirs.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
     turns = Conversation(Turn(message["role"], message["content"]) for message in messages)
     assert ids == zoo.load(run).encode_prompt(turns)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["gemma2", "gemma3_text", "olmo3", "gpt_oss", "qwen2"])
+def test_a_model_whose_layers_all_see_everything_runs_in_transformers(kind, tmp_path):
+    config = {"vocab_size": 41, "hidden_size": 32, "intermediate_size": 44, "num_hidden_layers": 2, "head_dim": 8,
+              "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64, "sliding_window": 5,
+              "layer_types": ["full_attention"] * 2, "model_type": kind}  # fmt: skip
+    if kind == "gpt_oss":
+        config |= {"num_local_experts": 4, "num_experts_per_tok": 2, "rope_parameters": {"rope_type": "default"}}
+    family = lookup.family_of(config, "c")
+    model = complete_options({"class_path": family.task, "init_args": family.options(family.complete(config, "c"))})
+    net = rebuild_task({"model": model}, "c").net.eval()
+    family, written = _family(model, family.name)
+    tensors = family.write_tensors(family.complete(written, "c"), keep_own_tensors(net))
+    hf_files.save(tmp_path, {"architectures": [family.architecture], **written}, tensors)
+    theirs = peers.transformers.AutoModelForCausalLM.from_pretrained(tmp_path).float().eval()
+    ids = torch.randint(3, 41, (2, 20))
+    assert torch.allclose(theirs(ids).logits, net(ids), atol=1e-5)
+    again = family.options(family.complete(json.loads((tmp_path / "config.json").read_text()), "c"))
+    assert complete_options({"class_path": family.task, "init_args": again}) == model

@@ -233,7 +233,9 @@ class Decoder(Family):
         layers = spread_layers(options)
         config |= {**self.write_feed(options, layers), **self.write_positions(layers)}
         if "sliding_window" in self.keys.read:
-            config["sliding_window"] = next((layer["window"] for layer in layers if layer["window"]), None)
+            # their library makes the mask of a window although no layer has it
+            unused = options["max_length"] if self.full_every else None
+            config["sliding_window"] = next((layer["window"] for layer in layers if layer["window"]), unused)
         if "layer_types" in self.keys.read:
             config["layer_types"] = [SLIDING if layer["window"] else FULL for layer in layers]
         return config
