@@ -553,3 +553,14 @@ def test_the_forced_beginning_of_a_translation_is_exported(forced, tmp_path):
     assert config["forced_bos_token_id"] == forced
     rules = transformers.GenerationConfig.from_pretrained(out)
     assert (rules.forced_bos_token_id, rules.decoder_start_token_id) == (forced, 1)
+
+
+def test_an_export_of_several_languages_can_be_asked_for_one(tmp_path):
+    names = ("<pad>", "<bos>", "<eos>")
+    source, target = Tokenizer.bytes((*names, "<2fr>", "<2de>")), Tokenizer.bytes(names)
+    source.save(tmp_path / "source-tokenizer.json")
+    target.save(tmp_path / "target-tokenizer.json")
+    (out := tmp_path / "out").mkdir()
+    export_tokenizers(tmp_path, out, "zoo.tasks.translation.Translation", {"model_type": "bart"})
+    ids = transformers.AutoTokenizer.from_pretrained(out)("<2fr>hello")["input_ids"]
+    assert ids[: 1 + len("hello")] == [source.special("<2fr>"), *b"hello"]

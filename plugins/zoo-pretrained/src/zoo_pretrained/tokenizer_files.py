@@ -187,11 +187,14 @@ def _tokenizer_files(source: Path, folder: Path, task: str, facts: Mapping[str, 
         inner.save(str(folder / "tokenizer.json"))
     if not (folder / TOKENIZER).is_file():
         chat = _chat_template(tokenizer)
+        spells_specials = (
+            chat or tokenizer.languages()
+        )  # a template spells special tokens, and a source its target language
         about = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "clean_up_tokenization_spaces": False,
-            # "<eos>" in a text is five characters, but a rendered chat template spells its special tokens
-            **({"split_special_tokens": True} if tokenizer.splits_specials and not chat else {}),
+            # "<eos>" in a text is five characters
+            **({"split_special_tokens": True} if tokenizer.splits_specials and not spells_specials else {}),
             **({"padding_side": "left"} if name == "CausalLM" else {}),
             **({"chat_template": chat} if chat else {}),
             **{f"{word}_token": token for word, token in tokens.items()},
