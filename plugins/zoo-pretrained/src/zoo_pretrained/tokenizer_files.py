@@ -187,9 +187,8 @@ def _tokenizer_files(source: Path, folder: Path, task: str, facts: Mapping[str, 
         inner.save(str(folder / "tokenizer.json"))
     if not (folder / TOKENIZER).is_file():
         chat = _chat_template(tokenizer)
-        spells_specials = (
-            chat or tokenizer.languages()
-        )  # a template spells special tokens, and a source its target language
+        # a template spells special tokens, and a source its target language
+        spells_specials = chat or tokenizer.languages()
         about = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "clean_up_tokenization_spaces": False,
