@@ -76,9 +76,21 @@ def make_plan(name: str) -> run_config.Plan:
     return run_config.make_plan(parsed, run_config.read_draft(parsed))
 
 
+def within_small(override: dict) -> dict | None:
+    """An override of numbered layers for those that a small model has; None where it has none of them."""
+    numbers = str(override.get("layers", "")).split(",")
+    if not all(number.strip().isdecimal() for number in numbers):
+        return override
+    inside = [number for number in numbers if int(number) < SMALL["depth"]]
+    return {**override, "layers": ",".join(inside)} if inside else None
+
+
 def build(name: str, device: torch.device = META, small: bool = False) -> Task:
     """The task of a recipe as `zoo fit` would build it, or the same parts at a size that tests can run."""
     plan = make_plan(name)
+    if small and plan.config["model"]["init_args"].get("overrides"):
+        overrides = plan.config["model"]["init_args"]["overrides"]
+        plan.config["model"]["init_args"]["overrides"] = [*filter(None, map(within_small, overrides))]
     parser = ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(Task, "model")
     filled = parser.parse_object({"model": plan.config["model"]})
