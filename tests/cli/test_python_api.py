@@ -129,8 +129,8 @@ def test_what_stands_for_a_stream_is_no_terminal(names, stream, monkeypatch):
 
 
 @pytest.mark.parametrize("start", [
-    lambda: zoo.fit("lm-tiny", runs="/tmp/elsewhere"),
-    lambda: zoo.compare("lm-tiny", {"model.position": ["rope", "alibi"]}, runs="/tmp/elsewhere"),
+    lambda: zoo.fit("lm-tiny", runs="elsewhere"),
+    lambda: zoo.compare("lm-tiny", {"model.position": ["rope", "alibi"]}, runs="elsewhere"),
 ])  # fmt: skip
 def test_a_working_folder_that_is_gone_is_named(start, tmp_path, monkeypatch):
     (tmp_path / "gone").mkdir()
