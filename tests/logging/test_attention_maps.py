@@ -37,6 +37,7 @@ from zoo.parts.attention import Additive
 from zoo.parts.backend import Flash
 from zoo.tasks.classification import Classification
 from zoo.tasks.lm import CausalLM
+from zoo.tasks.schedule import Constant
 from zoo.tasks.task import Task
 from zoo.tasks.translation import Translation
 from zoo.training.setup import make_logger_and_callbacks
@@ -161,7 +162,7 @@ def test_a_task_of_its_own_has_no_picture_until_it_names_a_function():
     class Mine(Task):
         loss = evaluate = example = None
 
-    task = Mine(nn.Linear(2, 2), 1e-3, None, None)
+    task = Mine(nn.Linear(2, 2), 1e-3, torch.optim.AdamW, Constant)
     assert pictures(task, None) == {}
     Mine.pictures = f"{__name__}:mine"
     assert pictures(task, 3) == {"mine": 3}

@@ -11,7 +11,7 @@ from tests.models.small import SIZES, WORDS, names, part_options, seq2seq, sprea
 from zoo.errors import UsageError
 from zoo.parts.attention import MultiHead
 from zoo.parts.block import Block, Parallel, PostNorm, PreNorm, Sandwich
-from zoo.parts.ffn import MoE
+from zoo.parts.ffn import MoE, aux_losses
 from zoo.parts.packing import MULTIPLE, Packing, declares_packs
 from zoo.tasks.translation import Translation
 
@@ -41,8 +41,7 @@ def batch(rows=4):
 def loss_and_gradients(task, data, loss=None):
     task.zero_grad()
     total, size = (loss or task.loss)(data)
-    side = sum(m.aux_loss for m in task.net.modules() if getattr(m, "aux_loss", None) is not None)
-    (total + side).backward()
+    (total + sum(aux_losses(task.net))).backward()
     return total.detach(), size, {name: p.grad.clone() for name, p in task.named_parameters() if p.grad is not None}
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from lightning.pytorch import Trainer, seed_everything
 from lightning.pytorch.loggers.logger import Logger
-from zoo_scale.text_stream import StreamOptions, TextStream
 
 from zoo.data.glyphs import Glyphs
 from zoo.data.phrasebook import Phrasebook
@@ -55,6 +54,8 @@ def build(task: str, batch: int, folder: Path, **options: Any):
         data: Any = TextFiles(text_file(folder), max_length=12, batch_size=batch)
         return CausalLM(**data.sizes(), max_length=12, **options), data
     if task == "stream":
+        from zoo_scale.text_stream import StreamOptions, TextStream  # scripts and a core by itself are without
+
         parts = StreamOptions(separator="\n", window=4, shards=4)
         data = TextStream(text_file(folder), "bytes", max_length=12, batch_size=8 * batch, options=parts)
         return CausalLM(**data.sizes(), max_length=12, **options), data

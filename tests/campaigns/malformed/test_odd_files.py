@@ -73,7 +73,7 @@ BROKEN_PAIRS = {
     "a table in UTF-16": ({"train.en": None, "train.de": None, "train.tsv": "a\tb\n".encode("utf-16")}, "train.tsv:1: the file is UTF-16"),
     "a table cut off in its archive": ({"train.en": None, "train.de": None, "train.tsv.gz": gzip.compress(b"a b\tc d\n" * 99, mtime=0)[:-6]}, "train.tsv.gz is a damaged"),
     "an archive with a flipped bit": ({"train.en": None, "train.en.gz": bytes(b ^ (n == 40) for n, b in enumerate(gzip.compress(os.urandom(200).hex().encode(), mtime=0)))}, "train.en.gz is a damaged"),
-    "an archive of something else": ({"train.en": None, "train.en.gz": b"PK\x03\x04" + bytes(60)}, "train.en.gz is a damaged"),
+    "an archive of something else": ({"train.en": None, "train.en.gz": b"PK\x03\x04" + bytes(60)}, "train.en.gz is a ZIP archive"),
     "no target": ({"train.de": None}, "train.de"),
     "nothing for training": ({"train.en": None, "train.de": None}, "train.en"),
     "nothing at all": (dict.fromkeys(["train.en", "train.de", "val.en", "val.de"]), "holds nothing, and not the files"),
