@@ -126,6 +126,22 @@ def test_a_signal_stops_between_two_steps_and_nothing_differs(task, accumulate, 
     assert diary[-len(told_then) :] == told_then  # with the losses of before among them
 
 
+@pytest.mark.parametrize("moment", [4, 6, 8])
+def test_a_run_that_went_back_to_an_older_checkpoint_goes_on_with_what_it_saved_since(moment, tmp_path, undisturbed):
+    whole, _ = undisturbed("lm")
+    home, older = tmp_path / "back", tmp_path / "older.ckpt"
+    fit("lm", home, [At("on_train_batch_end", 6, lambda _: shutil.copy(home / "checkpoints/last.ckpt", older))])
+    start = torch.load(older, weights_only=True)["global_step"]
+    with pytest.raises(KeyError, match="power"):
+        fit("lm", home, [At("on_train_batch_end", moment, die)], resume=older)
+    newest = checkpoint_manifest.newest_intact(home / "checkpoints").path
+    assert start < checkpoint_manifest.verify(newest)["step"] < start + moment
+    best = home / "checkpoints/best.ckpt"
+    assert not best.exists() or checkpoint_manifest.verify(best)["step"] < start + moment
+    resumed, _ = fit("lm", home, resume=newest)
+    assert differences(resumed, whole) == []
+
+
 def end(trainer):
     trainer.should_stop = True
 

@@ -149,8 +149,8 @@ def checkpoints_of(folder: Path, names: Collection[str] = OWN) -> list[Path]:
 
 
 def newest_intact(folder: Path, names: Collection[str] = OWN) -> IntactCheckpoint:
-    """The newest intact checkpoint of these names (`checkpoints_of`): by step, then by its number among those of the
-    run, then by time (last, since clocks may be set back).
+    """The newest intact checkpoint of these names (`checkpoints_of`): by its number among those of the run, then by
+    step (a run may have gone back to an older one), then by time (last, since clocks may be set back).
     """
     whole: list[tuple[tuple[int, int, float], Path]] = []
     damaged: list[tuple[float, str]] = []
@@ -160,12 +160,18 @@ def newest_intact(folder: Path, names: Collection[str] = OWN) -> IntactCheckpoin
         when = path.stat().st_mtime
         try:
             manifest = verify(path)
-            whole.append(((int(manifest.get("step", -1)), int(manifest.get("save", 0)), when), path))
+            whole.append(((int(manifest.get("save", 0)), int(manifest.get("step", -1)), when), path))
         except CheckpointError as error:
             damaged.append((when, str(error)))
     if not whole:
         return IntactCheckpoint(None, [why for _, why in damaged])
     return IntactCheckpoint(max(whole)[1], [why for _, why in damaged])
+
+
+def saves_so_far(folder: Path) -> int:
+    """How many checkpoints a run has written into a folder, as far as the manifests there tell."""
+    manifests = map(read_manifest, (folder / FOLDER).glob("*.json"))
+    return max((int(manifest.get("save", 0)) for manifest in manifests if manifest is not None), default=0)
 
 
 def _seal(content: Mapping[str, Any]) -> str:

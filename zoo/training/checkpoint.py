@@ -195,8 +195,26 @@ class CheckpointSaver(Checkpoint):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restore Lightning's metrics after a resume: early stopping and the summary at the end read them."""
+        if self.replicated and not self.disabled:
+            self._leave_abandoned(pl_module)
         metrics, self.state.metrics = self.state.metrics, {}
         trainer.callback_metrics.update({name: value.to(pl_module.device) for name, value in metrics.items()})
+
+    def _leave_abandoned(self, task: LightningModule) -> None:
+        """Where an older checkpoint is resumed than the run's newest: what was saved after it counts no more.
+
+        Later checkpoints get higher numbers than the abandoned ones, and a best one among these is forgotten.
+        """
+        loaded, best, best_count = self.state.count, self.folder / BEST, 0
+        if self.trainer.is_global_zero:
+            self.state.count = max(loaded, checkpoint_manifest.saves_so_far(self.folder))
+            if self.state.count > loaded and best.is_file():
+                with contextlib.suppress(CheckpointError):
+                    best_count = int(checkpoint_manifest.verify(best).get("save", 0))
+        if self.agreement.gather(best_count)[0] > loaded:
+            self.state.best = self.state.saved_best = None
+            if isinstance(task, Task):
+                task.best = {}
 
     def on_loop_start(self) -> None:
         """At the first batch of an epoch: restore the random state of the checkpoint, or take the first checkpoint."""
@@ -387,8 +405,8 @@ class CheckpointSaver(Checkpoint):
         else:
             self.io.save_checkpoint(content, last)
         self.state.unwritten_best = None
-        # the best belongs to other data: the newest is the only candidate
-        if self.state.other_data and self.state.best is None:
+        # a best one that belongs to other data or was abandoned: the newest is the only candidate
+        if self.state.best is None:
             (self.folder / BEST).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # the checkpoint is complete; the next one removes leftover files
             for name in (STARTING, FINISHED):  # what was finished goes on
