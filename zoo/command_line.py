@@ -343,7 +343,9 @@ def _unknown_option(command: Command, spelling: str, elsewhere: Callable[[str], 
     """The sentence about an option that a command does not have, with the one that was probably meant."""
     from zoo import registry  # not needed to start a command
 
-    names = [option.strings[0] for option in command.all_options if option.heading or option.key]
+    reads_runs = any(argument.name == "RUN" for argument in command.arguments)  # and writes none below --runs
+    names = [option.strings[0] for option in command.all_options
+             if (option.heading or option.key) and not (reads_runs and option.name == "runs")]  # fmt: skip
     # people write --lr for --model.lr
     ends = {name.lstrip("-").rpartition(".")[2].replace("-", "_"): name for name in names}
     last = spelling.lstrip("-").rpartition(".")[2].lower().replace("-", "_")
@@ -352,7 +354,8 @@ def _unknown_option(command: Command, spelling: str, elsewhere: Callable[[str], 
     likely = [ends[last]] if last in ends else begins[:3] or ([ends[near]] if near else [])
     if command.option_kind and (package := registry.not_installed(command.option_kind, spelling.lstrip("-"))):
         return f"zoo {command.name} has no option {spelling!r}.{package}"
-    if last not in ends and (commands := elsewhere(spelling.lstrip("-"))):
+    meant = last in ends or (near and last in registry.SYNONYMS)
+    if not meant and (commands := elsewhere(spelling.lstrip("-"))):
         return f"zoo {command.name} has no option {spelling!r}: it belongs to {commands}."
     hint = f" Did you mean {_alternatives([repr(name) for name in likely])}?" if likely else ""
     return f"zoo {command.name} has no option {spelling!r}.{hint}"

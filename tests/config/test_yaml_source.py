@@ -30,7 +30,7 @@ def test_scalars_mean_what_they_look_like(text, value):
 
 TEXTS = [
     "1e5", "12e4567", ".5e3", "+.5", "-1E-3", "1_0", "0x10", "010", "no", "on", "y", "null", "~", "true", "2020-01-01",
-    "12:30", "<<", "=", ".inf", ".nan", "-", "", " a", "a ", "a: b", "a #b", "[x", "{y", "😀", "é", "\u2028", "a\nb",
+    "12:30", "<<", "=", ".inf", ".nan", "-", "", " a", "a ", "a: b", "a #b", "[x", "{y", "😀", "é", "\u2028", "\x85", "x\x85 y", "a\nb",
 ]  # fmt: skip
 
 
@@ -141,3 +141,22 @@ def test_a_mapping_adds_keys_and_the_longer_option_counts():
     for order in (options, options[::-1]):
         norm = yaml_source.option_layer(order).children["model"].children["norm"]
         assert {name: node.value for name, node in norm.children.items()} == {"a": 1, "b": 3, "eps": "2"}
+
+
+LAYER_NORM = "{class_path: LayerNorm, init_args: {eps: 1.0}}"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [("model.norm", LAYER_NORM), ("model.norm", "RMSNorm")],
+        [("model.norm", LAYER_NORM), ("model.norm.class_path", "RMSNorm")],
+        [("model.init_args.norm", LAYER_NORM), ("model.norm.class_path", "RMSNorm")],
+        [("model", f"{{norm: {LAYER_NORM}}}"), ("model.norm", "RMSNorm")],
+        [("model.norm", "RMSNorm"), ("model", f"{{norm: {LAYER_NORM}}}")],
+    ],
+)
+def test_a_class_that_is_named_again_in_any_spelling_begins_with_its_own_options(options):
+    layer = yaml_source.option_layer([(key, value, "") for key, value in options])
+    norm = layer.children["model"].children["norm"]
+    assert (norm.value, norm.children) == ("RMSNorm", {})

@@ -68,6 +68,8 @@ def insert_node(root: Node, path: Iterable[str], leaf: Node) -> None:
             leaf.explicit = True
             continue
         node = node.children.setdefault(name, Node(origin=leaf.origin))
+    if MISSING not in (node.value, leaf.value):  # a class that is named again begins with its own options
+        node.children.clear()
     merge_node(node, leaf)
 
 

@@ -132,7 +132,7 @@ def variant_name(changes: Mapping[str, object], base: str = DEFAULT) -> str:
     """
     names = _short(list(changes))
     base_pieces = [piece for piece in _pieces(base) if piece.partition("=")[0] not in names.values()]
-    return _joined([*(f"{names[key]}={slug(changes[key])}" for key in sorted(changes, key=_rank)), *base_pieces])
+    return join_pieces([*(f"{names[key]}={slug(changes[key])}" for key in sorted(changes, key=_rank)), *base_pieces])
 
 
 def _rank(key: str) -> tuple[int, int, str]:
@@ -151,9 +151,9 @@ def _pieces(name: str) -> list[str]:
     return [] if name == DEFAULT else name.split(",")
 
 
-def _joined(pieces: list[str]) -> str:
+def join_pieces(pieces: list[str], separator: str = ",") -> str:
     """The pieces with commas; of a long text the beginning and a digest, which does not depend on their order."""
-    text = ",".join(pieces) or DEFAULT
+    text = separator.join(pieces) or DEFAULT
     if len(text.encode()) <= LONGEST:
         return text
     return f"{text.encode()[: LONGEST - 9].decode(errors='ignore')}-{_digest(','.join(sorted(pieces)))}"

@@ -138,6 +138,11 @@ def _is_name(value: str) -> bool:
     return value.rstrip()[-1] not in ("]", "}") or os.path.lexists(os.path.expanduser(value))
 
 
+def _short_path(key: str) -> list[str]:
+    """The words of a dotted key without those of the long form, ``model.norm.init_args.eps`` as ``model.norm.eps``."""
+    return [word for word in key.split(".") if word not in LONG_FORM]
+
+
 def option_layer(options: Iterable[tuple[str, str | bool, str]]) -> Node:
     """The layer of a command line's options (dotted key, value, text). Raises UsageError.
 
@@ -154,10 +159,9 @@ def option_layer(options: Iterable[tuple[str, str | bool, str]]) -> Node:
         else:
             leaf = Node(value, text, typed=not isinstance(value, str), bare=value is True)
         if leaf.value is not MISSING:  # a class that is named again begins with its own options
-            leaves = [(other, earlier) for other, earlier in leaves if other != key]
+            leaves = [(other, earlier) for other, earlier in leaves if _short_path(other) != _short_path(key)]
         leaves.append((key, leaf))
     root = Node()
-    paths = [(key.split("."), leaf) for key, leaf in leaves]
-    for path, leaf in sorted(paths, key=lambda option: len(option[0]) - len(LONG_FORM.intersection(option[0]))):
-        insert_node(root, path, leaf)
+    for key, leaf in sorted(leaves, key=lambda option: len(_short_path(option[0]))):
+        insert_node(root, key.split("."), leaf)
     return root

@@ -57,6 +57,14 @@ class Dumper(yaml.SafeDumper):
     }
 
 
+def _represent_text(dumper: Dumper, text: str) -> yaml.Node:
+    """A text, in double quotes where it has U+0085: elsewhere YAML takes that for the end of a line."""
+    return dumper.represent_scalar(CORE + "str", text, '"' if "\x85" in text else None)
+
+
+Dumper.add_representer(str, _represent_text)
+
+
 def dump(value: object, width: int | None = None) -> str:
     """Plain values as the text that `parse` reads them from, in their order."""
     return yaml.dump(value, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=width)

@@ -1,11 +1,13 @@
 """What zoo exports, loaded by the libraries that will load it: transformers' Auto classes, timm and lm-eval."""
 
 import json
+from types import SimpleNamespace
 
 import peers
 import pytest
 import torch
 from import_steps import gap, imported, loaded
+from transformers import AutoModelForCausalLM
 from zoo_pretrained import hf_files, lookup
 from zoo_pretrained.hf_export import _family, export_pretrained
 
@@ -282,3 +284,16 @@ def test_a_model_whose_layers_all_see_everything_runs_in_transformers(kind, tmp_
     assert torch.allclose(theirs(ids).logits, net(ids), atol=1e-5)
     again = family.options(family.complete(json.loads((tmp_path / "config.json").read_text()), "c"))
     assert complete_options({"class_path": family.task, "init_args": again}) == model
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("path", ["zoo_text.tasks.preference.DPO", "zoo_text.tasks.infill.FIM"])
+def test_a_language_model_is_one_of_its_family_whatever_task_trained_it(path, tmp_path):
+    folder_of_ours(peers.LANGUAGE["llama-3"], tmp_path)
+    trained = loaded(tmp_path / "ours")
+    model = complete_options({"class_path": path, "init_args": trained.place.config["model"]["init_args"]})
+    place = SimpleNamespace(config={"model": model}, folder=tmp_path / "ours")
+    export_pretrained(SimpleNamespace(net=trained.net, place=place), tmp_path / "again")
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "again")
+    tokens = torch.arange(12)[None]
+    torch.testing.assert_close(again(tokens).logits, trained.net(tokens))

@@ -33,6 +33,8 @@ from zoo.errors import UsageError
 
 transformers = peers.transformers
 LLAMA = {**peers.LLAMA, "num_hidden_layers": 1}
+LANGUAGE_MODEL = {"class_path": "zoo.tasks.lm.CausalLM", "init_args": {}}
+TRANSLATOR = {"class_path": "zoo.tasks.translation.Translation", "init_args": {}}
 DECODERS = {
     "gpt2": ("GPT2LMHeadModel", "GPT2Config", {**peers.GPT2, "n_layer": 1}),
     "llama": ("LlamaForCausalLM", "LlamaConfig", LLAMA),
@@ -278,12 +280,17 @@ def test_two_texts_stand_in_the_special_tokens_and_types_of_their_class(kind, tm
         published = tokenizer_classes.read(source, config)
         names = {f"<{role}>": token for role, token in published.roles.items()}
         Tokenizer(published.inner, names, published.splits_specials).save(run / "tokenizer.json")
-        export_tokenizers(run, out, "zoo_text.tasks.labelling.SequenceClassification", config)
+        options = {"segments": 2 if "token_type_ids" in theirs.model_input_names else 1, "max_length": 12}
+        export_tokenizers(
+            run, out, {"class_path": "zoo_text.tasks.labelling.SequenceClassification", "init_args": options}, config
+        )
         (out / "config.json").write_text(json.dumps(config))
         ours = transformers.AutoTokenizer.from_pretrained(out)
         for texts in (("the quick", "fox"), ("", "no"), ("it", "")):
             right = theirs(*texts, return_token_type_ids=True)
             assert {**ours(*texts, return_token_type_ids=True)} == {**right}, (name, texts)
+            assert {**ours(*texts)} == {**theirs(*texts)}, (name, texts)
+        assert len(ours("the quick " * 9, truncation=True)["input_ids"]) == 12, name
 
 
 RULES = {
@@ -519,7 +526,7 @@ def test_a_chat_template_of_a_published_tokenizer_gives_the_tokens_of_training(n
     inner, end = CHATS[name]()
     Tokenizer(inner, {"<eos>": end}).extended(SPECIALS).save(tmp_path / "tokenizer.json")
     (out := tmp_path / "out").mkdir()
-    config = export_tokenizers(tmp_path, out, "zoo.tasks.lm.CausalLM", {"model_type": "gpt2"})
+    config = export_tokenizers(tmp_path, out, LANGUAGE_MODEL, {"model_type": "gpt2"})
     (out / "config.json").write_text(json.dumps(config))
     theirs, tokenizer = transformers.AutoTokenizer.from_pretrained(out), Tokenizer.load(tmp_path / "tokenizer.json")
     for texts in (("the quick fox", "no!", "does it"), (" no", "it ", ""), ("  the", "", "\nfox"), ("It's", " ", "x")):
@@ -535,7 +542,7 @@ def test_a_chat_without_a_text_of_its_tokens_has_no_template(tmp_path, caplog):
     inner.add_special_tokens([AddedToken("<|end|>", lstrip=True, special=True)])
     Tokenizer(inner, {"<eos>": "<|end|>"}).extended(SPECIALS).save(tmp_path / "tokenizer.json")
     (out := tmp_path / "out").mkdir()
-    export_tokenizers(tmp_path, out, "zoo.tasks.lm.CausalLM", {"model_type": "gpt2"})
+    export_tokenizers(tmp_path, out, LANGUAGE_MODEL, {"model_type": "gpt2"})
     assert "chat_template" not in json.loads((out / "tokenizer_config.json").read_text())
     assert "no chat template is written" in caplog.text
 
@@ -549,7 +556,7 @@ def test_the_forced_beginning_of_a_translation_is_exported(forced, tmp_path):
     own = {} if forced is None else {FORCED: inner.id_to_token(forced)}
     Tokenizer(inner, {**names, **own}).save(tmp_path / "target-tokenizer.json")
     (out := tmp_path / "out").mkdir()
-    config = export_tokenizers(tmp_path, out, "zoo.tasks.translation.Translation", {"model_type": "bart"})
+    config = export_tokenizers(tmp_path, out, TRANSLATOR, {"model_type": "bart"})
     assert config["forced_bos_token_id"] == forced
     rules = transformers.GenerationConfig.from_pretrained(out)
     assert (rules.forced_bos_token_id, rules.decoder_start_token_id) == (forced, 1)
@@ -561,6 +568,6 @@ def test_an_export_of_several_languages_can_be_asked_for_one(tmp_path):
     source.save(tmp_path / "source-tokenizer.json")
     target.save(tmp_path / "target-tokenizer.json")
     (out := tmp_path / "out").mkdir()
-    export_tokenizers(tmp_path, out, "zoo.tasks.translation.Translation", {"model_type": "bart"})
+    export_tokenizers(tmp_path, out, TRANSLATOR, {"model_type": "bart"})
     ids = transformers.AutoTokenizer.from_pretrained(out)("<2fr>hello")["input_ids"]
     assert ids[: 1 + len("hello")] == [source.special("<2fr>"), *b"hello"]

@@ -524,6 +524,9 @@ def test_what_zoo_would_compute_otherwise_is_refused():
         model(ids, position_ids=torch.arange(5, 11)[None])
     model(ids, position_ids=torch.arange(6)[None])
     encoder = build_model("texts")
+    padded = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]])
+    for net in (model, encoder):
+        net(ids, attention_mask=padded, position_ids=torch.arange(6)[None])
     with pytest.raises(ValueError, match="position_ids must count"):
         encoder(ids, position_ids=torch.arange(6).flip(0)[None])
     with pytest.raises(ValueError, match=r"attention_mask must be \(batch, tokens\)"):

@@ -6,11 +6,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zoo.config.signatures import parameters
 from zoo.errors import UsageError
 from zoo.inference.export import check_folder
 from zoo.inference.rebuild_task import complete_options
 from zoo.inference.weight_files import keep_own_tensors
 from zoo.io import atomic_files
+from zoo.models import LanguageModel
+from zoo.tasks.lm import CausalLM
 from zoo_pretrained import hf_files, image_files, lookup, tokenizer_files
 from zoo_pretrained.decoder import gather_layers, spread_layers
 from zoo_pretrained.family import Family, budget, inner, name_of, width
@@ -34,6 +37,9 @@ def export_pretrained(trained: Trained, folder: Path, force: bool = False) -> Fa
     """
     check_folder(trained, folder, force)
     model = complete_options(trained.place.config["model"])
+    if type(trained.net) is LanguageModel:  # DPO and FIM train the language model of their families
+        options = {name: value for name, value in model["init_args"].items() if name in parameters(CausalLM)}
+        model = {"class_path": tokenizer_files.LANGUAGE_MODEL, "init_args": options}
     family, config = _family(model, trained.place.config.get("family"))
     tensors = family.write_tensors(family.complete(config, hf_files.CONFIG), keep_own_tensors(trained.net))
     heads = {"architectures": [family.architecture], "dtype": _dtype(trained)} if family.architecture else {}
@@ -41,7 +47,7 @@ def export_pretrained(trained: Trained, folder: Path, force: bool = False) -> Fa
     try:
         with atomic_files.replace_files(folder, hf_files.CONFIG, hf_files.ANY_WEIGHTS) as draft:
             if family.types:
-                about = tokenizer_files.export_tokenizers(trained.place.folder, draft, family.task, about)
+                about = tokenizer_files.export_tokenizers(trained.place.folder, draft, model, about)
                 image_files.write_preprocessor(trained, draft)
             else:
                 about = image_files.timm_config(trained, about)

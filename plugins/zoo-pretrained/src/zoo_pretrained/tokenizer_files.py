@@ -32,6 +32,7 @@ VOCABULARIES = (
     "vocab.json",
 )
 GENERATING = ("CausalLM", "Translation", "Transcription")
+LANGUAGE_MODEL = "zoo.tasks.lm.CausalLM"
 KEPT_FILES = "family.json"  # what an export needs of their configuration and ours has no word for
 FACTS = (
     *("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_eos_token_id"),
@@ -45,6 +46,7 @@ COPIED_FILES = (
     *("vocab.json", "merges.txt", "vocab.txt", "tokenizer.model", "spiece.model", "source.spm", "target.spm"),
     *("sentencepiece.bpe.model", "normalizer.json"),
 )
+INPUTS_OF_PAIRS = ["input_ids", "token_type_ids", "attention_mask"]  # of models that tell two texts of a pair apart
 # a chat with spaces at the edges of its texts, and without any text
 PROBE = [Turn("user", "the quick"), Turn("assistant", "No! "), Turn("user", " it "), Turn("assistant", ""),
          Turn("user", "x")]  # fmt: skip
@@ -141,9 +143,11 @@ def _token_numbers(key: str, value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def export_tokenizers(source: Path, folder: Path, task: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Write the files that transformers needs beside the weights of a task's class path; the configuration with what
-    those make it say.
+def export_tokenizers(
+    source: Path, folder: Path, model: Mapping[str, Any], config: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Write the files that transformers needs beside the weights of a model, {"class_path": …, "init_args": …}; the
+    configuration with what those make it say.
     """
     for name in (*COPIED_FILES, "tokenizer.json"):
         if (source / name).is_file():
@@ -158,17 +162,18 @@ def export_tokenizers(source: Path, folder: Path, task: str, config: Mapping[str
         facts["id2label"] = {str(n): name for n, name in enumerate(content["names"])}
         facts["label2id"] = {name: n for n, name in enumerate(content["names"])}
     if (folder / "tokenizer.json").is_file():
-        facts = {**_tokenizer_files(source, folder, task, facts), **facts}
+        facts = {**_tokenizer_files(source, folder, model, facts), **facts}
     numbering = {key: config[key] for key in ("pad_token_id",) if key in config}  # RoBERTa counts its positions by it
     return {**config, **facts, **numbering}
 
 
-def _tokenizer_files(source: Path, folder: Path, task: str, facts: Mapping[str, Any]) -> dict[str, Any]:
+def _tokenizer_files(source: Path, folder: Path, model: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
     """Write what AutoTokenizer and generate() look for and the run has not; the numbers of its special tokens.
 
     A tokenizer of ours puts no special tokens around a text, which our tasks do: its template then does it.
     """
-    name, pair = task.rpartition(".")[2], (folder / "tokenizer.json", source / "target-tokenizer.json")
+    options, name = model["init_args"], str(model["class_path"]).rpartition(".")[2]
+    pair = (folder / "tokenizer.json", source / "target-tokenizer.json")
     tokenizer = Tokenizer.load(pair[0])
     inner, own = tokenizer.inner, not tokenizer.published
     tokens = {
@@ -195,6 +200,8 @@ def _tokenizer_files(source: Path, folder: Path, task: str, facts: Mapping[str, 
             # "<eos>" in a text is five characters
             **({"split_special_tokens": True} if tokenizer.splits_specials and not spells_specials else {}),
             **({"padding_side": "left"} if name == "CausalLM" else {}),
+            **({"model_input_names": INPUTS_OF_PAIRS} if (options.get("segments") or 0) > 1 else {}),
+            **({"model_max_length": options["max_length"]} if options.get("max_length") else {}),
             **({"chat_template": chat} if chat else {}),
             **{f"{word}_token": token for word, token in tokens.items()},
         }

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from zoo.inference.trained_model import Trained
 
 log = logging.getLogger(__name__)
-CAUSAL_LM = "zoo.tasks.lm.CausalLM"
 
 
 class Export(NamedTuple):
@@ -59,7 +58,7 @@ def export_transformers(trained: Trained, folder: Path, force: bool = False) -> 
     try:
         with atomic_files.replace_files(folder, hf_files.CONFIG, hf_files.ANY_WEIGHTS) as draft:
             # DPO, FIM and MTP have the files of the language model that they train
-            kind = CAUSAL_LM if cls is ZooForCausalLM else task["class_path"]
+            kind = {**task, "class_path": tokenizer_files.LANGUAGE_MODEL} if cls is ZooForCausalLM else task
             about = tokenizer_files.export_tokenizers(trained.place.folder, draft, kind, about)
             image_files.write_preprocessor(trained, draft)
             _copy_target_tokenizer(trained.place.folder, draft)

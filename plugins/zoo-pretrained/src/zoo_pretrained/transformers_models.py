@@ -406,7 +406,7 @@ def check_positions(position_ids: Tensor | None, valid: Tensor | None, before: i
         real = torch.ones_like(position_ids, dtype=torch.bool)
     else:
         right, real = (valid.cumsum(1) - 1)[:, before:], valid[:, before:]
-    if not bool((position_ids == right)[real.expand_as(position_ids)].all()):
+    if not bool((position_ids == right)[real.expand(torch.broadcast_shapes(real.shape, position_ids.shape))].all()):
         raise ValueError("position_ids must count the real tokens of each row from 0: zoo's models count them so.")
 
 
