@@ -25,7 +25,7 @@ from zoo.compare.journal import (
 from zoo.errors import StorageError
 
 
-def ask(goal, at, baseline, seeds, variants=()):
+def ask(goal, at, baseline, seeds, variants=("default",)):
     return RunsQuestion(goal, baseline, at, seeds=seeds, variants=variants)
 
 

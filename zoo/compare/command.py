@@ -67,13 +67,17 @@ def compare(
             raise UsageError(
                 f"vary[{name!r}] is {values!r:.60}: it must be a list of values, such as ['rope', 'alibi']"
             )
-    varied = [f"{name}={','.join(map(value_text, values))}" for name, values in vary.items()]
+    texts = {name: [*map(value_text, values)] for name, values in vary.items()}
+    varied = [f"{name}={','.join(map(plan.quote_value, values))}" for name, values in texts.items()]
     words = [*(word for text in varied for word in ("--vary", text)), f"--seeds={seeds}", f"--runs={runs}"]
     parsed = parse(find_command("compare"), [os.fspath(recipe), *words, *option_words(options or {}), *arguments])
     parsed = replace(parsed, values=expand_target(parsed.values))
     comparison = read_comparison(parsed)
     if comparison is None or comparison.design.recipes != 1 or len(parsed.words) > 1:
         raise UsageError("zoo.compare compares variants of one recipe: vary must name an option and its values.")
+    comparison = replace(
+        comparison, vary=tuple(plan.make_factor(name.strip(), values) for name, values in texts.items())
+    )
     with handle_signals(False, restore=True), keep_globals():
         finished, code = run_comparison.run_comparisons(parsed, [comparison])
     if not finished:

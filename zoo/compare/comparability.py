@@ -248,6 +248,11 @@ def varied_names(keys: Iterable[str]) -> set[str]:
     return {key.removeprefix("model.") for key in keys}
 
 
+def varies(name: str, varied: Collection[str]) -> bool:
+    """Whether an option of `all_options` varies on purpose: itself, or an option of the part that it names."""
+    return any(name == key or key.startswith(f"{name}.") for key in varied)
+
+
 def config_flags(pool: Pool, varied: Collection[str] | None) -> list[Flag]:
     """Flags for settings that differ and do not vary on purpose: those of a variant, and of its seeds among each other.
 
@@ -270,7 +275,7 @@ def config_flags(pool: Pool, varied: Collection[str] | None) -> list[Flag]:
         if varied is None:
             stray = training if len(names) > len(training) else []
         else:
-            stray = [name for name in names if name not in varied and not _is_explained(name, [*varied])]
+            stray = [name for name in names if not varies(name, varied) and not _is_explained(name, [*varied])]
         for name in dict.fromkeys([*stray, *(name for name in names if name in MEASURED)]):
             values = f"{name} {_value_text(example, name)} against {_value_text(against, name)} of {pool.label}"
             if name in MEASURED:
@@ -410,7 +415,7 @@ def _difference_flags(
         (value(run), variant, seed)
         for variant, seed, run in pool
         if value(run) != usual and (fatal or not _is_explained(about, [
-            name for name in varied_options(run, against) if varied is None or name in varied
+            name for name in varied_options(run, against) if varied is None or varies(name, varied)
         ]))
     )  # fmt: skip
     result = []
@@ -427,7 +432,9 @@ def _budget_flags(pool: Pool, about: str, spent: Callable[[RunRecord], float], t
     if usual is None:
         return []
     amounts = {seed: spent(run) for seed, run in pool.baseline.items() if not run.ended_early}
-    equal = {seed: amount for seed, amount in amounts.items() if tolerance < abs(amount / usual - 1) <= PADDING}
+    equal = {
+        seed: amount for seed, amount in amounts.items() if tolerance * usual < abs(amount - usual) <= PADDING * usual
+    }
     strange = group_seeds(
         ((spent(run), due), variant, seed)
         for variant, seed, run in pool

@@ -78,11 +78,14 @@ def look(ledgers: Sequence[RunRecord], options: ParsedOptions, record: run_recor
     first_answer = answer_records(ledgers, options, record)
     seeds = {row.variant: tuple(row.figures) for row in first_answer.rows}
     with open_series(options, home, [*seeds][1:]) as opened, hold_lock(home / LOOKS):
-        looks = load_looks(home, seeds, opened[1].level if opened else ALPHA)
+        tested = opened[1].variants if opened else ()
+        looks = load_looks(home, seeds, opened[1].level if opened else ALPHA, tested=tested)
         check_looks(looks, home, seeds)
         if opened:
             looks.check_budget(opened[1].level)
-        answer = answer_after_looks(looks, first_answer, ledgers, options, record, journal.planned_targets(home))
+        answer = answer_after_looks(
+            looks, first_answer, ledgers, options, record, journal.planned_targets(home, [*seeds])
+        )
         assert answer.look is not None
         words = {row.variant: row.verdict.word for row in answer.rows[1:]}
         results = {row.variant: PairResult(row.pair, row.adjusted, row.equivalent) for row in answer.rows[1:]}
@@ -102,7 +105,7 @@ def look_without_record(ledgers: Sequence[RunRecord], options: ParsedOptions, re
     Nothing is recorded, but what comparisons have spent on the same runs counts.
     """
     first_answer = answer_records(ledgers, options, record)
-    homes = sorted({run.path.parents[2] for seeds in first_answer.runs.values() for run in seeds.values()})
+    homes = sorted({run.path.absolute().parents[2] for seeds in first_answer.runs.values() for run in seeds.values()})
     beside = [path.parent for home in homes for path in home.glob(f"{run_records.FOLDER}/*/{LOOKS}")]
     looks = load_looks(homes[0] / run_records.FOLDER, [row.variant for row in first_answer.rows], beside=beside)
     return answer_after_looks(looks, first_answer, ledgers, options, record)
@@ -209,6 +212,13 @@ def reserve_tries(options: ParsedOptions, place: Path, variants: Sequence[str], 
             load_looks(place, variants).check_budget(entry.level)
             if save:
                 save_series(Path(options.get("series")), series.with_entry(entry, entry.decided))
+
+
+def available_budget(options: ParsedOptions, home: Path, variants: Sequence[str]) -> float:
+    """What looks at some variants, the baseline first, may spend from now on; that of a new comparison if nothing."""
+    with open_series(options, home, variants[1:]) as opened:
+        level, tested = (opened[1].level, opened[1].variants) if opened else (ALPHA, ())
+    return load_looks(home, variants, level, tested=tested).remaining or level
 
 
 @contextmanager

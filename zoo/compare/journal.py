@@ -190,7 +190,8 @@ def has_tested(events: Sequence[Event], variants: Collection[str]) -> bool:
 
 
 def choices_after_looking(events: Sequence[Event], question: RunsQuestion) -> tuple[str, ...] | None:
-    """What of a question was chosen when runs had ended already, as phrases; None without a journal."""
+    """What of a question was chosen when runs had ended already, as phrases; None where no event is about its variants."""
+    events = about(events, question.variants)
     if not events:
         return None
     early_events = list(itertools.takewhile(lambda event: not event.ended_runs, events))  # and so before any look
@@ -226,10 +227,17 @@ def choices_after_looking(events: Sequence[Event], question: RunsQuestion) -> tu
     return tuple(phrases)
 
 
-def planned_targets(home: Path) -> set[tuple[str, str]]:
-    """Figures and targets, ("loss", "to:4.2"), that were named before any run had ended; none of a damaged journal."""
+def about(events: Sequence[Event], variants: Collection[str]) -> list[Event]:
+    """The events about some of these variants: comparisons that vary the same options, at other sizes, share a folder."""
+    return [event for event in events if set(event.question.variants) & set(variants)]
+
+
+def planned_targets(home: Path, variants: Collection[str]) -> set[tuple[str, str]]:
+    """Figures and targets, ("loss", "to:4.2"), that were named for some of these variants before any run had ended;
+    none of a damaged journal.
+    """
     events, damaged, _ = read_journal(home)
-    early_events = itertools.takewhile(lambda event: not event.ended_runs, [] if damaged else events)
+    early_events = itertools.takewhile(lambda event: not event.ended_runs, [] if damaged else about(events, variants))
     questions = [event.question for event in early_events if event.what == PLAN]
     return {(question.goal, question.at) for question in questions if target_of(question.at) is not None}
 

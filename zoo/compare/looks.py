@@ -48,14 +48,16 @@ def parse_planned(until: str | None) -> tuple[int, ...]:
     return () if until in (None, "decided") else tuple(map(int, until.split(",")))
 
 
-def describe_power(count: int, tests: int, test: TestName, until: str | None) -> str:
-    """What the looks at ``count`` seeds can decide about each of ``tests`` differences, as a sentence."""
+def describe_power(count: int, tests: int, test: TestName, until: str | None, budget: float = ALPHA) -> str:
+    """What the looks at ``count`` seeds can decide about each of ``tests`` differences, as a sentence; they may spend
+    ``budget``, which is above zero.
+    """
     planned = parse_planned(until)
     if until and not planned:  # as many seeds as are needed
-        fewest = count_fewest_seeds(PairedTestPlan("sequential", UNTIL * ALPHA), tests)
+        fewest = count_fewest_seeds(PairedTestPlan("sequential", UNTIL * budget), tests)
         return f"{count} seeds decide nothing: --until decided needs at least {fewest}" if count < fewest else ""
-    level = planned_levels(planned, UNTIL * ALPHA, test, tests)[-1] if planned else FIRST * ALPHA
-    fewest = count_fewest_seeds(PairedTestPlan(test, level), tests)
+    level = planned_levels(planned, UNTIL * budget, test, tests)[-1] if planned else FIRST * budget
+    fewest = count_fewest_seeds(PairedTestPlan(test, level or UNTIL * budget), tests)
     if count < fewest:
         return f"{count} seeds decide nothing: at least {fewest} are needed"
     effect = smallest_effect(count, level / tests)
@@ -317,17 +319,18 @@ class Looks:
 
 
 def load_looks(
-    folder: Path, variants: Collection[str], alpha: float = ALPHA, beside: Collection[Path] | None = None
-) -> Looks:
+    folder: Path, variants: Collection[str], alpha: float = ALPHA, beside: Collection[Path] | None = None,
+    tested: Collection[str] = (),
+) -> Looks:  # fmt: skip
     """The looks at the comparison of some variants in a folder: those at one or more of them, so that who tries one
-    variant after another spends.
+    variant after another spends. In a series, which pays for that itself, only those at a variant that is ``tested``.
 
     Looks at two or more of them in the folders ``beside`` it, by default all, count too, because they were at the same
     runs. They may spend ``alpha``, or less if they were begun with less. Raises UsageError for a damaged file: to begin
     again would spend ALPHA twice.
     """
     looks = _read_looks(folder)
-    related = tuple(look for look in looks if set(look.seeds) & set(variants))
+    related = tuple(look for look in looks if set(look.seeds) & set(tested or variants))
     unrelated = tuple(look for look in looks if look not in related)
     if beside is None:
         beside = [path.parent for path in folder.parent.glob(f"*/{FILE}")]

@@ -67,7 +67,7 @@ class Comparison:
     @property
     def title(self) -> str:
         """The name of the comparison's folder."""
-        usual = self.name or "+".join(factor.key.rpartition(".")[2] for factor in self.vary)
+        usual = self.name or run_folder.join_pieces([factor.key.rpartition(".")[2] for factor in self.vary], "+")
         return self.procedure.title(self, usual)
 
     @property
@@ -472,12 +472,17 @@ def parse_factors(texts: Sequence[str]) -> tuple[Factor, ...]:
 
 
 def split_values(text: str) -> list[str]:
-    """Split at commas, except inside brackets or quotes."""
+    """Split at commas, except inside brackets or quotes around a value, which go where they hold commas (`quote_value`).
+
+    Raises UsageError for quotes that never close.
+    """
     pieces, depth, quote = [""], 0, ""
     for letter in text:
         if quote:
             quote = "" if letter == quote else quote
-        elif letter in PAIRS:
+        elif letter in PAIRS and (
+            pieces[-1].rstrip()[-1:] in ("", "=") or (depth > 0 and pieces[-1].rstrip()[-1] in f"{OPEN},:")
+        ):
             quote = letter
         elif letter in OPEN or letter in CLOSE:
             depth += 1 if letter in OPEN else -1
@@ -485,7 +490,16 @@ def split_values(text: str) -> list[str]:
             pieces.append("")
         else:
             pieces[-1] += letter
-    return [piece.strip() for piece in pieces if piece.strip()]
+    if quote:
+        raise UsageError(f"{text!r:.80}: a value begins with {quote} and does not end with it.")
+    values = [piece.strip() for piece in pieces if piece.strip()]
+    return [value[1:-1] if value[0] in PAIRS and value[-1] == value[0] and "," in value else value for value in values]
+
+
+def quote_value(value: str) -> str:
+    """A value as `split_values` reads it: in quotes where it holds a comma outside of brackets."""
+    quotes = "," in value and value[:1] not in OPEN
+    return next((f"{mark}{value}{mark}" for mark in PAIRS if quotes and mark not in value), value)
 
 
 def join_paths(pieces: Sequence[str]) -> list[str]:

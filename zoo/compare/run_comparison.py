@@ -109,7 +109,7 @@ def compare(options: ParsedOptions, comparison: Comparison) -> int:
     finished, code = run_comparisons(options, [comparison])
     for result in finished:  # none where other shards have runs left, and in a dry run
         answer_code = comparison.procedure.show(result, options)
-        code = code or answer_code
+        code = answer_code if options.get("exit_code") else code or answer_code
     return code
 
 
@@ -240,13 +240,14 @@ class ComparisonRun:
         at, ended = self.comparison.at, 0
         if run_records.target_of(at) is None:
             return
+        names = [arm.name for arm in self.arms]
         homes = [arm.point.folder(0).parent for arm in self.arms]
         folders = [path.parent for home in homes for path in sorted(home.glob(f"s*/{run_state.LEDGER}"))]
         for run in run_records.read_ledgers(folders):
             if run.goals:
                 run.figure(self.goal, at)
                 ended += run.has_ended and run.seed in self.comparison.seeds
-        if unfinished and ended and (self.goal, at) not in journal.planned_targets(self.place):
+        if unfinished and ended and (self.goal, at) not in journal.planned_targets(self.place, names):
             raise UsageError(
                 f"--to {self.goal}={at.partition(':')[2]}: {ended} runs of this comparison had ended before "
                 "the target was named, so that further ones would give no verdict.\nMake new ones: --runs DIR. To see "
@@ -342,13 +343,14 @@ class ComparisonRun:
     @property
     def power(self) -> str:
         """What the verdicts can decide; a grid's main effects and interactions are corrected along."""
-        variants = len(self.arms) - 1
+        names = [arm.name for arm in self.arms]
+        variants = len(names) - 1
         changes = [len(factor.values) - 1 for factor in self.comparison.vary]
         whole = len(changes) > 1 and math.prod(count + 1 for count in changes) == variants + 1
         effects = sum(changes) + sum(a * b for a, b in itertools.combinations(changes, 2)) if whole else 0
         return looks.describe_power(
             len(self.comparison.seeds), max(1, variants) + effects, self.runner.options.get("test"),
-            self.comparison.until,
+            self.comparison.until, error_budget.available_budget(self.runner.options, self.place, names),
         )  # fmt: skip
 
     def look(self) -> tuple[Answer, Path]:
@@ -415,9 +417,11 @@ def command_line(options: ParsedOptions) -> str:
 def has_runs_left(jobs: Sequence[FitJob], runner: Runner) -> bool:
     """Whether runs of other shards are missing. Raises ZooError if all runs failed."""
     unfinished = plan.unfinished_jobs(jobs)
-    if runner.options.get("shard") and unfinished and not runner.failed:
+    elsewhere = [job for job in unfinished if job.title not in runner.failed]
+    if runner.options.get("shard") and elsewhere:
+        failed = f", {len(unfinished) - len(elsewhere)} failed" if len(elsewhere) < len(unfinished) else ""
         runner.print_progress(
-            f"{len(jobs) - len(unfinished)} of {len(jobs)} runs are finished; the others belong to other shards."
+            f"{len(jobs) - len(unfinished)} of {len(jobs)} runs are finished{failed}; the others belong to other shards."
         )
         return True
     if len(unfinished) == len(jobs):
@@ -497,7 +501,7 @@ def write_report(answer: Answer, options: ParsedOptions, place: Path, more: Sequ
     files = write_report(answer, place, more)
     pinned = tensorboard_summary.pinned_tags(answer.goal, tensorboard_summary.write_summary(place, answer))
     homes = [folder for folder in (place, place.parent) if (folder / run_records.RUNS_FILE).is_file()]
-    runs = homes[0] if homes else next(iter(next(iter(answer.runs.values())).values())).path.parents[2]
+    runs = homes[0] if homes else next(iter(next(iter(answer.runs.values())).values())).path.absolute().parents[2]
     print_places(files, {}, runs, pinned, options)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo.compare.number_format import NONE
+from zoo.data.source_files import list_folder
 from zoo.errors import UsageError
 from zoo.io import atomic_files, limits
 from zoo.io.content_digests import KEY, check_digest, content_digest, with_digest
@@ -104,7 +105,8 @@ class RunRecord:
     @property
     def ended_early(self) -> bool:
         """Whether the run ended without its whole training: diverged, out of memory, or crashed."""
-        return any(self.failure(goal) not in ("", UNMEASURED) for goal in self.goals)
+        before_its_record = not self.goals and not self.finished and self.outcome.get("state") in FAILURES
+        return before_its_record or any(self.failure(goal) not in ("", UNMEASURED) for goal in self.goals)
 
     @property
     def has_ended(self) -> bool:
@@ -231,10 +233,8 @@ def read_records(*folders: str | Path) -> list[RunRecord]:
     for root in map(Path, folders):
         if not root.is_dir():
             raise UsageError(f"{root} is not a folder of runs. To make one: zoo compare RECIPE --vary … --seeds 5")
-        below = [
-            *(path for path in root.rglob(LEDGER) if path.is_file()),
-            *(path.parent / LEDGER for path in root.rglob(CONFIG) if not (path.parent / LEDGER).exists()),
-        ]
+        files = list_folder(root, (LEDGER, CONFIG).__contains__).files
+        below = list(dict.fromkeys(path.parent / LEDGER for path in files))
         if not below:
             raise UsageError(f"{root} holds no run: no {LEDGER} below it. zoo fit writes one into each run's folder.")
         # s2 before s10

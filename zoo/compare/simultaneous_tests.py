@@ -142,7 +142,7 @@ def compare_samples(
     for index, (name, pair) in enumerate(pairs.items()):
         least = least_p(pair.n) * tests if plan.test in ("t", "dunnett") else 0.0
         p, equivalent = (
-            min(1.0, max(value, chance)) if chance > plan.level else value
+            min(1.0, max(value, chance)) if chance > plan.level and not math.isnan(value) else value
             for value, chance in ((adjusted[index], least), (adjusted[count + index], least / 2))
         )
         result[name] = PairResult(pair, p, equivalent)

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from zoo.cli.environment_errors import port_problem
 from zoo.command_line import ParsedOptions
+from zoo.data.source_files import list_folder
 from zoo.errors import UsageError
 from zoo.io import atomic_files
 from zoo.plugins.discovery import tolerate_damaged_metadata
@@ -42,7 +43,7 @@ def run(options: ParsedOptions) -> int:
     folder = Path(options.words[0] if options.words else "runs")
     if not folder.is_dir():
         raise UsageError(f"no folder {str(folder)!r}. Train something first: zoo fit RECIPE")
-    if next(folder.rglob("*tfevents*"), None) is None:
+    if not list_folder(folder, lambda name: "tfevents" in name).files:
         atomic_files.warn(f"no run below {folder} has logged anything yet: charts appear as soon as one does")
     from zoo.compare import tensorboard_summary
 

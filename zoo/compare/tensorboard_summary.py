@@ -20,12 +20,14 @@ from zoo.compare.targets import survival
 from zoo.compare.verdict import Answer, answer
 from zoo.config.run_folder import slug
 from zoo.console import printable
+from zoo.data.source_files import list_folder
 from zoo.errors import UsageError
 from zoo.logging import run_state
 
 NAME = "tensorboard"
 PINNED = ("val/loss", "train/loss", "val_by_tokens/loss")  # where no run says what it measures
 MOST = 6  # pinned charts
+LABEL = 60  # characters of a folder that is named after a label
 COLUMNS = 110  # characters of a line: TensorBoard's Text does not wrap
 
 
@@ -127,7 +129,9 @@ def pinned_tags(goal: str, goals: Iterable[str]) -> tuple[str, ...]:
 
 def headline_tags(folder: Path) -> tuple[str, ...]:
     """The charts to pin for all runs below a folder: the headlines of their tasks, then their other figures."""
-    examples = {path.parents[2]: path for path in sorted(folder.rglob(run_state.LEDGER))}  # one run per recipe
+    examples = {
+        path.absolute().parents[2]: path for path in list_folder(folder, run_state.LEDGER.__eq__).files
+    }  # one run per recipe
     goals = [list(run_state.read_record(path.parent).get("goals") or ()) for path in examples.values()]
     headlines = [name for names in goals for name in names[:1]]
     others = [name for names in goals for name in names[1:]]
@@ -156,7 +160,7 @@ def tensorboard_folder(folder: Path) -> Iterator[tuple[Path, tuple[str, ...]]]:
             labels, pinned = _labels(comparison) if comparison else ({}, ())
             goals += pinned[:1] if recipe else pinned
             for run in comparison.folders if comparison else ():
-                link = Path(place, recipe, re.sub(r"[/\\:]", "_", labels[run.parent.name]), run.name)
+                link = Path(place, recipe, re.sub(r"[/\\:]", "_", labels[run.parent.name])[:LABEL], run.name)
                 if os.path.lexists(link):  # the replacement gave the name of another variant
                     link = Path(place, recipe, run.parent.name, run.name)
                 link.parent.mkdir(parents=True, exist_ok=True)

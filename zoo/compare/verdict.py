@@ -15,6 +15,7 @@ from zoo.compare.comparability import (
     find_flags,
     moment_flags,
     setting_value_text,
+    varies,
     varied_names,
 )  # fmt: skip
 from zoo.compare.design import PLAIN_DESIGN, Design
@@ -249,10 +250,11 @@ def answer(
     groups = _with_settings(groups)
     choices = {name: {n: describe_values(options.get(n, NONE)) for n in names} for name, options in options_of.items()}
     contrasts: dict[str, Sample] = {}
-    if len({tuple(values.values()) for values in choices.values()}) == len(samples) + 1 == len(groups):
-        cells = {tuple(choices[name].values()): figures[name] for name in groups}
+    factors = {name: factor_values(runs, choices[name], varied_names(varied or ())) for name, runs in groups.items()}
+    cells = {tuple(values.values()): figures[name] for name, values in factors.items()}
+    if len(cells) == len(samples) + 1 == len(groups):
         shared = plan.sort_seeds(sorted(set.intersection(*map(set, figures.values()))))
-        contrasts = grid_contrasts(names, cells, tuple(choices[base].values()), shared)
+        contrasts = grid_contrasts([*factors[base]], cells, tuple(factors[base].values()), shared)
     tested = compare_samples(samples | contrasts, plan, outcome_p)
     judged = judge_all(tested, lower, plan)
     tests = sum(not math.isnan(result.adjusted) for result in tested.values())
@@ -376,8 +378,19 @@ def varied_choices(
         values = {name: of_name - {NONE} for name, of_name in values.items()}
     return tuple(
         n for n in names if len(values[n]) > 1 and not {n, n.rpartition(".")[2]} & solved
-        and (varied_set is None or any(n == key or key.startswith(f"{n}.") for key in varied_set))
+        and (varied_set is None or varies(n, varied_set))
     )  # fmt: skip
+
+
+def factor_values(runs: Seeds, choices: Mapping[str, str], varied: Collection[str]) -> dict[str, str]:
+    """The values of a variant by option of a grid: its ``choices``, of which a part has one per option of it that varies."""
+    config = next(iter(runs.values())).config
+    values: dict[str, str] = {}
+    for name, value in choices.items():
+        options = [] if name in varied else sorted(key for key in varied if key.startswith(f"{name}."))
+        values |= {option: str(config.get(f"model.{option}", config.get(option, "default"))) for option in options}\
+            if len(options) > 1 else {name: value}  # fmt: skip
+    return values
 
 
 def _value_or_none(options: Mapping[str, object], name: str) -> str:
@@ -415,10 +428,14 @@ def _others(runs: Seeds, goal: str, at: str) -> dict[str, tuple[float, float]]:
     """Mean and standard deviation over seeds of the goals besides the headline."""
     names = dict.fromkeys(name for run in runs.values() for name in run.goals if name != goal)
     at = DECISIVE if target_of(at) is not None else at  # the target is of the headline
-    return {
-        name: _mean_unless_failed([f for run in runs.values() if (f := run.figure(name, at)) is not None])
-        for name in names
-    }
+    result = {}
+    for name in names:
+        try:
+            figures = [figure for run in runs.values() if (figure := run.figure(name, at)) is not None]
+        except UsageError:  # it was measured less often than the headline
+            figures = [math.nan]
+        result[name] = _mean_unless_failed(figures)
+    return result
 
 
 def _rank(row: Row, direction: str) -> tuple[int, float]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo import recipe_files
+from zoo.data.source_files import list_folder
 from zoo.errors import CheckpointError, UsageError
 from zoo.inference import checkpoint_manifest
 from zoo.inference.hub import is_remote, local_folder
@@ -128,7 +129,7 @@ def newest_run(name: str, runs: str | Path) -> Path:
 
 def _newest_run(folder: Path) -> Path:
     """The run below a folder that finished last. Raises UsageError if none has."""
-    folders = [path.parent for path in folder.rglob(CONFIG)]
+    folders = [path.parent for path in list_folder(folder, CONFIG.__eq__).files]
     finished = [path for path in folders if (path / FINISHED).is_file()]
     if finished:
         return max(finished, key=lambda path: (path / FINISHED).stat().st_mtime)
