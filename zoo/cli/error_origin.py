@@ -48,7 +48,7 @@ def option_origin(message: str, plan: Plan, schema: Schema) -> str:
 
 def options_at_fault(message: str, plan: Plan, schema: Schema) -> list[str]:
     """The texts of the options without which the model can be built; all of the model's if only that helps."""
-    texts = {key: text for key, _, text in plan.command.options if key.partition(".")[0] == "model"}
+    texts = {key: text for key, _, text in plan.command.settings if key.partition(".")[0] == "model"}
     if not texts or build_error(plan, schema, ()) != message:
         return []  # no options, or the error is not one of building the model
     alone = [text for key, text in texts.items() if not build_error(plan, schema, [key])]
@@ -59,7 +59,7 @@ def options_at_fault(message: str, plan: Plan, schema: Schema) -> list[str]:
 
 def build_error(plan: Plan, schema: Schema, without: Sequence[str]) -> str:
     """The error message of building the model on the meta device, without some options; empty if it can be built."""
-    command = replace(plan.command, options=[option for option in plan.command.options if option[0] not in without])
+    command = replace(plan.command, settings=[option for option in plan.command.settings if option[0] not in without])
     try:
         trial = planning.make_plan(command, planning.read_draft(command), schema)
         task, config = trial.resolved.classes["model"], copy.deepcopy(trial.config["model"])

@@ -31,9 +31,9 @@ from zoo.config.run_config import Plan, config_text, flatten, identity_config
 from zoo.config.signatures import parameters
 from zoo.errors import CheckpointError, NonFiniteError, StorageError, UsageError
 from zoo.inference import part_versions, weight_files
-from zoo.inference.checkpoint_manifest import has_checkpoint, newest_intact
 from zoo.inference.find_run import find_model, run_of_checkpoint
 from zoo.io import atomic_files
+from zoo.inference.checkpoint_manifest import has_checkpoint, newest_intact
 from zoo.io.locks import RunLock
 from zoo.logging import progress_bar, run_state
 from zoo.logging.trackers import choose_trackers
@@ -72,7 +72,7 @@ class ZooCLI(LightningCLI):
     """LightningCLI that is given a finished configuration instead of a command line."""
 
     def __init__(self, plan: Plan, schema: Schema) -> None:
-        self.plan, self.run_folder, self.command = plan, plan.run.folder, plan.command.subcommand
+        self.plan, self.run_folder, self.command = plan, plan.run.folder, plan.command.command
         self.facts: dict[str, Any] = {}  # facts of the run, in the manifest of each checkpoint
         self.dry = bool(plan.config["trainer"].get("fast_dev_run"))  # a trial of a few batches that writes nothing
         sections: dict[str, Any] = {key: plan.config[key] for key in ("model", "data", "trainer") if key in plan.config}
@@ -238,7 +238,7 @@ class ZooCLI(LightningCLI):
             resume.check_sizes(self.plan)
             self.model.check_original(weight_files.read_entry(Path(str(checkpoint)), ORIGINAL))
         other_data = resume.check_data(self.plan, self.data)
-        if other_data and "resume" in self.plan.command.flags:
+        if other_data and self.plan.command.get("resume"):
             from zoo.finetuning.finetune import require_same_numbers
 
             require_same_numbers(self.run_folder, self.data)
@@ -255,11 +255,11 @@ class ZooCLI(LightningCLI):
         if run_folder.first_rank():
             # also by --resume: its checkpoints are the newest
             part_versions.write_records(self.plan.config, self.run_folder)
-        flags = self.plan.command.flags
-        if run_folder.first_rank() and ("resume" not in flags or resume.AGREE in flags):
+        command = self.plan.command
+        if run_folder.first_rank() and (not command.get("resume") or command.get("accept_changes")):
             atomic_files.write_text(self.run_folder / run_folder.CONFIG, config_text(self.plan))
             self.data.save(self.run_folder)
-        if run_folder.first_rank() and "resume" not in flags:
+        if run_folder.first_rank() and not command.get("resume"):
             save_transfer_table(self.transfer, self.run_folder)
         self.facts.update(resume.manifest_facts(self.plan, self.data, self.run_folder))
         if run_folder.first_rank():
@@ -273,7 +273,7 @@ class ZooCLI(LightningCLI):
         if self.dry or not self.trainer.is_global_zero or self.trainer.interrupted:
             return
         done = self.run_folder / run_folder.FINISHED
-        if not done.exists() or "resume" in self.plan.command.flags:
+        if not done.exists() or self.plan.command.get("resume"):
             measurements = {f"val/{name}": value for name, value in getattr(self.model, "measured", {}).items()}
             measured = {name: value for name, value in measurements.items() if value == value}  # also before a resume
             figures = {name: float(value) for name, value in self.trainer.callback_metrics.items()} | measured
@@ -371,11 +371,11 @@ def make_logger_and_callbacks(task: Any, data: Any, home: Path, plan: Plan, fact
         if memory := fit_summary.memory_of(task, plan, data):  # takes longer than the lines before
             print(memory, flush=True)
     checkpoint_options = setup.CheckpointOptions(
-        plan.command.save_every, plan.command.on_nonfinite, facts, resume.logged_positions(plan),
-        plan.command.on_imprecise, plan.command.save,
+        plan.command.get("save_every"), plan.command.get("on_nonfinite"), facts, resume.logged_positions(plan),
+        plan.command.get("on_imprecise"), plan.command.get("save"),
     )  # fmt: skip
     own_logger = names_logger(plan.config["trainer"]) or plan.config["trainer"].get("fast_dev_run")
-    trackers = {} if own_logger else choose_trackers(plan.command.trackers, home, "overwrite" in plan.command.flags)
+    trackers = {} if own_logger else choose_trackers(plan.command.get("trackers"), home, plan.command.get("overwrite"))
     return setup.make_logger_and_callbacks(
         task, model_cost, home, plan.config["model"], plan.config["data"], checkpoint_options, identity(plan), trackers
     )
@@ -401,10 +401,10 @@ def prepare_finetuning(plan: Plan, task: Any, data: Any) -> Transfer | None:
         return None
     resumes = bool(plan.config.get("ckpt_path"))
     # resumed adapters must know which tensors were new; otherwise the run's own checkpoint holds everything
-    starts = plan.command.subcommand == "fit" and (not resumes or tune.rank > 0)
-    table = prepare_task(task, tune, plan.command.runs, data, starts)
-    if tune.heal and plan.command.subcommand == "fit":
-        original = load(str(tune.start), runs=plan.command.runs, bare=True)
+    starts = plan.command.command == "fit" and (not resumes or tune.rank > 0)
+    table = prepare_task(task, tune, plan.command.get("runs"), data, starts)
+    if tune.heal and plan.command.command == "fit":
+        original = load(str(tune.start), runs=plan.command.get("runs"), bare=True)
         prepare_healing(task, tune.heal, cast(Task, original.module), original.place, data)
     if table is not None and not resumes and run_folder.first_rank():
         print(f"starts from {tune.start}\n{table.table()}", flush=True)
@@ -455,15 +455,15 @@ def check_monitors(callbacks: Iterable[Any], task: Any) -> None:
 
 def run_plan(plan: Plan, schema: Schema) -> int:
     """Run a plan, and return the exit code."""
-    filter_warnings(plan.command.debug)
+    filter_warnings(plan.command.get("debug"))
     if stop_signals.is_further_process():
         process_exit.follow_parent(int(os.environ[stop_signals.PARENT]))
     resume.apply_requeue(plan)
     resume.choose_checkpoint(plan)
-    if plan.command.subcommand == "fit":
+    if plan.command.command == "fit":
         trainer_bounds.check_end(plan.config["trainer"], str(plan.source or "the command"))
         run_folder.check(plan.run, *plan.reuse)
-        if "overwrite" in plan.command.flags:
+        if plan.command.get("overwrite"):
             refuse_own_inputs(plan)
     try:
         with threads.follow_load():
@@ -496,7 +496,7 @@ def run_plan(plan: Plan, schema: Schema) -> int:
 
 def _release(plan: Plan) -> None:
     """Remove the folder of a run that failed before its first checkpoint: the same command works again."""
-    if plan.claimed and "resume" not in plan.command.flags:
+    if plan.claimed and not plan.command.get("resume"):
         run_folder.release(plan.run)
 
 
@@ -507,7 +507,7 @@ def refuse_own_inputs(plan: Plan) -> None:
         values = value if isinstance(value, list) else [value]
         places = [os.path.expanduser(text) for text in values if isinstance(text, str) and text.strip()]
         if key == "tune.start" and value:
-            places = [str(find_model(str(value), plan.command.runs).weights)]
+            places = [str(find_model(str(value), plan.command.get("runs")).weights)]
         inside = (os.path.exists(place) and Path(place).resolve().is_relative_to(home) for place in places)
         if key.startswith(("model.", "data.", "tune.", "ckpt_path")) and any(inside):
             raise UsageError(

@@ -44,7 +44,7 @@ def header(plan: Plan, task: Task, cost: Cost) -> str:
     """What is trained, on which data, for how long, and where it is written; its parts and size."""
     run, options = plan.run, plan.config["model"]["init_args"]
     data = str(plan.config["data"]["class_path"]).rpartition(".")[2]
-    verb = "Resuming" if "resume" in plan.command.flags else "Training"
+    verb = "Resuming" if plan.command.get("resume") else "Training"
     parts = [f"{kind} {description}" for kind in PARTS if (description := part(kind, task, options.get(kind)))]
     tensors = list(task.net.parameters())
     counts = cost.parameters, sum(tensor.numel() for tensor in tensors)

@@ -45,7 +45,7 @@ def load_trained(options: ParsedOptions, bare: bool = False) -> Any:
     warning_filters.filter_warnings(options.get("debug"))
     from zoo.inference.load import load
 
-    allow = (*options.get("allow_import"), *(["*"] if options.get("trust") else []))
+    allow = options.allowed
     model = load(options.words[0], options.get("device"), runs=options.get("runs"), allow=allow, bare=bare)
     getattr(model, options.command)
     if options.values.get("split_special_tokens"):

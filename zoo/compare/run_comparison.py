@@ -154,12 +154,7 @@ def open_comparison(options: ParsedOptions, command_lines: Sequence[Sequence[str
     warning_filters.filter_warnings(options.get("debug"))
     from zoo.training.config_meter import ConfigMeter
 
-    return plan.ZooFit(options.get("runs")), ConfigMeter(allowed_imports(options))
-
-
-def allowed_imports(options: ParsedOptions) -> tuple[str, ...]:
-    """The modules that class paths may name besides zoo and its plugins; ``*`` for any."""
-    return (*options.get("allow_import"), *(["*"] if options.get("trust") else []))
+    return plan.ZooFit(options.get("runs")), ConfigMeter(options.allowed)
 
 
 @dataclass

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from zoo import recipe_files, registry
-from zoo.config import data_sizes, run_config, yaml_source
-from zoo.config.fit_options import FitOptions
+from zoo.config import data_sizes, fit_options, run_config, yaml_source
 from zoo.data.data import Data
 from zoo.errors import StorageError, UsageError, ZooError
 from zoo.inference.find_run import EXPORT, WEIGHTS, ModelLocation, find_model
@@ -78,7 +77,8 @@ def find_subject(words: Sequence[str], settings: Sequence[Any] = (), where: Mapp
 
 def recipe_subject(name: str, settings: Sequence[Any], allow: Sequence[str] = ()) -> Subject:
     """A recipe with options of the command line. Raises UsageError for parts that cannot be combined."""
-    command = FitOptions("fit", recipe=name, options=list(settings), allow=list(allow))
+    command = fit_options.parse("fit", [name, *(f"--allow-import={module}" for module in allow)])
+    command.settings += settings
     plan = run_config.make_plan(command, run_config.read_draft(command), run_config.schema())
     config, cls = plan.config, plan.resolved.classes["model"]
     options, notes = dict(config["model"]["init_args"]), list(plan.resolved.notes)
