@@ -42,7 +42,6 @@ ALLOWED = {
     "zoo/conformance/two_processes.py": {"save"},  # two processes of a check, in a folder of its own
     "zoo/inference/weight_files.py": {"open"},  # a draft of zoo.io.atomic_files
     "zoo/cli/inference.py": {"save"},
-    "zoo/training/checkpoint_io.py": {"save"},
     "zoo/data/cache.py": {"save", "savez"},
     "zoo/logging/attention_maps.py": {"save"},  # into memory
     "zoo/compare/write_report.py": {"save"},

@@ -33,7 +33,7 @@ from zoo.errors import CheckpointError, NonFiniteError, StorageError, UsageError
 from zoo.inference import part_versions, weight_files
 from zoo.inference.find_run import find_model, run_of_checkpoint
 from zoo.io import atomic_files
-from zoo.inference.checkpoint_manifest import has_checkpoint, newest_intact
+from zoo.io.checkpoint_manifest import has_checkpoint, newest_intact
 from zoo.io.locks import RunLock
 from zoo.logging import progress_bar, run_state
 from zoo.logging.trackers import choose_trackers
@@ -43,8 +43,7 @@ from zoo.system.stop_signals import exit_code
 from zoo.tasks.task import ORIGINAL, Task
 from zoo.training import distributed, out_of_memory, setup
 from zoo.training.callbacks import Provenance
-from zoo.training.checkpoint import CheckpointSaver
-from zoo.training.checkpoint_io import AtomicCheckpointIO
+from zoo.training.checkpoint import AtomicCheckpointIO, CheckpointSaver
 from zoo.training.compilation import compile_loss
 from zoo.training.signals import StopRequested
 

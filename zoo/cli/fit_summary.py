@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from zoo.console import format_bytes
 from zoo.errors import ZooError
-from zoo.inference.checkpoint_manifest import has_checkpoint
+from zoo.io.checkpoint_manifest import has_checkpoint
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer

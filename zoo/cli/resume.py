@@ -16,9 +16,9 @@ from zoo.config.layers import where
 from zoo.config.run_config import Plan, as_yaml, changed_callbacks, check_resume
 from zoo.config.signatures import parameters
 from zoo.errors import CheckpointError, UsageError
-from zoo.inference import checkpoint_manifest, part_versions, weight_files
+from zoo.inference import part_versions, weight_files
 from zoo.inference.find_run import checkpoint_to_use, run_of_checkpoint
-from zoo.io import atomic_files
+from zoo.io import atomic_files, checkpoint_manifest
 
 PRECISION = "trainer.precision"
 MOST_FILES = 1000  # data files whose digests a manifest holds

@@ -21,8 +21,8 @@ from zoo.compare import run_records
 from zoo.compare.executor import CPUS, GPUS, MEMORY, Executor, Request, bytes_of
 from zoo.compare.fork_server import ForkedRun, ForkServer, can_fork
 from zoo.errors import StorageError, UsageError, ZooError
-from zoo.inference.checkpoint_manifest import newest_intact
 from zoo.io import atomic_files
+from zoo.io.checkpoint_manifest import newest_intact
 from zoo.io.locks import REFRESH, Lock
 from zoo.logging import run_state
 from zoo.system.process_exit import PARENT_PROCESS

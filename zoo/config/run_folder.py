@@ -16,9 +16,9 @@ from pathlib import Path
 from zoo import registry
 from zoo.config.passive_settings import CALLBACKS, is_passive, passive_keys
 from zoo.errors import UsageError
-from zoo.inference.checkpoint_manifest import has_checkpoint
 from zoo.inference.find_run import CONFIG, FINISHED, STARTING
 from zoo.io import atomic_files
+from zoo.io.checkpoint_manifest import has_checkpoint
 from zoo.system import stop_signals
 
 LONGEST, LONGEST_VALUE = 100, 40  # bytes of a variant's name, and of one value in it
