@@ -15,7 +15,7 @@ from zoo import console
 from zoo.cli.table_printing import is_terminal
 from zoo.command_line import ParsedOptions
 from zoo.compare import error_budget, journal, looks, plan, prepare_runs, run_records
-from zoo.compare.design import check_target
+from zoo.compare.design import PLAIN_DESIGN, check_target
 from zoo.compare.executor import Executor, Request, read_request
 from zoo.compare.number_format import format_duration
 from zoo.compare.parallel_runs import (
@@ -104,11 +104,12 @@ class Runner:
         print(line, file=output_stream(self.options), flush=True)
 
 
-def compare(options: ParsedOptions, comparison: Comparison) -> int:
+def run_and_show(options: ParsedOptions, comparison: Comparison) -> int:
     """`zoo compare RECIPE --vary …`: run what is missing, print and write the result; the exit code."""
     finished, code = run_comparisons(options, [comparison])
     for result in finished:  # none where other shards have runs left, and in a dry run
-        answer_code = comparison.procedure.show(result, options)
+        plain = comparison.design is PLAIN_DESIGN
+        answer_code = result.print_answer(*result.look()) if plain else comparison.procedure.show(result, options)
         code = code or answer_code
     return code
 
@@ -126,7 +127,8 @@ def run_comparisons(options: ParsedOptions, comparisons: Sequence[Comparison]) -
     planned: dict[str, ComparisonRun] = {}
     for comparison in comparisons:
         try:
-            result = ComparisonRun(comparison, comparison.procedure.draft(comparison, runner), runner)
+            stages = comparison.procedure.draft(comparison, runner) or [runner.draft(comparison)]
+            result = ComparisonRun(comparison, stages, runner)
             result.check()
         except UsageError as error:
             if len(comparisons) == 1:
