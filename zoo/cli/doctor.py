@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 from zoo import registry
 from zoo.cli import table_printing
 from zoo.command_line import ParsedOptions
-from zoo.console import printable
 from zoo.errors import PluginError, UsageError
 from zoo.io import atomic_files
 from zoo.plugins import description, diagnosis, discovery, publishing
@@ -170,9 +169,6 @@ def check_torch() -> None:
 def run(options: ParsedOptions) -> int:
     """`zoo doctor`: everything a report of a problem should hold. Exits with 2 when something is wrong."""
     discovery.tolerate_damaged_metadata()
-    if options.get("kernels"):
-        check_torch()
-        return show_kernels(bool(options.get("json")))
     needed = needs()
     mismatch = torch_mismatch()
     plugins = _plugins()
@@ -240,38 +236,6 @@ def _matters(flaw: discovery.Flaw, needed: Needs) -> bool:
     plugin = name.startswith(publishing.PREFIX) or bool(flaw.package.requires)
     renamed = name.startswith("~") and any(package.endswith(name.lstrip("~")) for package in needed.names)  # by pip
     return plugin or renamed or name in needed.names or home in discovery.discover().unreadable
-
-
-def show_kernels(as_json: bool) -> int:
-    """`zoo doctor --kernels`: the classes of calls that were measured on this machine, common ones now if need be."""
-    from zoo.parts import cpu_attention, few_row_linear, training_products
-    from zoo.system import kernel_choice
-
-    mode = kernel_choice.mode()
-    if mode != "plain":
-        few_row_linear.measure_common()
-        cpu_attention.measure_common()
-        training_products.measure()
-    path, times = kernel_choice.choice_file(), kernel_choice.stored()
-    kernels = {
-        words: next(iter(seconds)) if mode == "plain" else kernel_choice.fastest(seconds)
-        for words, seconds in times.items()
-    }  # plain uses torch's own, the first, whatever was measured
-    if as_json:
-        table_printing.as_json({
-            "processor": kernel_choice.processor_name(), "mode": mode, "file": str(path),
-            "choices": {words: {"kernel": kernels[words], "seconds": seconds} for words, seconds in times.items()},
-        })  # fmt: skip
-        return 0
-    print(f"processor  {printable(kernel_choice.processor_name())}")
-    print(f"kernels    {mode} ({kernel_choice.SWITCH}), stored in {printable(str(path))}; delete it to measure again")
-    rows = []
-    for words, seconds in times.items():
-        (torch_kernel, base), *rivals = seconds.items()
-        share = [f"{name} {time * 1e6:,.0f} us ({time / base:.2f})" for name, time in rivals]
-        rows.append([words, kernels[words], f"{torch_kernel} {base * 1e6:,.0f} us", ", ".join(share)])
-    table_printing.table(["calls", "kernel", "torch's own", "instead"], rows)
-    return 0
 
 
 def _plugins() -> list[dict[str, Any]]:
