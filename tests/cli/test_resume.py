@@ -25,7 +25,8 @@ BEFORE = {"a.txt": "1", "b.txt.gz": "2"}
 def test_the_first_file_that_changed_is_named(now, expected):
     data = SimpleNamespace(fingerprint=lambda: "e" * 64, file_digests=lambda: now)
     manifest = {"data": {"fingerprint": "f" * 64, "files": BEFORE}}
-    plan = SimpleNamespace(manifest=manifest, command=SimpleNamespace(flags={"resume"}))
+    command = ParsedOptions("fit", values={"resume": True}, defaults=dict.fromkeys(FLAGS))
+    plan = SimpleNamespace(manifest=manifest, command=command)
     with pytest.raises(UsageError) as error:
         resume.check_data(plan, data)
     first, second = str(error.value).splitlines()

@@ -27,7 +27,7 @@ from zoo.cli.warning_filters import filter_warnings
 from zoo.config import data_sizes, run_folder, task_data_match, trainer_bounds
 from zoo.config.layers import where
 from zoo.config.resolve import Schema
-from zoo.config.run_config import Plan, config_text, flatten, identity_config
+from zoo.config.run_config import RunPlan, config_text, flatten, identity_config
 from zoo.config.signatures import parameters
 from zoo.errors import CheckpointError, NonFiniteError, StorageError, UsageError
 from zoo.inference import part_versions, weight_files
@@ -70,7 +70,7 @@ class Parser(LightningArgumentParser):
 class ZooCLI(LightningCLI):
     """LightningCLI that is given a finished configuration instead of a command line."""
 
-    def __init__(self, plan: Plan, schema: Schema) -> None:
+    def __init__(self, plan: RunPlan, schema: Schema) -> None:
         self.plan, self.run_folder, self.command = plan, plan.run.folder, plan.command.command
         self.facts: dict[str, Any] = {}  # facts of the run, in the manifest of each checkpoint
         self.dry = bool(plan.config["trainer"].get("fast_dev_run"))  # a trial of a few batches that writes nothing
@@ -360,7 +360,7 @@ def names_logger(trainer_config: Mapping[str, Any]) -> bool:
     return logger is not None and logger is not True
 
 
-def make_logger_and_callbacks(task: Any, data: Any, home: Path, plan: Plan, facts: dict[str, Any]) -> dict[str, Any]:
+def make_logger_and_callbacks(task: Any, data: Any, home: Path, plan: RunPlan, facts: dict[str, Any]) -> dict[str, Any]:
     """Logger and callbacks of a training run; prints the header."""
     from zoo.training.model_cost import cost
 
@@ -380,14 +380,14 @@ def make_logger_and_callbacks(task: Any, data: Any, home: Path, plan: Plan, fact
     )
 
 
-def identity(plan: Plan) -> dict[str, Any]:
+def identity(plan: RunPlan) -> dict[str, Any]:
     """What makes a run the run it is: its whole configuration by dotted keys, and the code that this names."""
     from zoo.logging.code_identity import code_identity
 
     return {"config": identity_config(plan), "code": code_identity(plan.config)}
 
 
-def prepare_finetuning(plan: Plan, task: Any, data: Any) -> Transfer | None:
+def prepare_finetuning(plan: RunPlan, task: Any, data: Any) -> Transfer | None:
     """Prepare the model for fine-tuning as ``tune`` configures it; the table of copied tensors, if any were copied.
 
     Prints the table of a run that starts; a resumed run takes its weights from its own checkpoint.
@@ -452,7 +452,7 @@ def check_monitors(callbacks: Iterable[Any], task: Any) -> None:
             )
 
 
-def run_plan(plan: Plan, schema: Schema) -> int:
+def run_plan(plan: RunPlan, schema: Schema) -> int:
     """Run a plan, and return the exit code."""
     filter_warnings(plan.command.get("debug"))
     if stop_signals.is_further_process():
@@ -493,13 +493,13 @@ def run_plan(plan: Plan, schema: Schema) -> int:
     return 0
 
 
-def _release(plan: Plan) -> None:
+def _release(plan: RunPlan) -> None:
     """Remove the folder of a run that failed before its first checkpoint: the same command works again."""
     if plan.claimed and not plan.command.get("resume"):
         run_folder.release(plan.run)
 
 
-def refuse_own_inputs(plan: Plan) -> None:
+def refuse_own_inputs(plan: RunPlan) -> None:
     """Raise UsageError for a run that reads from the folder that it would replace: what it starts from, its data."""
     home = plan.run.folder.resolve()
     for key, value in flatten(plan.config).items():

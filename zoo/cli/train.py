@@ -25,7 +25,7 @@ from zoo.system import garbage_collection, malloc, stop_signals
 
 if TYPE_CHECKING:
     from zoo.config.resolve import Schema
-    from zoo.config.run_config import Plan
+    from zoo.config.run_config import RunPlan
     from zoo.config.signatures import Param
     from zoo.inference.trained_model import Trained
 
@@ -143,7 +143,7 @@ def run(options: ParsedOptions) -> int:
     return execute(options)[0]
 
 
-def execute(command: ParsedOptions) -> tuple[int, Plan | None]:
+def execute(command: ParsedOptions) -> tuple[int, RunPlan | None]:
     """Run a parsed command: its exit code, and the plan of the run if there was one."""
     doctor.warn_of_unknown_plugins()
     lists_options = command.get("help_all")

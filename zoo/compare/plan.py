@@ -322,7 +322,7 @@ class ZooFit:
 
     def __init__(self, runs: str) -> None:
         self.runs, self.schema = runs, run_config.schema()
-        self._plans: dict[str, run_config.Plan] = {}
+        self._plans: dict[str, run_config.RunPlan] = {}
         self._read: dict[tuple[Path, int], dict[str, object]] = {}  # by file and time of change
 
     def point(self, words: Sequence[str]) -> Point:

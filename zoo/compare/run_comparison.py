@@ -375,7 +375,7 @@ class ComparisonRun:
             runner((base, *undecided), now)
             done += len(now)
             ledgers = run_records.read_ledgers(self.folders, self.record.budget)
-            answer = error_budget.look(ledgers, runner.options, self.record, self.place)
+            answer = error_budget.interim_answer(ledgers, runner.options, self.record, self.place)
             rows = {row.variant: row for row in answer.rows}
             open_arms = []
             for arm in undecided:
@@ -461,7 +461,7 @@ def print_answer(answer: Answer, options: ParsedOptions, place: Path | None, mor
     """Print the answer, and write the report if ``place`` is set. Returns the exit code."""
     from zoo.compare import table
 
-    errors, report = answer.comparability_errors, table.describe(answer)
+    errors, report = answer.comparability_errors, table.compose_report(answer)
     code = print_report(answer.outcome, errors, report, lambda: table.as_json(answer), options)
     if place is not None:
         write_report(answer, options, Path(options.get("out") or place), more)

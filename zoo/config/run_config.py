@@ -20,7 +20,7 @@ from zoo.config.passive_settings import (
     is_passive_callback,
     passive_keys,
 )
-from zoo.config.run_folder import Run
+from zoo.config.run_folder import RunLocation
 from zoo.errors import PartError, PluginError, UsageError
 from zoo.inference import part_versions
 from zoo.inference.find_run import refuse_published
@@ -121,12 +121,12 @@ def _check_name(kind: str, node: Node, records: list[part_versions.Record]) -> N
 
 
 @dataclass
-class Plan:
+class RunPlan:
     """Everything that a run needs: its configuration with origins, and its folder."""
 
     command: ParsedOptions
     resolved: Resolved
-    run: Run
+    run: RunLocation
     source: Path | None = None
     claimed: bool = False  # this process made the run's folder
     manifest: dict[str, Any] = field(default_factory=dict)  # manifest of the checkpoint to resume from
@@ -170,7 +170,7 @@ def schema() -> Schema:
     return Schema(Task, Data, Trainer, extra)
 
 
-def make_plan(command: ParsedOptions, config_draft: Draft, against: Schema | None = None) -> Plan:
+def make_plan(command: ParsedOptions, config_draft: Draft, against: Schema | None = None) -> RunPlan:
     """Resolve a draft against the classes of ``against``. Raises UsageError for an invalid configuration."""
     from zoo.config.class_names import ClassFinder
     from zoo.config.resolve import Resolved, resolve
@@ -199,10 +199,10 @@ def make_plan(command: ParsedOptions, config_draft: Draft, against: Schema | Non
         changes = run_folder.differences(full.values, base.values, full.defaults)
         name = command.get("name") and run_folder.check_name(command.get("name"))
         variant = name or run_folder.variant_name(changes, earlier or run_folder.DEFAULT)
-        run = Run(Path(command.get("runs")), recipe, variant, seed)
+        run = RunLocation(Path(command.get("runs")), recipe, variant, seed)
         if not full.origins.get("seed_everything", "").startswith("--seed"):
             refuse_moved_run(command, config_draft.recipe, run, Path(recipe, earlier or variant, f"s{seed}"))
-    return Plan(command, full, run, config_draft.recipe)
+    return RunPlan(command, full, run, config_draft.recipe)
 
 
 def check_adapters(tune: Mapping[str, object], origins: Mapping[str, str]) -> None:
@@ -212,17 +212,17 @@ def check_adapters(tune: Mapping[str, object], origins: Mapping[str, str]) -> No
             raise UsageError(f"{key!r} is of adapters, and there are none: add --tune.rank 8{where(origins[key])}")
 
 
-def run_to_resume(command: ParsedOptions, source: Path | None, recipe: str, seed: int) -> Run | None:
+def run_to_resume(command: ParsedOptions, source: Path | None, recipe: str, seed: int) -> RunLocation | None:
     """The run whose folder the command names, where --resume means this very run and its changes, wherever it is."""
     if source is None or not run_folder.run_title(source) or not command.get("resume"):
         return None
     home = source.resolve().parent
     roots = [Path(command.get("runs")), *home.parents[2:3]][: 1 + (command.get("runs") == fit_options.RUNS.default)]
-    runs = (Run(root, recipe, home.parent.name, seed) for root in roots)
+    runs = (RunLocation(root, recipe, home.parent.name, seed) for root in roots)
     return next((run for run in runs if run.folder.resolve() == home), None)
 
 
-def refuse_moved_run(command: ParsedOptions, source: Path | None, run: Run, usual: Path) -> None:
+def refuse_moved_run(command: ParsedOptions, source: Path | None, run: RunLocation, usual: Path) -> None:
     """Raise UsageError where --resume names a run by its folder and another one would go on: a copy, or one renamed.
 
     ``usual`` is what the folder of the run is called below that of all runs.
@@ -251,7 +251,7 @@ def task_options(command: ParsedOptions, config_draft: Draft, against: Schema) -
     return frozenset(parameters(task))
 
 
-def config_text(config_plan: Plan) -> str:
+def config_text(config_plan: RunPlan) -> str:
     """The configuration as YAML that reproduces the run; its first line names recipe and variant."""
     order = ("seed_everything", "compile", "model", "data", "tune", "trainer")
     config = {key: as_yaml(config_plan.config[key]) for key in order if config_plan.config.get(key) not in (None, {})}
@@ -284,7 +284,7 @@ def flatten(value: object, key: str = "") -> dict[str, object]:
     return {key: [as_yaml(item) for item in value] if isinstance(value, (list, tuple)) else value}
 
 
-def identity_config(config_plan: Plan) -> dict[str, object]:
+def identity_config(config_plan: RunPlan) -> dict[str, object]:
     """The whole configuration of a run by dotted keys, without its seed; of the callbacks those that may change it."""
     sections = ("compile", *run_folder.SECTIONS)
     values = {name: as_yaml(config_plan.config[name]) for name in sections if config_plan.config.get(name) is not None}
@@ -298,7 +298,7 @@ def identity_config(config_plan: Plan) -> dict[str, object]:
     return flat | {CALLBACKS: acting} if acting else flat
 
 
-def _default_of(config_plan: Plan, key: str) -> object:
+def _default_of(config_plan: RunPlan, key: str) -> object:
     """The default of a part's option, which a run of an earlier version of the part does not name; None for others."""
     from zoo.config.signatures import parameters  # which imports torch
 
@@ -318,7 +318,7 @@ def _without_none(value: object) -> object:
     ]
 
 
-def changed_callbacks(plan: Plan, against: dict[str, Any]) -> str:
+def changed_callbacks(plan: RunPlan, against: dict[str, Any]) -> str:
     """How the callbacks that influence a run differ from those of a checkpoint's recipe; empty if they do not."""
     classes = [value for key, value in plan.resolved.values.items() if key.startswith(CALLBACKS)]
     passive = {cls.__name__ for cls in classes if isinstance(cls, type) and is_passive_callback(cls)}
@@ -329,7 +329,7 @@ def changed_callbacks(plan: Plan, against: dict[str, Any]) -> str:
     return "" if old == new else f"{CALLBACKS}: {old or 'none'} → {new or 'none'}"
 
 
-def check_resume(config_plan: Plan, against: dict[str, Any], training: frozenset[str]) -> list[str]:
+def check_resume(config_plan: RunPlan, against: dict[str, Any], training: frozenset[str]) -> list[str]:
     """Compare with the configuration of a checkpoint, and return the differences as sentences.
 
     Raises UsageError if model options differ, except those in ``training``, which do not change the architecture.
