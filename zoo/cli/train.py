@@ -175,20 +175,23 @@ def execute(command: ParsedOptions) -> tuple[int, RunPlan | None]:
 
 
 def choose_run(command: ParsedOptions) -> None:
-    """Take the run that a recipe's name alone means, or that of a checkpoint.
-
-    With options that name a run, it is the one that they trained.
-    """
+    """Take the run that a recipe's name alone means; with options that name a run, it is the one that they trained."""
+    name_run(command)
     name, selects = command.word, command.get("name") or command.get("config") or command.get("help_all")
-    if name and name.endswith(".ckpt") and (home := run_of_checkpoint(Path(name))):
-        command.settings.append(("ckpt_path", name, name))
-        command.words = [str(home)]
     selects = selects or any(not is_passive(key, value) for key, value, _ in command.settings)
     if name is None or selects or Path(name).expanduser().exists():
         return
     command.words = [str(newest_run(name, command.get("runs")))]
     if run_folder.first_rank():
         print(f"using {command.word}", file=sys.stderr)
+
+
+def name_run(command: ParsedOptions) -> None:
+    """Where a command names a checkpoint, let it name the run of it, and the checkpoint by ``ckpt_path``."""
+    name = command.word or ""
+    if name.endswith(".ckpt") and (home := run_of_checkpoint(Path(name))):
+        command.settings.append(("ckpt_path", name, name))
+        command.words = [str(home)]
 
 
 def print_options(command: ParsedOptions, draft: Draft, schema: Schema) -> None:

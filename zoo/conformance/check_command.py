@@ -110,7 +110,7 @@ def check_recipe(options: ParsedOptions) -> int:
 
     Raises what `zoo fit` would raise.
     """
-    from zoo.cli import warning_filters
+    from zoo.cli import train, warning_filters
     from zoo.command_line import json_option, parse
     from zoo.config import fit_options, run_config
 
@@ -119,6 +119,7 @@ def check_recipe(options: ParsedOptions) -> int:
     fit_command.name = options.command
     fit_command.options = (*fit_options.OPTIONS, json_option())
     command = parse(fit_command, options.argv)
+    train.name_run(command)
     command.command = "fit"
     command.settings.append(FAST_DEV_RUN)
     draft = run_config.read_draft(command)
