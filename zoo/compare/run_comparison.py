@@ -55,7 +55,7 @@ class Runner:
         self.at = run_records.DECISIVE
         self.budget: str | None = None
         self.failed: dict[str, int] = {}  # exit codes by title
-        self.executor, self.request = read_request(options)
+        self.executor, self.request = read_request(options)  # `Processes` unless --executor names another
         self.started: Executor | None = None
 
     def __call__(self, arms: Sequence[Arm], seeds: Sequence[int], whole: bool = True) -> None:
