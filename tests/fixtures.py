@@ -79,7 +79,8 @@ def resolve(toys, tmp_path):
     def run(*texts: str, options: str = "") -> module.Resolved:
         result = [yaml_source.parse_yaml(text, f"r{index}.yaml") for index, text in enumerate(texts)]
         command = fit_options.parse("fit", options.split())
-        return module.resolve([*result, yaml_source.option_layer(command.options)], schema, ClassFinder(command.allow))
+        layers = [*result, yaml_source.option_layer(command.settings)]
+        return module.resolve(layers, schema, ClassFinder(command.allowed))
 
     return run
 

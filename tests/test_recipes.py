@@ -70,7 +70,7 @@ TRAINING = {"lr", "schedule", "optimizer", "label_smoothing"}  # options of a ta
 SMALL = {"dim": 32, "depth": 2, "heads": 4, "vocab_size": 64, "source_vocab_size": 64, "target_vocab_size": 64}
 
 
-def make_plan(name: str) -> run_config.Plan:
+def make_plan(name: str) -> run_config.RunPlan:
     """What `zoo fit` plans for a recipe."""
     parsed = fit_options.parse("fit", [name])
     return run_config.make_plan(parsed, run_config.read_draft(parsed))

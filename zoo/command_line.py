@@ -206,6 +206,16 @@ class ParsedOptions:
     argv: list[str] = field(default_factory=list)
     defaults: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def word(self) -> str | None:
+        """The first word, such as a recipe."""
+        return self.words[0] if self.words else None
+
+    @property
+    def allowed(self) -> tuple[str, ...]:
+        """The modules that class paths may name, by --allow-import; ``*`` is every module, by --trust."""
+        return (*self.get("allow_import"), *(["*"] if self.get("trust") else []))
+
     def get(self, name: str) -> Any:
         """The value of a declared option, or its default. Raises KeyError for an option that is not declared."""
         return self.values[name] if name in self.values else self.defaults[name]

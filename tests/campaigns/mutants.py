@@ -328,7 +328,7 @@ MUTANTS = [
             "finetuning/test_finetune.py",
         ),
         (
-            "inference/checkpoint_manifest.py",
+            "io/checkpoint_manifest.py",
             'manifest.get("sha256") != digest',
             "False",
             "training/test_checkpoint.py",

@@ -11,9 +11,9 @@ import urllib.request
 
 import pytest
 
-from zoo.cli import import_probe
 from zoo.compare.tensorboard_command import _free_port
 from zoo.conformance import check_process
+from zoo.system import fresh_process
 
 ENDS = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL]
 CODES = {signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGHUP: -signal.SIGHUP, signal.SIGKILL: -signal.SIGKILL}
@@ -122,7 +122,7 @@ def test_child_processes_import_nothing_of_the_working_folder(tmp_path, monkeypa
     monkeypatch.setattr(sys, "path", ["/elsewhere", *filter(None, sys.path)])
     monkeypatch.delitem(sys.modules, "zoo.compare.parallel_runs", raising=False)
     command = importlib.import_module("zoo.compare.parallel_runs").COMMAND
-    until_import = [program.rpartition(";")[0] for program in (check_process.program()[-1], import_probe.boot())]
+    until_import = [program.rpartition(";")[0] for program in (check_process.program()[-1], fresh_process.program())]
     for words in ([*command, "list", "norm"], *([sys.executable, "-P", "-c", code] for code in until_import)):
         done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
         assert (done.returncode, done.stderr) == (0, "")

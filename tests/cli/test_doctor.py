@@ -1,7 +1,5 @@
 """What a listing costs grows with the number of parts, not with its square."""
 
-import itertools
-import json
 import os
 import subprocess
 import sys
@@ -10,8 +8,6 @@ import pytest
 
 from zoo import __version__
 from zoo.cli import doctor, main
-from zoo.parts import cpu_attention, few_row_linear
-from zoo.system import kernel_choice
 
 
 def steps(call) -> int:
@@ -61,43 +57,6 @@ def test_cost_per_part(site, command, modules, few, capsys, forked_children):
         costs.append(steps(lambda: main(command)))
     assert "Many1" in capsys.readouterr().out or command == ["doctor"]
     assert costs[1] < 5.5 * costs[0]  # four times as many parts; the square would be 16
-
-
-def test_the_kernels_of_this_machine_are_shown_with_their_times(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("ZOO_CACHE", str(tmp_path))
-    monkeypatch.setenv(kernel_choice.SWITCH, "measured")
-    measured = iter(itertools.cycle([(2e-4, 1e-4), (1e-4, 3e-4)]))
-
-    def measure(kernels):
-        return dict(zip(kernels, next(measured) if "linear" in kernels else (1e-4, 2e-5), strict=True))
-
-    monkeypatch.setattr(kernel_choice, "measure", measure)
-    monkeypatch.setattr(few_row_linear, "SIZES", (1,))
-    monkeypatch.setattr(cpu_attention, "EXAMPLE", 4)
-    try:
-        kernel_choice.forget()
-        assert main(["doctor", "--kernels"]) == 0
-        lines = capsys.readouterr().out.splitlines()
-        assert lines[1].startswith(f"kernels    measured (ZOO_KERNELS), stored in {tmp_path}")
-        (one,) = [line.split() for line in lines if line.startswith("products in 1 MB 1 x 384 x 1152")]
-        assert " ".join(one[9:]) == "columns linear 200 us columns 100 us (0.50)"
-        (packed,) = [line.split() for line in lines if line.startswith("packed products in 1 MB 1 x 384 x 1152")]
-        assert " ".join(packed[10:]) == "packed columns 100 us packed 20 us (0.20)"
-        (two,) = [line.split() for line in lines if line.startswith("products in 1 MB 1 x 384 x 8192")]
-        assert " ".join(two[9:]) == "linear linear 100 us columns 300 us (3.00)"
-        assert main(["doctor", "--kernels", "--json"]) == 0
-        report = json.loads(capsys.readouterr().out)
-        assert report["processor"] == kernel_choice.processor_name()
-        assert report["choices"]["products in 1 MB 1 x 384 x 1152"] == {
-            "kernel": "columns", "seconds": {"linear": 2e-4, "columns": 1e-4},
-        }  # fmt: skip
-        assert "bf16 attention training 64 x 64 x 64" in report["choices"]
-        monkeypatch.setenv(kernel_choice.SWITCH, "plain")  # torch's own are used, whatever was measured
-        assert main(["doctor", "--kernels", "--json"]) == 0
-        choices = json.loads(capsys.readouterr().out)["choices"]
-        assert [one["kernel"] for one in choices.values()] == [next(iter(one["seconds"])) for one in choices.values()]
-    finally:
-        kernel_choice.forget()
 
 
 REQUIRED = [one.name for one in doctor.requirements("zoo-transformers")]

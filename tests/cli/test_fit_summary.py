@@ -102,7 +102,7 @@ def test_overrides_of_a_checkpoint_from_before_there_were_more_slots_are_the_sam
     plan = SimpleNamespace(
         config=model(layers=None, position=None, heads=None),
         resolved=SimpleNamespace(classes={"model": SimpleNamespace(data_sizes=())}),
-        command=SimpleNamespace(subcommand="fit"),
+        command=SimpleNamespace(command="fit"),
     )
     assert check_resume(plan, model(), frozenset()) == []
     with pytest.raises(UsageError, match=r"cannot resume: model\.overrides is"):

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from zoo.cli import fit_summary
-from zoo.config.run_folder import Run
+from zoo.command_line import ParsedOptions
+from zoo.config.run_folder import RunLocation
 from zoo.tasks.lm import CausalLM
 from zoo.training.model_cost import Cost
 
@@ -44,7 +45,7 @@ def test_a_torch_that_knows_no_capabilities_tells_nothing(monkeypatch):
     ("seconds", "text"), [(0.2, "0 s"), (59.4, "59 s"), (59.7, "1 min 0 s"), (60.0, "1 min 0 s"), (119.8, "2 min 0 s")]
 )
 def test_a_summary_says_minutes_and_seconds(seconds, text):
-    run = Run(Path("runs"), "lm", "default", 1)
+    run = RunLocation(Path("runs"), "lm", "default", 1)
     done = fit_summary.summary(run, SimpleNamespace(global_step=7), SimpleNamespace(best={"loss": 0.51234}), seconds)
     assert done.splitlines()[0] == f"finished 7 steps in {text} · best loss 0.5123"
 
@@ -60,8 +61,8 @@ def plan(flags=(), variant="position=rope", root="runs", **trainer):
         "data": {"class_path": "zoo.data.text.StdlibDocs", "init_args": {"batch_size": 12, "max_length": 64}},
         "trainer": {"max_steps": 3000, **trainer},
     }
-    command = SimpleNamespace(flags=set(flags))
-    return SimpleNamespace(run=Run(Path(root), "lm-tiny", variant, 3), config=config, command=command)
+    command = ParsedOptions("fit", values=dict.fromkeys(flags, True), defaults={"resume": None})
+    return SimpleNamespace(run=RunLocation(Path(root), "lm-tiny", variant, 3), config=config, command=command)
 
 
 def test_the_header_says_what_is_trained_on_what_for_how_long_and_where():
@@ -135,7 +136,7 @@ def test_the_length_of_a_run_in_words(trainer, text):
 
 def test_the_summary_names_the_next_commands(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    run = Run(Path("my runs"), "lm", "default", 1)
+    run = RunLocation(Path("my runs"), "lm", "default", 1)
     summary = fit_summary.summary(run, SimpleNamespace(global_step=20), SimpleNamespace(best={}), 1.0)
     assert summary.endswith("no checkpoint was saved, as the trainer was told: this run cannot be used further")
     (run.folder / "checkpoints").mkdir(parents=True)

@@ -6,8 +6,10 @@ from types import SimpleNamespace
 import pytest
 
 from zoo.cli import resume
+from zoo.command_line import ParsedOptions
 from zoo.errors import UsageError
 
+FLAGS = ("resume", "requeue", "accept_changes")
 BEFORE = {"a.txt": "1", "b.txt.gz": "2"}
 
 
@@ -23,7 +25,8 @@ BEFORE = {"a.txt": "1", "b.txt.gz": "2"}
 def test_the_first_file_that_changed_is_named(now, expected):
     data = SimpleNamespace(fingerprint=lambda: "e" * 64, file_digests=lambda: now)
     manifest = {"data": {"fingerprint": "f" * 64, "files": BEFORE}}
-    plan = SimpleNamespace(manifest=manifest, command=SimpleNamespace(flags={"resume"}))
+    command = ParsedOptions("fit", values={"resume": True}, defaults=dict.fromkeys(FLAGS))
+    plan = SimpleNamespace(manifest=manifest, command=command)
     with pytest.raises(UsageError) as error:
         resume.check_data(plan, data)
     first, second = str(error.value).splitlines()
@@ -33,10 +36,11 @@ def test_the_first_file_that_changed_is_named(now, expected):
 
 @pytest.mark.parametrize(
     ("fingerprint", "flags", "other"),
-    [("f", {"resume"}, False), ("e", {"resume", "accept-changes"}, True), ("e", set(), True)],
+    [("f", {"resume"}, False), ("e", {"resume", "accept_changes"}, True), ("e", set(), True)],
 )
 def test_accepted_data_are_others(fingerprint, flags, other, capsys):
-    plan = SimpleNamespace(manifest={"data": {"fingerprint": "f"}}, command=SimpleNamespace(flags=flags))
+    command = ParsedOptions("fit", values=dict.fromkeys(flags, True), defaults=dict.fromkeys(FLAGS))
+    plan = SimpleNamespace(manifest={"data": {"fingerprint": "f"}}, command=command)
     assert resume.check_data(plan, SimpleNamespace(fingerprint=lambda: fingerprint)) is other
     assert ("best values and best.ckpt start anew" in capsys.readouterr().out) is other
 
@@ -54,6 +58,6 @@ def test_a_job_that_slurm_starts_again_resumes(count, flags, tmp_path, monkeypat
     monkeypatch.delenv("SLURM_RESTART_COUNT", raising=False)
     if count is not None:
         monkeypatch.setenv("SLURM_RESTART_COUNT", count)
-    command = SimpleNamespace(subcommand="fit", flags=set())
-    resume.apply_requeue(SimpleNamespace(command=command, run=SimpleNamespace(folder=tmp_path)))
-    assert command.flags == flags
+    command = ParsedOptions("fit", defaults=dict.fromkeys(FLAGS))
+    resume.apply_requeue(SimpleNamespace(command=command, run=SimpleNamespace(folder=tmp_path), reuse=(False, False)))
+    assert set(command.values) == flags

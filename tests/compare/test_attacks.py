@@ -28,8 +28,7 @@ from zoo.compare.statistics import ALPHA
 from zoo.compare.verdict import answer
 from zoo.config.run_folder import slug
 from zoo.errors import UsageError
-from zoo.inference import checkpoint_manifest
-from zoo.io import locks
+from zoo.io import checkpoint_manifest, locks
 from zoo.io.locks import Lock
 from zoo.logging import code_identity, run_state
 from zoo.logging.run_state import read_state

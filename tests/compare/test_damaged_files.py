@@ -43,7 +43,7 @@ def site(tmp_path, monkeypatch):
     def look():
         record = run_records.load_record(home)
         answer, _ = error_budget.look_and_record(record, options, home)
-        table.describe(answer).as_text(100, False)
+        table.compose_report(answer).as_text(100, False)
         json.loads(table.as_json(answer))
         return [row.verdict.word for row in answer.rows]
 

@@ -75,7 +75,7 @@ def test_a_grid_with_a_gap_or_one_option_has_no_effects():
 
 def test_effects_stand_below_the_table():
     _, result = grid(lambda n, p: -0.05 * n)
-    text, markdown = table.describe(result).as_text(), table.describe(result).as_markdown()
+    text, markdown = table.compose_report(result).as_text(), table.compose_report(result).as_markdown()
     line = next(line for line in text.splitlines() if line.startswith("norm RMSNorm → LayerNorm"))
     assert line.endswith("better")
     assert "## Main effects and interactions" in markdown

@@ -22,8 +22,7 @@ from zoo.compare import run_records
 from zoo.compare.parallel_runs import execute, exit_code, headline_text, last_log_lines, threads_per_run
 from zoo.compare.plan import take_shard
 from zoo.errors import UsageError
-from zoo.inference import checkpoint_manifest
-from zoo.io import locks
+from zoo.io import checkpoint_manifest, locks
 from zoo.io.locks import Lock, Owner, is_alive, start_time, this_process
 from zoo.logging import run_state
 

@@ -81,7 +81,7 @@ def test_every_section_stands_in_the_page_and_in_markdown(name):
 
 def check_sections(result):
     """Everything that the sections of a report say stands in its page, in Markdown and in a terminal."""
-    report, text = table.describe(result), "".join(Balanced(page(result)).text)
+    report, text = table.compose_report(result), "".join(Balanced(page(result)).text)
     markdown, terminal = report.as_markdown(), "".join(report.as_text().split())
     for section in report.sections:
         for cell in (section.text, *section.notes, *(cell for row in section.rows for cell in row)):

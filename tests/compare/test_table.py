@@ -37,13 +37,13 @@ def hard():
 @pytest.mark.parametrize("width", [60, 80, 100, 160])
 def test_a_terminal_s_lines_fit(result, hard, width):
     for each in (result, hard):
-        text = table.describe(each).as_text(width)
+        text = table.compose_report(each).as_text(width)
         assert max(map(len, text.splitlines())) <= width
         assert "\x1b" not in text
 
 
 def test_a_terminal_shows_everything_that_matters(result):
-    text = table.describe(result).as_text()
+    text = table.compose_report(result).as_text()
     lines = text.splitlines()
     assert lines[0] == "Does another position than RoPE lower the validation loss of lm-tiny?"
     head = next(line for line in lines if line.startswith("position "))
@@ -70,7 +70,7 @@ def test_what_was_equal_is_told(result, budget, message):
 
 
 def test_colour_is_for_terminals(result):
-    text = table.describe(result).as_text(colour=True)
+    text = table.compose_report(result).as_text(colour=True)
     assert "\x1b[32m" in text
     assert "\x1b[31m" in text
     assert "\n".join(line for line in text.splitlines() if "ALiBi " in line and "\x1b[32m" in line)
@@ -82,7 +82,7 @@ def test_seeds_are_a_column_only_where_they_differ(result, hard):
 
 
 def test_flags_stand_below_the_table(hard):
-    text = table.describe(hard).as_text()
+    text = table.compose_report(hard).as_text()
     assert (
         "! these runs are not comparable: tokens 5 (a=late) against 6144000" in text or "! these runs are not" in text
     )
@@ -91,7 +91,7 @@ def test_flags_stand_below_the_table(hard):
 
 
 def test_markdown_is_whole(result, hard):
-    text = table.describe(result).as_markdown()
+    text = table.compose_report(result).as_markdown()
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert {line.replace("\\|", "").count("|") for line in rows[:6]} == {7}
     assert text.startswith("# Does ")
@@ -99,7 +99,7 @@ def test_markdown_is_whole(result, hard):
     assert "## Made by\n\n```bash\nzoo compare x\n```" in text
     assert "## Other figures" in text
     assert "- ALiBi: lr 0.003" in text
-    escaped = table.describe(hard).as_markdown()
+    escaped = table.compose_report(hard).as_markdown()
     assert "a\\|b=\\<i>\\`" in escaped
     assert "**refused** these runs are not comparable" in escaped
 
@@ -189,5 +189,5 @@ def test_a_test_that_too_few_seeds_cannot_decide_has_an_unbounded_interval():
     runs = study({"default": 1.7, "position=ALiBi": 1.6}, seeds=4)
     few = answer(runs, plan=PairedTestPlan("sequential", 0.01))
     assert math.isnan(few.rows[1].pair.low)
-    assert "[−∞, +∞]" in table.describe(few).as_text()
+    assert "[−∞, +∞]" in table.compose_report(few).as_text()
     assert table.verdicts(answer(runs[:1]))[1][0][-3] == ""

@@ -111,12 +111,12 @@ def test_fewer_steps_are_better_and_the_interval_is_that_of_the_ratio(way):
     assert [ratio.value, ratio.low, ratio.high] == pytest.approx(
         [2.0**value for value in (expected.mean, expected.low, expected.high)], rel=1e-5
     )
-    text = table.describe(result).as_text()
+    text = table.compose_report(result).as_text()
     assert "better by a factor of 0.51 in steps" in text
     assert "log2 steps to loss 2.5" in text
     data = json.loads(table.as_json(result))
     assert data["variants"][1]["target_ratios"]["tokens"]["value"] == pytest.approx(ratio.value)
-    assert "## Until the target" in table.describe(result).as_markdown()
+    assert "## Until the target" in table.compose_report(result).as_markdown()
 
 
 def test_a_step_that_costs_more_is_in_the_ratio_of_flops_and_seconds_but_not_of_steps():
@@ -141,7 +141,7 @@ def test_runs_short_of_the_target_are_censored_not_dropped():
     row = result.rows[1]
     assert row.verdict.word == "better"
     assert row.outcome.wins == 8
-    assert "3 of 8 short of the target" in table.describe(result).as_text()
+    assert "3 of 8 short of the target" in table.compose_report(result).as_text()
     ratio = target_ratio(result, row, "steps")
     assert 0 < ratio.high < 1
     assert describe_targets(result)[1][0][1] == "5 of 8"
@@ -172,7 +172,7 @@ def test_runs_of_unequal_length_are_compared_up_to_the_earlier_end_of_a_pair(end
     ratio = target_ratio(result, row, "steps")
     assert ratio.low <= 1 <= ratio.high
     assert ratio.low == pytest.approx(1500 / 2510 if short_last else 0, rel=0.03)  # known by the own end alone
-    assert "up to the end of the shorter" in table.describe(result).as_text()
+    assert "up to the end of the shorter" in table.compose_report(result).as_text()
     other = with_steps(soon, late, *ends)
     assert other.rows[1].verdict.word == "better"  # sooner within what both have trained
     assert target_ratio(other, other.rows[1], "steps").high < 1
@@ -353,7 +353,7 @@ def test_only_a_target_that_was_named_before_the_first_run_ended_has_a_verdict(e
         name_target(home, at, ended)
     result = look_at_target(home, "--to=loss=2.5")
     assert result.rows[1].verdict.word == word
-    assert ("was chosen before the first run" in table.describe(result).as_text()) == (word == "not comparable")
+    assert ("was chosen before the first run" in table.compose_report(result).as_text()) == (word == "not comparable")
     assert (target_ratio(result, result.rows[1], "steps") is None) == (word == "not comparable")
 
 

@@ -47,7 +47,7 @@ def test_an_option_that_takes_a_function_is_given_none_by_a_recipe(toys, path, o
             )
         ],
         [yaml_source.parse_yaml("model: Hooked\ndata: Text\n", "r.yaml"),
-         yaml_source.option_layer(fit_options.parse("fit", [f"--model.hook={value}"]).options)],
+         yaml_source.option_layer(fit_options.parse("fit", [f"--model.hook={value}"]).settings)],
     ):  # fmt: skip
         with pytest.raises(UsageError, match="takes a function or a class, which a recipe cannot name"):
             resolve(layers, schema, ClassFinder())

@@ -124,7 +124,7 @@ def test_the_users_own_names_have_letters_of_every_script():
 
 
 def test_a_folder_is_made_once(tmp_path):
-    run = run_folder.Run(tmp_path, "lm", "default", 1)
+    run = run_folder.RunLocation(tmp_path, "lm", "default", 1)
     assert run_folder.claim(run) == tmp_path / "lm/default/s1"
     (run.folder / run_folder.CONFIG).write_text("")
     with pytest.raises(UsageError, match="was started and not finished") as caught:
@@ -140,7 +140,7 @@ def test_a_folder_is_made_once(tmp_path):
 
 
 def test_a_folder_that_zoo_did_not_make_is_not_deleted(tmp_path):
-    run = run_folder.Run(tmp_path, "lm", "default", 1)
+    run = run_folder.RunLocation(tmp_path, "lm", "default", 1)
     run.folder.mkdir(parents=True)
     (run.folder / "thesis.tex").write_text("years of work")
     with pytest.raises(UsageError, match="will not be deleted"):
@@ -149,7 +149,7 @@ def test_a_folder_that_zoo_did_not_make_is_not_deleted(tmp_path):
 
 
 def test_one_of_many_gets_the_folder(tmp_path):
-    run = run_folder.Run(tmp_path, "lm", "default", 1)
+    run = run_folder.RunLocation(tmp_path, "lm", "default", 1)
     won = []
 
     def claim():
@@ -173,7 +173,7 @@ def test_numbers_that_differ_have_different_names():
 
 def test_other_ranks_make_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(rank_zero_only, "rank", 1, raising=False)
-    run = run_folder.Run(tmp_path, "lm", "default", 1)
+    run = run_folder.RunLocation(tmp_path, "lm", "default", 1)
     assert run_folder.claim(run) == run.folder
     assert not run.folder.exists()
 
@@ -209,7 +209,7 @@ def test_a_recipe_with_the_name_of_a_configuration_is_a_recipe(tmp_path, monkeyp
     other.parent.mkdir(parents=True)
     other.write_text("")
     assert plan("fit").config["trainer"]["precision"] == precision.BF16_MIXED
-    assert plan("fit", "--resume").run == run_folder.Run(root, "config", "default", 1)
+    assert plan("fit", "--resume").run == run_folder.RunLocation(root, "config", "default", 1)
     with pytest.raises(UsageError, match=r"add --tune\.rank 8"):
         plan("fit", "--tune.start", "x", "--tune.alpha", "4")
     with pytest.raises(UsageError, match=r"no checkpoint in .*config/default/s2"):
@@ -292,7 +292,7 @@ def test_a_link_to_nothing_above_a_run_is_named(link, itself, resume, tmp_path):
     place = tmp_path / link
     place.parent.mkdir(parents=True, exist_ok=True)
     place.symlink_to(place if itself else tmp_path / "gone")
-    run = run_folder.Run(tmp_path / "runs", "lm-tiny", "a", 1)
+    run = run_folder.RunLocation(tmp_path / "runs", "lm-tiny", "a", 1)
     assert run.folder == tmp_path / "runs/lm-tiny/a/s1"
     with pytest.raises(UsageError, match=re.escape(f"{place} is a link to ")):
         run_folder.check(run, resume=resume)

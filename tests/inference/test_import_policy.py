@@ -261,7 +261,7 @@ def test_a_checkpoint_of_another_model_is_no_resume_where_nothing_is_resumed():
     other = {"model": {"class_path": "Classification", "init_args": {"dim": 1}}}
     with pytest.raises(UsageError, match=r"(?s)the checkpoint is another model's: .*\nName the run .*: zoo test RUN"):
         run_config.check_resume(plan, other, frozenset())
-    plan.command.subcommand = "fit"
+    plan.command.command = "fit"
     with pytest.raises(UsageError, match="cannot resume: "):
         run_config.check_resume(plan, other, frozenset())
 

@@ -26,10 +26,9 @@ ALLOWED = {
     "zoo/compare/journal.py": {"open", "fsync"},  # a journal of lines, which are appended under a lock and synced
     "zoo/conformance/stream_checks.py": {"open", "write_bytes"},  # in a check's own folder
     "zoo/io/plain_yaml.py": {"dump"},  # to a text
-    "zoo/plugins/safe_import.py": {"fdopen"},  # a pipe, to read from it
     "zoo/compare/error_budget.py": {"TemporaryFile"},  # without a name: it tells whether a file can be written there
     "zoo/io/locks.py": {"TemporaryFile"},  # without a name: it tells the time of a file system
-    "zoo/cli/import_probe.py": {"open", "fdopen"},  # /dev/null, and pipes
+    "zoo/system/fresh_process.py": {"open", "fdopen"},  # /dev/null, and pipes
     "zoo/conformance/check_worker.py": {"open", "fdopen"},
     "zoo/conformance/contracts/executor.py": {"open"},  # notes of sample runs, in a check's own folder
     "zoo/conformance/token_checks.py": {"save"},  # into memory
@@ -43,7 +42,6 @@ ALLOWED = {
     "zoo/conformance/two_processes.py": {"save"},  # two processes of a check, in a folder of its own
     "zoo/inference/weight_files.py": {"open"},  # a draft of zoo.io.atomic_files
     "zoo/cli/inference.py": {"save"},
-    "zoo/training/checkpoint_io.py": {"save"},
     "zoo/data/cache.py": {"save", "savez"},
     "zoo/logging/attention_maps.py": {"save"},  # into memory
     "zoo/compare/write_report.py": {"save"},

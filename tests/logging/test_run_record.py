@@ -27,8 +27,7 @@ from zoo.logging.run_record import Ledger, changed_settings, sample, tensor_byte
 from zoo.parts.position import NoPosition
 from zoo.system import kernel_choice
 from zoo.training.callbacks import CostMeter
-from zoo.training.checkpoint import CheckpointSaver
-from zoo.training.checkpoint_io import AtomicCheckpointIO
+from zoo.training.checkpoint import AtomicCheckpointIO, CheckpointSaver
 from zoo.training.model_cost import cost
 from zoo.training.setup import describe_configuration, make_logger_and_callbacks
 

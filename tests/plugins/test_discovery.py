@@ -206,10 +206,7 @@ def test_the_list_says_what_it_knows_and_imports_nothing(work):
 @pytest.mark.parametrize("forked", [True, pytest.param(False, marks=pytest.mark.campaign)])
 def test_the_doctor_tries_each_and_survives(work, forked):
     """In a fork torch is there before the packages are, which p-reads stands for; in a campaign it is imported, too."""
-    settings = (
-        "from zoo.cli import doctor, import_probe, main; "
-        f"import_probe.probe.__defaults__ = ({PATIENCE},); doctor.SLOW = {SLOW}; "
-    )
+    settings = f"from zoo.cli import doctor, main; doctor.PATIENCE = {PATIENCE}; doctor.SLOW = {SLOW}; "
     done = child(work, "doctor", "--json", code=f"{settings}sys.exit(main())", forked=forked)
     assert (done.returncode, done.stderr) == (2, "")
     report = json.loads(done.stdout)

@@ -143,9 +143,9 @@ def test_nothing_is_handled_outside_the_main_thread(handlers):
     ("number", "line"), [(signal.SIGINT, "interrupted\n"), (signal.SIGUSR1, "interrupted by SIGUSR1\n")]
 )
 def test_a_command_that_trains_says_what_ended_it_before_it_trained(number, line, handlers, monkeypatch, capsys):
-    from zoo.config import fit_options
+    from zoo.config import run_config
 
-    monkeypatch.setattr(fit_options, "from_parsed", lambda *_: os.kill(os.getpid(), number))
+    monkeypatch.setattr(run_config, "read_draft", lambda *_: os.kill(os.getpid(), number))
     assert main(["fit", "lm-tiny"]) == stop_signals.exit_code(number)
     assert capsys.readouterr().err == line
 

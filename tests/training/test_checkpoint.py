@@ -10,9 +10,9 @@ from tests.campaigns.chaos import rot
 from tests.campaigns.chaos.toys import differences
 from tests.training.test_resume import At, fit, saved_state
 from zoo.errors import CheckpointError, NonFiniteError
-from zoo.inference import checkpoint_manifest, find_run
-from zoo.io import atomic_files
-from zoo.training.checkpoint_io import AtomicCheckpointIO
+from zoo.inference import find_run
+from zoo.io import atomic_files, checkpoint_manifest
+from zoo.training.checkpoint import AtomicCheckpointIO
 
 STATE = {"global_step": 3, "epoch": 0, "state_dict": {"w": torch.arange(5.0)}}
 

@@ -11,8 +11,8 @@ from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
 from tests.tasks.training import train
 from zoo.errors import UsageError
-from zoo.inference.checkpoint_manifest import OWN, newest_intact
 from zoo.inference.find_run import checkpoint_to_use
+from zoo.io.checkpoint_manifest import OWN, newest_intact
 from zoo.training.checkpoint import CheckpointSaver
 from zoo.training.setup import refuse_other_checkpoints
 

@@ -13,10 +13,9 @@ from tests.campaigns.chaos.toys import differences, digest
 from tests.covering import choices_in_turn
 from tests.tasks.training import Diary, build
 from zoo.errors import CheckpointError, UsageError
-from zoo.inference import checkpoint_manifest
+from zoo.io import checkpoint_manifest
 from zoo.training import rng_state
-from zoo.training.checkpoint import CheckpointSaver
-from zoo.training.checkpoint_io import AtomicCheckpointIO
+from zoo.training.checkpoint import AtomicCheckpointIO, CheckpointSaver
 from zoo.training.signals import StopRequested
 
 STEPS = 14

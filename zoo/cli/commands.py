@@ -246,11 +246,8 @@ class Doctor(Command):
 
     group = LOOK
     runs = "zoo.cli.doctor:run"
-    options = (
-        Option("kernels", "only the kernels that were measured on this machine, with their times", bool),
-        json_option(),
-    )
-    examples = ("zoo doctor", "zoo doctor --json", "zoo doctor --kernels")
+    options = (json_option(),)
+    examples = ("zoo doctor", "zoo doctor --json")
     needs_folder = False
     description = "What a report of a problem should hold. Exit code 2 where something is wrong."
 

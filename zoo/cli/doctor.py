@@ -10,7 +10,8 @@ import shutil
 import string
 import sys
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, distribution, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,18 +19,23 @@ from typing import TYPE_CHECKING, Any
 from zoo import registry
 from zoo.cli import table_printing
 from zoo.command_line import ParsedOptions
-from zoo.console import printable
-from zoo.errors import UsageError
+from zoo.errors import PluginError, UsageError
 from zoo.io import atomic_files
 from zoo.plugins import description, diagnosis, discovery, publishing
+from zoo.system.fresh_process import measure_in_fresh_process
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
-    from zoo.cli.import_probe import Outcome
-
 NAME = string.ascii_letters + string.digits + "._-"  # what the name of a package consists of
 SLOW = 2.0  # seconds of an import that are worth a warning
+PATIENCE = 20.0  # seconds for one import
+# what the process has imported that tries the parts
+READY = """
+from zoo.plugins import discovery
+discovery.tolerate_damaged_metadata()
+import torch, lightning.pytorch, zoo.models.stack, zoo.tasks.task, zoo.data.data
+"""
 
 
 @dataclass
@@ -163,9 +169,6 @@ def check_torch() -> None:
 def run(options: ParsedOptions) -> int:
     """`zoo doctor`: everything a report of a problem should hold. Exits with 2 when something is wrong."""
     discovery.tolerate_damaged_metadata()
-    if options.get("kernels"):
-        check_torch()
-        return show_kernels(bool(options.get("json")))
     needed = needs()
     mismatch = torch_mismatch()
     plugins = _plugins()
@@ -235,46 +238,25 @@ def _matters(flaw: discovery.Flaw, needed: Needs) -> bool:
     return plugin or renamed or name in needed.names or home in discovery.discover().unreadable
 
 
-def show_kernels(as_json: bool) -> int:
-    """`zoo doctor --kernels`: the classes of calls that were measured on this machine, common ones now if need be."""
-    from zoo.parts import cpu_attention, few_row_linear, training_products
-    from zoo.system import kernel_choice
-
-    mode = kernel_choice.mode()
-    if mode != "plain":
-        few_row_linear.measure_common()
-        cpu_attention.measure_common()
-        training_products.measure()
-    path, times = kernel_choice.choice_file(), kernel_choice.stored()
-    kernels = {
-        words: next(iter(seconds)) if mode == "plain" else kernel_choice.fastest(seconds)
-        for words, seconds in times.items()
-    }  # plain uses torch's own, the first, whatever was measured
-    if as_json:
-        table_printing.as_json({
-            "processor": kernel_choice.processor_name(), "mode": mode, "file": str(path),
-            "choices": {words: {"kernel": kernels[words], "seconds": seconds} for words, seconds in times.items()},
-        })  # fmt: skip
-        return 0
-    print(f"processor  {printable(kernel_choice.processor_name())}")
-    print(f"kernels    {mode} ({kernel_choice.SWITCH}), stored in {printable(str(path))}; delete it to measure again")
-    rows = []
-    for words, seconds in times.items():
-        (torch_kernel, base), *rivals = seconds.items()
-        share = [f"{name} {time * 1e6:,.0f} us ({time / base:.2f})" for name, time in rivals]
-        rows.append([words, kernels[words], f"{torch_kernel} {base * 1e6:,.0f} us", ", ".join(share)])
-    table_printing.table(["calls", "kernel", "torch's own", "instead"], rows)
-    return 0
-
-
 def _plugins() -> list[dict[str, Any]]:
     """Every part that does not come with zoo, and the outcome of importing it in a child process."""
-    from zoo.cli.import_probe import probe
-
     parts = [part for kind in registry.KINDS for part in registry.installed_parts(kind) if not part.builtin]
     importable = [part for part in parts if not (_is_disabled(part) or part.damage or _refused(part))]
-    outcomes = dict(zip(importable, probe(importable), strict=True)) if importable else {}
+    outcomes = dict(zip(importable, try_imports(importable), strict=True)) if importable else {}
     return [_report(part, outcomes.get(part)) for part in parts]
+
+
+def try_imports(parts: Sequence[registry.Part]) -> Iterator[dict[str, Any]]:
+    """What importing each part does in a child process; see `zoo.system.fresh_process.measure_call`."""
+    fields = [[asdict(part)] for part in parts]
+    yield from measure_in_fresh_process(READY, f"{__name__}:load_part", fields, PATIENCE)
+
+
+def load_part(fields: Mapping[str, Any]) -> None:
+    """Import a part. Raises PluginError if that fails or it is of another kind."""
+    part = registry.Part(**fields)
+    if registry.kind_of(part.load()) != part.kind:
+        raise PluginError(f"{part.path} is not a {part.kind}")
 
 
 def _refused(part: registry.Part) -> bool:
@@ -285,22 +267,25 @@ def _is_disabled(part: registry.Part) -> bool:
     return registry.is_disabled(part.distribution)
 
 
-def _report(part: registry.Part, outcome: Outcome | None) -> dict[str, Any]:
+def _report(part: registry.Part, outcome: Mapping[str, Any] | None) -> dict[str, Any]:
     """The report on a part; a disabled part is no problem."""
     problems = diagnosis.name_problems(part)
-    warnings = []
+    warnings, seconds = [], None
     if outcome:
-        problems += [outcome.problem] if outcome.problem else []
-        if outcome.seconds >= SLOW and not outcome.problem:
-            warnings.append(f"takes {outcome.seconds:.1f} s to import")
-        if outcome.printed:
-            warnings.append(f"prints on import: {outcome.printed[:80]!r}")
+        if "error" in outcome:
+            problem = outcome["error"].partition("\n")[0].removeprefix("PluginError: ")
+            problems.append(problem.removeprefix(str(part)).lstrip(": "))
+        seconds = outcome.get("elapsed", 0.0)
+        if seconds >= SLOW and "error" not in outcome:
+            warnings.append(f"takes {seconds:.1f} s to import")
+        if printed := " ".join(outcome.get("said", "").split()):
+            warnings.append(f"prints on import: {printed[:80]!r}")
     return {
         "kind": part.kind, "name": part.name, "origin": part.origin,
         "distribution": part.distribution, "version": part.version, "path": part.path,
         "entry_point": part.entry, "location": diagnosis.part_location(part),
         "problem": "; ".join(problems) or None, "ok": not problems or _is_disabled(part),
-        "disabled": _is_disabled(part), "warnings": warnings, "seconds": round(outcome.seconds, 2) if outcome else None,
+        "disabled": _is_disabled(part), "warnings": warnings, "seconds": None if seconds is None else round(seconds, 2),
     }  # fmt: skip
 
 

@@ -14,13 +14,13 @@ from zoo.config import data_sizes
 from zoo.config import run_config as planning
 from zoo.config.layers import where
 from zoo.config.resolve import Schema
-from zoo.config.run_config import Plan
+from zoo.config.run_config import RunPlan
 from zoo.errors import ZooError, root_cause
 
 MOST_OPTIONS = 3
 
 
-def option_origin(message: str, plan: Plan, schema: Schema) -> str:
+def option_origin(message: str, plan: RunPlan, schema: Schema) -> str:
     """The origin, as `` ← file:line``, of the options that an error is about; empty where the message has it already.
 
     An option of the command line is at fault if the model can be built without it. Otherwise the options count that
@@ -46,9 +46,9 @@ def option_origin(message: str, plan: Plan, schema: Schema) -> str:
     return where(", ".join(dict.fromkeys(origins[key] for key in (on_command_line or keys)[:MOST_OPTIONS])))
 
 
-def options_at_fault(message: str, plan: Plan, schema: Schema) -> list[str]:
+def options_at_fault(message: str, plan: RunPlan, schema: Schema) -> list[str]:
     """The texts of the options without which the model can be built; all of the model's if only that helps."""
-    texts = {key: text for key, _, text in plan.command.options if key.partition(".")[0] == "model"}
+    texts = {key: text for key, _, text in plan.command.settings if key.partition(".")[0] == "model"}
     if not texts or build_error(plan, schema, ()) != message:
         return []  # no options, or the error is not one of building the model
     alone = [text for key, text in texts.items() if not build_error(plan, schema, [key])]
@@ -57,9 +57,9 @@ def options_at_fault(message: str, plan: Plan, schema: Schema) -> list[str]:
     return [] if build_error(plan, schema, list(texts)) else list(texts.values())
 
 
-def build_error(plan: Plan, schema: Schema, without: Sequence[str]) -> str:
+def build_error(plan: RunPlan, schema: Schema, without: Sequence[str]) -> str:
     """The error message of building the model on the meta device, without some options; empty if it can be built."""
-    command = replace(plan.command, options=[option for option in plan.command.options if option[0] not in without])
+    command = replace(plan.command, settings=[option for option in plan.command.settings if option[0] not in without])
     try:
         trial = planning.make_plan(command, planning.read_draft(command), schema)
         task, config = trial.resolved.classes["model"], copy.deepcopy(trial.config["model"])

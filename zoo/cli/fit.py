@@ -27,13 +27,13 @@ from zoo.cli.warning_filters import filter_warnings
 from zoo.config import data_sizes, run_folder, task_data_match, trainer_bounds
 from zoo.config.layers import where
 from zoo.config.resolve import Schema
-from zoo.config.run_config import Plan, config_text, flatten, identity_config
+from zoo.config.run_config import RunPlan, config_text, flatten, identity_config
 from zoo.config.signatures import parameters
 from zoo.errors import CheckpointError, NonFiniteError, StorageError, UsageError
 from zoo.inference import part_versions, weight_files
-from zoo.inference.checkpoint_manifest import has_checkpoint, newest_intact
 from zoo.inference.find_run import find_model, run_of_checkpoint
 from zoo.io import atomic_files
+from zoo.io.checkpoint_manifest import has_checkpoint, newest_intact
 from zoo.io.locks import RunLock
 from zoo.logging import progress_bar, run_state
 from zoo.logging.trackers import choose_trackers
@@ -43,8 +43,7 @@ from zoo.system.stop_signals import exit_code
 from zoo.tasks.task import ORIGINAL, Task
 from zoo.training import distributed, out_of_memory, setup
 from zoo.training.callbacks import Provenance
-from zoo.training.checkpoint import CheckpointSaver
-from zoo.training.checkpoint_io import AtomicCheckpointIO
+from zoo.training.checkpoint import AtomicCheckpointIO, CheckpointSaver
 from zoo.training.compilation import compile_loss
 from zoo.training.signals import StopRequested
 
@@ -71,8 +70,8 @@ class Parser(LightningArgumentParser):
 class ZooCLI(LightningCLI):
     """LightningCLI that is given a finished configuration instead of a command line."""
 
-    def __init__(self, plan: Plan, schema: Schema) -> None:
-        self.plan, self.run_folder, self.command = plan, plan.run.folder, plan.command.subcommand
+    def __init__(self, plan: RunPlan, schema: Schema) -> None:
+        self.plan, self.run_folder, self.command = plan, plan.run.folder, plan.command.command
         self.facts: dict[str, Any] = {}  # facts of the run, in the manifest of each checkpoint
         self.dry = bool(plan.config["trainer"].get("fast_dev_run"))  # a trial of a few batches that writes nothing
         sections: dict[str, Any] = {key: plan.config[key] for key in ("model", "data", "trainer") if key in plan.config}
@@ -238,7 +237,7 @@ class ZooCLI(LightningCLI):
             resume.check_sizes(self.plan)
             self.model.check_original(weight_files.read_entry(Path(str(checkpoint)), ORIGINAL))
         other_data = resume.check_data(self.plan, self.data)
-        if other_data and "resume" in self.plan.command.flags:
+        if other_data and self.plan.command.get("resume"):
             from zoo.finetuning.finetune import require_same_numbers
 
             require_same_numbers(self.run_folder, self.data)
@@ -255,11 +254,11 @@ class ZooCLI(LightningCLI):
         if run_folder.first_rank():
             # also by --resume: its checkpoints are the newest
             part_versions.write_records(self.plan.config, self.run_folder)
-        flags = self.plan.command.flags
-        if run_folder.first_rank() and ("resume" not in flags or resume.AGREE in flags):
+        command = self.plan.command
+        if run_folder.first_rank() and (not command.get("resume") or command.get("accept_changes")):
             atomic_files.write_text(self.run_folder / run_folder.CONFIG, config_text(self.plan))
             self.data.save(self.run_folder)
-        if run_folder.first_rank() and "resume" not in flags:
+        if run_folder.first_rank() and not command.get("resume"):
             save_transfer_table(self.transfer, self.run_folder)
         self.facts.update(resume.manifest_facts(self.plan, self.data, self.run_folder))
         if run_folder.first_rank():
@@ -273,7 +272,7 @@ class ZooCLI(LightningCLI):
         if self.dry or not self.trainer.is_global_zero or self.trainer.interrupted:
             return
         done = self.run_folder / run_folder.FINISHED
-        if not done.exists() or "resume" in self.plan.command.flags:
+        if not done.exists() or self.plan.command.get("resume"):
             measurements = {f"val/{name}": value for name, value in getattr(self.model, "measured", {}).items()}
             measured = {name: value for name, value in measurements.items() if value == value}  # also before a resume
             figures = {name: float(value) for name, value in self.trainer.callback_metrics.items()} | measured
@@ -361,7 +360,7 @@ def names_logger(trainer_config: Mapping[str, Any]) -> bool:
     return logger is not None and logger is not True
 
 
-def make_logger_and_callbacks(task: Any, data: Any, home: Path, plan: Plan, facts: dict[str, Any]) -> dict[str, Any]:
+def make_logger_and_callbacks(task: Any, data: Any, home: Path, plan: RunPlan, facts: dict[str, Any]) -> dict[str, Any]:
     """Logger and callbacks of a training run; prints the header."""
     from zoo.training.model_cost import cost
 
@@ -371,24 +370,24 @@ def make_logger_and_callbacks(task: Any, data: Any, home: Path, plan: Plan, fact
         if memory := fit_summary.memory_of(task, plan, data):  # takes longer than the lines before
             print(memory, flush=True)
     checkpoint_options = setup.CheckpointOptions(
-        plan.command.save_every, plan.command.on_nonfinite, facts, resume.logged_positions(plan),
-        plan.command.on_imprecise, plan.command.save,
+        plan.command.get("save_every"), plan.command.get("on_nonfinite"), facts, resume.logged_positions(plan),
+        plan.command.get("on_imprecise"), plan.command.get("save"),
     )  # fmt: skip
     own_logger = names_logger(plan.config["trainer"]) or plan.config["trainer"].get("fast_dev_run")
-    trackers = {} if own_logger else choose_trackers(plan.command.trackers, home, "overwrite" in plan.command.flags)
+    trackers = {} if own_logger else choose_trackers(plan.command.get("trackers"), home, plan.command.get("overwrite"))
     return setup.make_logger_and_callbacks(
         task, model_cost, home, plan.config["model"], plan.config["data"], checkpoint_options, identity(plan), trackers
     )
 
 
-def identity(plan: Plan) -> dict[str, Any]:
+def identity(plan: RunPlan) -> dict[str, Any]:
     """What makes a run the run it is: its whole configuration by dotted keys, and the code that this names."""
     from zoo.logging.code_identity import code_identity
 
     return {"config": identity_config(plan), "code": code_identity(plan.config)}
 
 
-def prepare_finetuning(plan: Plan, task: Any, data: Any) -> Transfer | None:
+def prepare_finetuning(plan: RunPlan, task: Any, data: Any) -> Transfer | None:
     """Prepare the model for fine-tuning as ``tune`` configures it; the table of copied tensors, if any were copied.
 
     Prints the table of a run that starts; a resumed run takes its weights from its own checkpoint.
@@ -401,10 +400,10 @@ def prepare_finetuning(plan: Plan, task: Any, data: Any) -> Transfer | None:
         return None
     resumes = bool(plan.config.get("ckpt_path"))
     # resumed adapters must know which tensors were new; otherwise the run's own checkpoint holds everything
-    starts = plan.command.subcommand == "fit" and (not resumes or tune.rank > 0)
-    table = prepare_task(task, tune, plan.command.runs, data, starts)
-    if tune.heal and plan.command.subcommand == "fit":
-        original = load(str(tune.start), runs=plan.command.runs, bare=True)
+    starts = plan.command.command == "fit" and (not resumes or tune.rank > 0)
+    table = prepare_task(task, tune, plan.command.get("runs"), data, starts)
+    if tune.heal and plan.command.command == "fit":
+        original = load(str(tune.start), runs=plan.command.get("runs"), bare=True)
         prepare_healing(task, tune.heal, cast(Task, original.module), original.place, data)
     if table is not None and not resumes and run_folder.first_rank():
         print(f"starts from {tune.start}\n{table.table()}", flush=True)
@@ -453,17 +452,17 @@ def check_monitors(callbacks: Iterable[Any], task: Any) -> None:
             )
 
 
-def run_plan(plan: Plan, schema: Schema) -> int:
+def run_plan(plan: RunPlan, schema: Schema) -> int:
     """Run a plan, and return the exit code."""
-    filter_warnings(plan.command.debug)
+    filter_warnings(plan.command.get("debug"))
     if stop_signals.is_further_process():
         process_exit.follow_parent(int(os.environ[stop_signals.PARENT]))
     resume.apply_requeue(plan)
     resume.choose_checkpoint(plan)
-    if plan.command.subcommand == "fit":
+    if plan.command.command == "fit":
         trainer_bounds.check_end(plan.config["trainer"], str(plan.source or "the command"))
         run_folder.check(plan.run, *plan.reuse)
-        if "overwrite" in plan.command.flags:
+        if plan.command.get("overwrite"):
             refuse_own_inputs(plan)
     try:
         with threads.follow_load():
@@ -494,20 +493,20 @@ def run_plan(plan: Plan, schema: Schema) -> int:
     return 0
 
 
-def _release(plan: Plan) -> None:
+def _release(plan: RunPlan) -> None:
     """Remove the folder of a run that failed before its first checkpoint: the same command works again."""
-    if plan.claimed and "resume" not in plan.command.flags:
+    if plan.claimed and not plan.command.get("resume"):
         run_folder.release(plan.run)
 
 
-def refuse_own_inputs(plan: Plan) -> None:
+def refuse_own_inputs(plan: RunPlan) -> None:
     """Raise UsageError for a run that reads from the folder that it would replace: what it starts from, its data."""
     home = plan.run.folder.resolve()
     for key, value in flatten(plan.config).items():
         values = value if isinstance(value, list) else [value]
         places = [os.path.expanduser(text) for text in values if isinstance(text, str) and text.strip()]
         if key == "tune.start" and value:
-            places = [str(find_model(str(value), plan.command.runs).weights)]
+            places = [str(find_model(str(value), plan.command.get("runs")).weights)]
         inside = (os.path.exists(place) and Path(place).resolve().is_relative_to(home) for place in places)
         if key.startswith(("model.", "data.", "tune.", "ckpt_path")) and any(inside):
             raise UsageError(

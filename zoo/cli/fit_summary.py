@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from zoo.console import format_bytes
 from zoo.errors import ZooError
-from zoo.inference.checkpoint_manifest import has_checkpoint
+from zoo.io.checkpoint_manifest import has_checkpoint
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
 
-    from zoo.config.run_config import Plan
-    from zoo.config.run_folder import Run
+    from zoo.config.run_config import RunPlan
+    from zoo.config.run_folder import RunLocation
     from zoo.data.data import Data
     from zoo.tasks.task import Task
     from zoo.training.model_cost import Cost
@@ -40,11 +40,11 @@ def entry(label: str, text: str) -> str:
     )  # fmt: skip
 
 
-def header(plan: Plan, task: Task, cost: Cost) -> str:
+def header(plan: RunPlan, task: Task, cost: Cost) -> str:
     """What is trained, on which data, for how long, and where it is written; its parts and size."""
     run, options = plan.run, plan.config["model"]["init_args"]
     data = str(plan.config["data"]["class_path"]).rpartition(".")[2]
-    verb = "Resuming" if "resume" in plan.command.flags else "Training"
+    verb = "Resuming" if plan.command.get("resume") else "Training"
     parts = [f"{kind} {description}" for kind in PARTS if (description := part(kind, task, options.get(kind)))]
     tensors = list(task.net.parameters())
     counts = cost.parameters, sum(tensor.numel() for tensor in tensors)
@@ -112,7 +112,7 @@ def training(task: Task, options: Mapping[str, Any]) -> str:
     return entry("train", " · ".join(words)) if words else ""
 
 
-def memory_of(task: Task, plan: Plan, data: Data | None = None) -> str:
+def memory_of(task: Task, plan: RunPlan, data: Data | None = None) -> str:
     """The header's last line, about how much memory a step takes, or why that is unknown.
 
     Parts of plugins run on tensors without numbers, which may raise anything; such a run may train all the same.
@@ -174,7 +174,7 @@ def device_name(trainer: Trainer, automatic: bool = False) -> str:
     return f"{several}{place}{threads} · {trainer.precision}{advice}{freed_memory}"
 
 
-def summary(run: Run, trainer: Trainer, task: Task, seconds: float) -> str:
+def summary(run: RunLocation, trainer: Trainer, task: Task, seconds: float) -> str:
     """Steps, time and best figures of a run, and the commands that come next."""
     whole = round(seconds)
     duration = f"{whole // 60} min {whole % 60} s" if whole >= 60 else f"{whole} s"

@@ -45,8 +45,7 @@ def load_trained(options: ParsedOptions, bare: bool = False) -> Any:
     warning_filters.filter_warnings(options.get("debug"))
     from zoo.inference.load import load
 
-    allow = (*options.get("allow_import"), *(["*"] if options.get("trust") else []))
-    model = load(options.words[0], options.get("device"), runs=options.get("runs"), allow=allow, bare=bare)
+    model = load(place, options.get("device"), allow=options.allowed, bare=bare)
     getattr(model, options.command)
     if options.values.get("split_special_tokens"):
         for tokenizer in model.tokenizers:
@@ -60,7 +59,7 @@ def load_trained(options: ParsedOptions, bare: bool = False) -> Any:
         if options.get("beams") not in (None, 1):
             raise UsageError("--speculate and --beams exclude each other: beam search verifies no guesses.")
         if draft != "lookup":
-            draft = load(draft, options.get("device"), runs=options.get("runs"), allow=allow)
+            draft = load(draft, options.get("device"), runs=options.get("runs"), allow=options.allowed)
             if options.values.get("dtype") == "bf16":
                 draft.use_bf16()
         model.speculate(draft)

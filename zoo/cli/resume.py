@@ -13,37 +13,36 @@ from zoo import __version__
 from zoo.config import precision, run_folder, yaml_source
 from zoo.config.fit_options import SECTIONS
 from zoo.config.layers import where
-from zoo.config.run_config import Plan, as_yaml, changed_callbacks, check_resume
+from zoo.config.run_config import RunPlan, as_yaml, changed_callbacks, check_resume
 from zoo.config.signatures import parameters
 from zoo.errors import CheckpointError, UsageError
-from zoo.inference import checkpoint_manifest, part_versions, weight_files
+from zoo.inference import part_versions, weight_files
 from zoo.inference.find_run import checkpoint_to_use, run_of_checkpoint
-from zoo.io import atomic_files
+from zoo.io import atomic_files, checkpoint_manifest
 
-AGREE = "accept-changes"
 PRECISION = "trainer.precision"
 MOST_FILES = 1000  # data files whose digests a manifest holds
 # files of a run's folder that change during the run or after it
 GROWING = (part_versions.FILE, run_folder.FINISHED, run_folder.STARTING, "ledger.json")
 
 
-def apply_requeue(plan: Plan) -> None:
+def apply_requeue(plan: RunPlan) -> None:
     """`--requeue`, or a job that SLURM or torchrun starts again: resume the run if it has started, else start it."""
-    flags = plan.command.flags
+    command = plan.command
     restarted = any(os.environ.get(f"{name}_RESTART_COUNT", "0") not in ("", "0") for name in ("SLURM", "TORCHELASTIC"))
-    if plan.command.subcommand != "fit" or flags & {"resume", "overwrite"} or not ("requeue" in flags or restarted):
+    if command.command != "fit" or any(plan.reuse) or not (command.get("requeue") or restarted):
         return
     home = plan.run.folder
     if not home.is_dir():
         return
     has_started = not (home / run_folder.STARTING).exists() or checkpoint_manifest.has_checkpoint(home)
-    flags.add("resume" if has_started else "overwrite")
+    command.values["resume" if has_started else "overwrite"] = True
 
 
-def choose_checkpoint(plan: Plan) -> None:
+def choose_checkpoint(plan: RunPlan) -> None:
     """Find the checkpoint to resume from or to evaluate, and refuse a damaged one or one of another architecture."""
     command, ckpt_path = plan.command, plan.config.get("ckpt_path")
-    resume, evaluate = "resume" in command.flags, command.subcommand != "fit"
+    resume, evaluate = command.get("resume"), command.command != "fit"
     if ckpt_path is None and resume:
         ckpt_path = plan.config["ckpt_path"] = str(checkpoint_to_resume(plan.run.folder))
     elif ckpt_path is None and evaluate:
@@ -82,7 +81,7 @@ def checkpoint_to_resume(home: Path) -> Path:
     return intact.path
 
 
-def require_agreement(plan: Plan, origin: Path | None, resume: bool) -> None:
+def require_agreement(plan: RunPlan, origin: Path | None, resume: bool) -> None:
     """Say what differs from the run that wrote the checkpoint; a resume needs --accept-changes."""
     old: Any = plan.manifest.get("recipe")
     if not old:
@@ -100,11 +99,11 @@ def require_agreement(plan: Plan, origin: Path | None, resume: bool) -> None:
         )
     if resume and (callbacks := changed_callbacks(plan, old)):
         plan.other_callbacks, changes = True, [*changes, callbacks]
-    if resume and changes and AGREE not in plan.command.flags:
+    if resume and changes and not plan.command.get("accept_changes"):
         more = f", and {len(changes) - 2} more" if len(changes) > 2 else ""
         raise UsageError(
             f"the recipe is not the one that the checkpoint was trained with: {'; '.join(changes[:2])}{more}.\n"
-            f"Go on with yours: --{AGREE}"
+            f"Go on with yours: --accept-changes"
         )
     plan.other_recipe = bool(changes)
     before, now = bool(old.get("compile")), bool(plan.config.get("compile"))
@@ -114,7 +113,7 @@ def require_agreement(plan: Plan, origin: Path | None, resume: bool) -> None:
         print(f"differs from the checkpoint's run: {line}")
 
 
-def check_sizes(plan: Plan) -> None:
+def check_sizes(plan: RunPlan) -> None:
     """Raise UsageError where data give a model other sizes, such as a vocabulary, than the checkpoint's has."""
     old = ((plan.manifest.get("recipe") or {}).get("model") or {}).get("init_args") or {}
     new = plan.config["model"]["init_args"]
@@ -126,7 +125,7 @@ def check_sizes(plan: Plan) -> None:
             )
 
 
-def check_data(plan: Plan, data: Any) -> bool:
+def check_data(plan: RunPlan, data: Any) -> bool:
     """Whether a resume has other data than the checkpoint's. Raises UsageError for these without --accept-changes."""
     trained_with = plan.manifest.get("data", {}).get("fingerprint")
     fingerprint = getattr(data, "fingerprint", None)
@@ -138,8 +137,8 @@ def check_data(plan: Plan, data: Any) -> bool:
             f"the data are not those that the checkpoint was trained with: fingerprint {trained_with[:12]} → {now[:12]}"
             f"{changed_files(plan.manifest['data'].get('files') or {}, file_digests(data))}"
         )
-        if "resume" in plan.command.flags and AGREE not in plan.command.flags:
-            raise UsageError(f"{what}.\nGo on with yours, from the start of an epoch: --{AGREE}")
+        if plan.command.get("resume") and not plan.command.get("accept_changes"):
+            raise UsageError(f"{what}.\nGo on with yours, from the start of an epoch: --accept-changes")
         if run_folder.first_rank():
             print(f"differs from the checkpoint's run: {what}")
             print("best values and best.ckpt start anew: metrics of two data sets do not compare")
@@ -161,7 +160,7 @@ def changed_files(before: dict[str, str], now: dict[str, str]) -> str:
     return ""
 
 
-def warn_of_other_data(plan: Plan, data: Any) -> None:
+def warn_of_other_data(plan: RunPlan, data: Any) -> None:
     """Warn where a run is evaluated on other data than it was trained with: files may have changed since."""
     trained_with = plan.manifest.get("data", {}).get("fingerprint")
     fingerprint = getattr(data, "fingerprint", None)
@@ -172,7 +171,7 @@ def warn_of_other_data(plan: Plan, data: Any) -> None:
         )
 
 
-def manifest_facts(plan: Plan, data: Any, home: Path) -> dict[str, Any]:
+def manifest_facts(plan: RunPlan, data: Any, home: Path) -> dict[str, Any]:
     """The description of a run in the manifests of its checkpoints; ``home`` is the run's folder."""
     import numpy
     import torch
@@ -208,6 +207,6 @@ def training_options(task: Any) -> frozenset[str]:
     )
 
 
-def logged_positions(plan: Plan) -> dict[str, int] | None:
+def logged_positions(plan: RunPlan) -> dict[str, int] | None:
     """The lengths of the event files when the checkpoint of a resumed run was taken; None for a new run."""
-    return plan.manifest.get("logs") if "resume" in plan.command.flags else None
+    return plan.manifest.get("logs") if plan.command.get("resume") else None

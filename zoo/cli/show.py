@@ -10,7 +10,7 @@ from pathlib import Path
 from zoo import recipe_files, registry
 from zoo.cli import table_printing
 from zoo.command_line import ParsedOptions
-from zoo.config.layers import MISSING, Node, where
+from zoo.config.layers import Node, where
 from zoo.errors import UsageError
 from zoo.plugins import diagnosis
 from zoo.plugins.description import Option, cache_lookups, describe
@@ -166,7 +166,7 @@ def _show_recipe(options: ParsedOptions) -> int:
     if kinds and recipe_files.packaged_recipe(name) is None and not Path(name).exists():
         raise UsageError(f"{name!r} is a part, not a recipe. Name its kind too: zoo show {kinds[0]} {name}")
     path = recipe_files.find_recipe(name)
-    leaves = list(_leaves(yaml_source.read_yaml(path), ""))
+    leaves = list(yaml_source.read_yaml(path).leaves())
     if options.get("json"):
         values = [{"key": key, "value": node.plain_value(), "origin": node.origin} for key, node in leaves]
         table_printing.as_json({"recipe": name, "path": str(path), "text": path.read_text("utf-8"), "values": values})
@@ -177,14 +177,6 @@ def _show_recipe(options: ParsedOptions) -> int:
         origin = where(node.origin.replace(str(path), Path(path).name))
         print(f"{key} = {node.plain_value()}{_owner(key, node)}{origin}")
     return 0
-
-
-def _leaves(node: Node, key: str):
-    """Every key that holds a value, in the order of the file."""
-    if node.value is not MISSING and key:
-        yield key, node
-    for name, child in node.children.items():
-        yield from _leaves(child, f"{key}.{name}" if key else name)
 
 
 def _owner(key: str, node: Node) -> str:

@@ -16,17 +16,16 @@ from zoo.cli import doctor, warning_filters
 from zoo.cli.environment_errors import working_folder
 from zoo.command_line import ParsedOptions
 from zoo.config import fit_options, run_config, run_folder
-from zoo.config.fit_options import FitOptions
 from zoo.config.passive_settings import is_passive
 from zoo.config.run_config import Draft
 from zoo.errors import UsageError, ZooError
-from zoo.inference.find_run import newest_run
+from zoo.inference.find_run import newest_run, run_of_checkpoint
 from zoo.io import limits
 from zoo.system import garbage_collection, malloc, stop_signals
 
 if TYPE_CHECKING:
     from zoo.config.resolve import Schema
-    from zoo.config.run_config import Plan
+    from zoo.config.run_config import RunPlan
     from zoo.config.signatures import Param
     from zoo.inference.trained_model import Trained
 
@@ -141,22 +140,22 @@ def value_text(value: Any) -> str:
 
 def run(options: ParsedOptions) -> int:
     """Plan the run, then hand it to Lightning; or print its configuration, or every option."""
-    return execute(fit_options.from_parsed(options))[0]
+    return execute(options)[0]
 
 
-def execute(command: FitOptions) -> tuple[int, Plan | None]:
+def execute(command: ParsedOptions) -> tuple[int, RunPlan | None]:
     """Run a parsed command: its exit code, and the plan of the run if there was one."""
     doctor.warn_of_unknown_plugins()
-    lists_options = "help-all" in command.flags
-    if command.subcommand != "fit" and not lists_options:
+    lists_options = command.get("help_all")
+    if command.command != "fit":
         choose_run(command)
-    draft = run_config.read_draft(command) if command.recipe or not lists_options else Draft([], None, 0)
-    if command.subcommand == "fit" and not command.flags & {"help-all", "print_config"} and run_folder.first_rank():
+    draft = run_config.read_draft(command) if command.words or not lists_options else Draft([], None, 0)
+    if command.command == "fit" and not (lists_options or command.get("print_config")) and run_folder.first_rank():
         print("loading torch, the data and the model …", flush=True)  # they take seconds, many on a slow machine
     doctor.check_torch()
     malloc.keep_freed_memory()
     with garbage_collection.pause_collection():
-        warning_filters.filter_warnings(command.debug)
+        warning_filters.filter_warnings(command.get("debug"))
         schema = run_config.schema()
         if lists_options:
             print_options(command, draft, schema)
@@ -167,7 +166,7 @@ def execute(command: FitOptions) -> tuple[int, Plan | None]:
         distributed.settle_rank(config_plan.config["trainer"])
         for note in config_plan.resolved.notes if run_folder.first_rank() else ():
             print(f"note: {note}", file=sys.stderr)
-        if "print_config" in command.flags:
+        if command.get("print_config"):
             print(run_config.config_text(config_plan), end="")
             return 0, config_plan
         from zoo.cli.fit import run_plan
@@ -175,32 +174,41 @@ def execute(command: FitOptions) -> tuple[int, Plan | None]:
         return run_plan(config_plan, schema), config_plan
 
 
-def choose_run(command: FitOptions) -> None:
+def choose_run(command: ParsedOptions) -> None:
     """Take the run that a recipe's name alone means; with options that name a run, it is the one that they trained."""
-    name, selects = command.recipe, bool(command.name or command.configs)
-    selects = selects or any(not is_passive(key, value) for key, value, _ in command.options)
+    name_run(command)
+    name, selects = command.word, command.get("name") or command.get("config") or command.get("help_all")
+    selects = selects or any(not is_passive(key, value) for key, value, _ in command.settings)
     if name is None or selects or Path(name).expanduser().exists():
         return
-    command.recipe = str(newest_run(name, command.runs))
+    command.words = [str(newest_run(name, command.get("runs")))]
     if run_folder.first_rank():
-        print(f"using {command.recipe}", file=sys.stderr)
+        print(f"using {command.word}", file=sys.stderr)
 
 
-def print_options(command: FitOptions, draft: Draft, schema: Schema) -> None:
+def name_run(command: ParsedOptions) -> None:
+    """Where a command names a checkpoint, let it name the run of it, and the checkpoint by ``ckpt_path``."""
+    name = command.word or ""
+    if name.endswith(".ckpt") and (home := run_of_checkpoint(Path(name))):
+        command.settings.append(("ckpt_path", name, name))
+        command.words = [str(home)]
+
+
+def print_options(command: ParsedOptions, draft: Draft, schema: Schema) -> None:
     """Print every option of the trainer, and of the model and data that a recipe or the options choose."""
     from zoo.config.signatures import parameters
 
-    print(f"usage: zoo {command.subcommand} [RECIPE] [options]\n")
+    print(f"usage: zoo {command.command} [RECIPE] [options]\n")
     for section, cls in _sections(command, draft, schema):
         print(f"{section} ({cls.__module__}.{cls.__qualname__})")
         for param in parameters(cls).values():
             print(f"  --{section}.{param.name:<28} {_about(param)}")
         print()
-    if not draft.layers and not command.options:
+    if not draft.layers and not command.settings:
         print("Name a recipe to see the options of its model and data: zoo fit RECIPE --help-all")
 
 
-def _sections(command: FitOptions, draft: Draft, schema: Schema) -> list[tuple[str, type]]:
+def _sections(command: ParsedOptions, draft: Draft, schema: Schema) -> list[tuple[str, type]]:
     if not draft.layers:
         return [("trainer", schema.trainer)]
     classes = run_config.make_plan(command, draft, schema).resolved.classes

@@ -12,7 +12,16 @@ from zoo import recipe_files
 from zoo.command_line import ParsedOptions
 from zoo.compare import executor, plan
 from zoo.compare.commands import Compare
-from zoo.compare.design import KIND, SEVERAL, check_target, chosen_design, design_of_folder, design_options, find_design
+from zoo.compare.design import (
+    KIND,
+    PLAIN_DESIGN,
+    SEVERAL,
+    check_target,
+    chosen_design,
+    design_of_folder,
+    design_options,
+    find_design,
+)
 from zoo.compare.plan import Comparison, fit_words, take_shard
 from zoo.compare.run_records import parse_moment
 from zoo.config import yaml_source
@@ -108,10 +117,12 @@ def run(options: ParsedOptions) -> int:
     executor.read_request(options)
     if comparison is None:
         return _answer_folders(options)
-    from zoo.compare.run_comparison import compare
+    from zoo.compare import run_comparison
 
     design = comparison.design if len(options.words) <= comparison.design.recipes else find_design(SEVERAL)
-    return design.load().run(options, comparison, compare)
+    if design is PLAIN_DESIGN:
+        return run_comparison.run_and_show(options, comparison)
+    return design.load().run(options, comparison, run_comparison.run_and_show)
 
 
 def _answer_folders(options: ParsedOptions) -> int:

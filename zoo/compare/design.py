@@ -97,8 +97,11 @@ class Procedure:
         return usual(comparison)
 
     def draft(self, comparison: Comparison, runner: Runner) -> list[Stage]:
-        """The variants of every size, the one that decides last, as far as no run is needed. Raises UsageError."""
-        return [runner.draft(comparison)]
+        """The variants of every size, the one that decides last, as far as no run is needed; none for one size.
+
+        Raises UsageError.
+        """
+        return []
 
     def check_goal(self, goals: Mapping[str, str], goal: str) -> None:
         """Raise UsageError for a goal that cannot decide; ``goals`` are the task's, with their directions."""

@@ -49,7 +49,7 @@ def look_and_record(record: run_records.Record, options: ParsedOptions, home: Pa
     if not ledgers:
         raise UsageError("all runs of this comparison have been removed.")
     earlier_looks = (home / LOOKS).exists()
-    answer = look(ledgers, options, record, home)
+    answer = interim_answer(ledgers, options, record, home)
     events, *_ = journal.read_journal(home)
     seeds = tuple(sorted({seed for row in answer.rows for seed in (*row.figures, *row.unfinished)}))
     question = journal.RunsQuestion(
@@ -73,7 +73,9 @@ def look_and_record(record: run_records.Record, options: ParsedOptions, home: Pa
     return answer, journal.report_folder(home, events, question, bool(changes))
 
 
-def look(ledgers: Sequence[RunRecord], options: ParsedOptions, record: run_records.Record, home: Path) -> Answer:
+def interim_answer(
+    ledgers: Sequence[RunRecord], options: ParsedOptions, record: run_records.Record, home: Path
+) -> Answer:
     """The verdict over a comparison's finished runs, with what earlier looks have left to spend; records the look."""
     first_answer = answer_records(ledgers, options, record)
     seeds = {row.variant: tuple(row.figures) for row in first_answer.rows}

@@ -17,7 +17,7 @@ from zoo.plugins import diagnosis
 
 if TYPE_CHECKING:
     from zoo.command_line import ParsedOptions
-    from zoo.compare.parallel_runs import Outcome, Run
+    from zoo.compare.parallel_runs import Outcome, SubmittedRun
 
 KIND = "executor"
 COUNT, SIZE, NAME = r"[1-9]\d{0,4}", r"[1-9]\d{0,5}[MGT]", r"[\w][\w./:@-]*"  # patterns of resources
@@ -91,7 +91,7 @@ class Executor:
     def start(self, request: Request) -> None:
         """Make ready for runs. Raises UsageError where the engine cannot be reached."""
 
-    def submit(self, run: Run) -> Future[Outcome]:
+    def submit(self, run: SubmittedRun) -> Future[Outcome]:
         """What ``run()`` will return, called somewhere. Of an engine that lost the run, the future has an exception.
 
         Raises ZooError where the engine has ended.

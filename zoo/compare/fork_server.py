@@ -211,7 +211,7 @@ def _plan(words: Sequence[str]) -> None:
     with contextlib.suppress(Exception):  # each run says itself what is wrong with it
         command = fit_options.parse("fit", words[1:])
         draft = run_config.read_draft(command)
-        if command.allow or any(not part.builtin for kind in registry.KINDS for part in registry.parts(kind)):
+        if command.allowed or any(not part.builtin for kind in registry.KINDS for part in registry.parts(kind)):
             return
         from zoo.cli.fit import Parsers
 

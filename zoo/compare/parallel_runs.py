@@ -21,8 +21,8 @@ from zoo.compare import run_records
 from zoo.compare.executor import CPUS, GPUS, MEMORY, Executor, Request, bytes_of
 from zoo.compare.fork_server import ForkedRun, ForkServer, can_fork
 from zoo.errors import StorageError, UsageError, ZooError
-from zoo.inference.checkpoint_manifest import newest_intact
 from zoo.io import atomic_files
+from zoo.io.checkpoint_manifest import newest_intact
 from zoo.io.locks import REFRESH, Lock
 from zoo.logging import run_state
 from zoo.system.process_exit import PARENT_PROCESS
@@ -80,7 +80,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Run:
+class SubmittedRun:
     """A run as an engine calls it in any process that sees the same folders, once or again: it goes on where it is.
 
     Several calls at once do it once: all but one return as busy.
@@ -275,7 +275,7 @@ class _Worker:
             self.waiting.remove(job)
             command = () if tuple(self.options.command) == COMMAND else tuple(self.options.command)
             place = FitJob(job.title, job.folder.absolute(), job.words)
-            self.active[self.executor.submit(Run(place, os.getcwd(), self.environment, command))] = job
+            self.active[self.executor.submit(SubmittedRun(place, os.getcwd(), self.environment, command))] = job
         return busy
 
     def _answer(self, job: FitJob, future: concurrent.futures.Future[Outcome]) -> None:
@@ -411,13 +411,13 @@ class Processes(Executor):
         self.signal: int = 0
         self.server: ForkServer | None = None
 
-    def submit(self, run: Run) -> concurrent.futures.Future[Outcome]:
+    def submit(self, run: SubmittedRun) -> concurrent.futures.Future[Outcome]:
         """What the run will return, from a thread that starts its process and waits for it."""
         if self.server is None and not run.command and can_fork():  # also for one run: the table compares memory
             self.server = ForkServer(COMMAND[:-1], run.variables())
         return self.pool.submit(self._do, run)
 
-    def _do(self, run: Run) -> Outcome:
+    def _do(self, run: SubmittedRun) -> Outcome:
         variables = self.gpus.get()
         try:
             return run(lambda: self.signal, self.server, variables)

@@ -311,7 +311,7 @@ def fit_words(options: ParsedOptions) -> list[str]:
     return words + (["--debug"] if options.get("debug") else [])
 
 
-def draft_command(words: Sequence[str]) -> tuple[fit_options.FitOptions, run_config.Draft]:
+def draft_command(words: Sequence[str]) -> tuple[ParsedOptions, run_config.Draft]:
     """A command of `zoo fit` as far as it needs no torch. Raises UsageError for names of parts that do not exist."""
     command = fit_options.parse("fit", list(words))
     return command, run_config.read_draft(command)
@@ -322,7 +322,7 @@ class ZooFit:
 
     def __init__(self, runs: str) -> None:
         self.runs, self.schema = runs, run_config.schema()
-        self._plans: dict[str, run_config.Plan] = {}
+        self._plans: dict[str, run_config.RunPlan] = {}
         self._read: dict[tuple[Path, int], dict[str, object]] = {}  # by file and time of change
 
     def point(self, words: Sequence[str]) -> Point:

@@ -40,7 +40,11 @@ def write_report(answer: Answer, folder: str | Path, more: Sequence[ReportChart]
     ``more`` are additional charts, such as those of probes. Raises UsageError if the folder cannot be written to.
     """
     all_charts = [*answer.design.load().charts(answer), *draw_charts(answer), *draw_survival(answer), *more]
-    texts = {"md": table.describe(answer).as_markdown(), "csv": table.as_csv(answer), "json": table.as_json(answer)}
+    texts = {
+        "md": table.compose_report(answer).as_markdown(),
+        "csv": table.as_csv(answer),
+        "json": table.as_json(answer),
+    }
     return write_files("comparison", texts | {"html": page(answer, all_charts)}, all_charts, Path(folder))
 
 
@@ -73,7 +77,7 @@ def check_folder(folder: Path) -> None:
 
 def page(answer: Answer, charts: Sequence[ReportChart] = ()) -> str:
     """The report as one HTML page, with these charts; it needs no scripts, fonts or pictures from elsewhere."""
-    report = table.describe(answer)
+    report = table.compose_report(answer)
     return render(
         TEMPLATE,
         answer=answer,

@@ -15,7 +15,7 @@ from zoo import console
 from zoo.cli.table_printing import is_terminal
 from zoo.command_line import ParsedOptions
 from zoo.compare import error_budget, journal, looks, plan, prepare_runs, run_records
-from zoo.compare.design import check_target
+from zoo.compare.design import PLAIN_DESIGN, check_target
 from zoo.compare.executor import Executor, Request, read_request
 from zoo.compare.number_format import format_duration
 from zoo.compare.parallel_runs import (
@@ -55,7 +55,7 @@ class Runner:
         self.at = run_records.DECISIVE
         self.budget: str | None = None
         self.failed: dict[str, int] = {}  # exit codes by title
-        self.executor, self.request = read_request(options)
+        self.executor, self.request = read_request(options)  # `Processes` unless --executor names another
         self.started: Executor | None = None
 
     def __call__(self, arms: Sequence[Arm], seeds: Sequence[int], whole: bool = True) -> None:
@@ -104,11 +104,12 @@ class Runner:
         print(line, file=output_stream(self.options), flush=True)
 
 
-def compare(options: ParsedOptions, comparison: Comparison) -> int:
+def run_and_show(options: ParsedOptions, comparison: Comparison) -> int:
     """`zoo compare RECIPE --vary …`: run what is missing, print and write the result; the exit code."""
     finished, code = run_comparisons(options, [comparison])
     for result in finished:  # none where other shards have runs left, and in a dry run
-        answer_code = comparison.procedure.show(result, options)
+        plain = comparison.design is PLAIN_DESIGN
+        answer_code = result.print_answer(*result.look()) if plain else comparison.procedure.show(result, options)
         code = answer_code if options.get("exit_code") else code or answer_code
     return code
 
@@ -126,7 +127,8 @@ def run_comparisons(options: ParsedOptions, comparisons: Sequence[Comparison]) -
     planned: dict[str, ComparisonRun] = {}
     for comparison in comparisons:
         try:
-            result = ComparisonRun(comparison, comparison.procedure.draft(comparison, runner), runner)
+            stages = comparison.procedure.draft(comparison, runner) or [runner.draft(comparison)]
+            result = ComparisonRun(comparison, stages, runner)
             result.check()
         except UsageError as error:
             if len(comparisons) == 1:
@@ -154,12 +156,7 @@ def open_comparison(options: ParsedOptions, command_lines: Sequence[Sequence[str
     warning_filters.filter_warnings(options.get("debug"))
     from zoo.training.config_meter import ConfigMeter
 
-    return plan.ZooFit(options.get("runs")), ConfigMeter(allowed_imports(options))
-
-
-def allowed_imports(options: ParsedOptions) -> tuple[str, ...]:
-    """The modules that class paths may name besides zoo and its plugins; ``*`` for any."""
-    return (*options.get("allow_import"), *(["*"] if options.get("trust") else []))
+    return plan.ZooFit(options.get("runs")), ConfigMeter(options.allowed)
 
 
 @dataclass
@@ -380,7 +377,7 @@ class ComparisonRun:
             runner((base, *undecided), now)
             done += len(now)
             ledgers = run_records.read_ledgers(self.folders, self.record.budget)
-            answer = error_budget.look(ledgers, runner.options, self.record, self.place)
+            answer = error_budget.interim_answer(ledgers, runner.options, self.record, self.place)
             rows = {row.variant: row for row in answer.rows}
             open_arms = []
             for arm in undecided:
@@ -468,7 +465,7 @@ def print_answer(answer: Answer, options: ParsedOptions, place: Path | None, mor
     """Print the answer, and write the report if ``place`` is set. Returns the exit code."""
     from zoo.compare import table
 
-    errors, report = answer.comparability_errors, table.describe(answer)
+    errors, report = answer.comparability_errors, table.compose_report(answer)
     code = print_report(answer.outcome, errors, report, lambda: table.as_json(answer), options)
     if place is not None:
         write_report(answer, options, Path(options.get("out") or place), more)

@@ -28,7 +28,7 @@ from zoo.io.content_digests import json_value
 from zoo.logging.cost_measures import MEASURES
 
 
-def describe(answer: Answer) -> Report:
+def compose_report(answer: Answer) -> Report:
     """The report of an answer."""
     headings, rows = verdicts(answer)
     narrow = [

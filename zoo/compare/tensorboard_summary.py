@@ -38,7 +38,7 @@ def write_summary(home: Path, answer: Answer) -> list[str]:
     """
     from zoo.compare import table
 
-    folder, writer = start_summary(home, "comparison", table.describe(answer).as_markdown())
+    folder, writer = start_summary(home, "comparison", table.compose_report(answer).as_markdown())
     figures = [answer.goal, *(answer.base.others or {})]
     writer.add_custom_scalars(
         {

@@ -57,7 +57,7 @@ class ClassFinder:
     def _by_name(self, slot: Slot, name: str) -> type:
         if slot.kind:
             try:
-                part = diagnosis.choose_part(slot.kind, name)
+                part = registry.find(slot.kind, name)
             except PartError as error:
                 local = _best_match(name, subclasses(slot.base))
                 if isinstance(error, AmbiguousPartError):
@@ -68,6 +68,8 @@ class ClassFinder:
                 if is_forbidden(local, self.allow):
                     self._refuse(f"{local.__module__}.{local.__qualname__}", class_path_of(local))
                 return local  # an unregistered class of the user's own script, or an optimizer of torch
+            if not part.builtin:
+                diagnosis.refuse_unfit(part)
             cls = part.load()
             if not issubclass(cls, slot.base):
                 if registry.kind_of(cls) == slot.kind:  # a sound part, where the option takes some of the kind

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 
 from zoo.command_line import TRAIN, Argument, Command, Option, ParsedOptions
 from zoo.command_line import parse as parse_options
@@ -13,8 +11,6 @@ from zoo.command_line import parse as parse_options
 SECTIONS = ("model", "data", "trainer", "tune")
 OPEN_OPTIONS = tuple(pattern for section in SECTIONS for pattern in (section, f"{section}.*"))
 POLICIES = ("stop", "skip", "rewind")  # what to do about a loss or a gradient that is not finite
-# what `FitOptions.flags` may hold
-FLAGS = ("trust", "overwrite", "resume", "requeue", "accept-changes", "debug", "print_config", "help-all")
 RECIPE = Argument("RECIPE", "a name from `zoo recipes`, a YAML file or a run's folder", False, completes="recipe")
 
 
@@ -107,30 +103,6 @@ OPTIONS = (
 )  # fmt: skip
 
 
-@dataclass
-class FitOptions:
-    """A parsed command line of fit, validate, test or predict."""
-
-    subcommand: str
-    recipe: str | None = None
-    configs: list[str] = field(default_factory=list)
-    options: list[tuple[str, str | bool, str]] = field(default_factory=list)  # dotted key, value, text
-    allow: list[str] = field(default_factory=list)
-    flags: set[str] = field(default_factory=set)
-    name: str | None = None
-    runs: str = "runs"
-    save_every: int = 0  # steps
-    save: str = "whole"
-    on_nonfinite: str = "stop"
-    on_imprecise: str = "stop"
-    trackers: str | None = None
-
-    @property
-    def debug(self) -> bool:
-        """Whether warnings and tracebacks are shown."""
-        return "debug" in self.flags
-
-
 class FitCommand(Command):
     """A command with a recipe and the options of a run."""
 
@@ -145,38 +117,11 @@ class FitCommand(Command):
     trains = True
 
 
-def parse(subcommand: str, argv: Sequence[str]) -> FitOptions:
-    """Read everything after the subcommand. Raises UsageError for an option that it does not have."""
+def parse(name: str, argv: Sequence[str]) -> ParsedOptions:
+    """Read what follows fit, validate, test or predict. Raises UsageError for an option that it does not have."""
     command = FitCommand()
-    command.name = subcommand
-    return from_parsed(parse_options(command, argv))
-
-
-def from_parsed(parsed: ParsedOptions) -> FitOptions:
-    """The command of parsed options."""
-    flags = {name for name in FLAGS if parsed.get(name.replace("-", "_"))}
-    recipe, settings = parsed.words[0] if parsed.words else None, list(parsed.settings)
-    if recipe and parsed.command != "fit" and recipe.endswith(".ckpt"):
-        from zoo.inference.find_run import run_of_checkpoint  # which needs packages
-
-        if home := run_of_checkpoint(Path(recipe)):
-            settings.append(("ckpt_path", recipe, recipe))
-            recipe = str(home)
-    return FitOptions(
-        parsed.command,
-        recipe=recipe,
-        configs=list(parsed.get("config")),
-        options=settings,
-        allow=[*parsed.get("allow_import"), *(["*"] if "trust" in flags else [])],
-        flags=flags,
-        name=parsed.get("name"),
-        runs=parsed.get("runs"),
-        save_every=parsed.get("save_every"),
-        save=parsed.get("save"),
-        on_nonfinite=parsed.get("on_nonfinite"),
-        on_imprecise=parsed.get("on_imprecise"),
-        trackers=parsed.get("trackers"),
-    )
+    command.name = name
+    return parse_options(command, argv)
 
 
 def nearest_option(key: str) -> str:

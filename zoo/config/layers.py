@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from zoo.errors import UsageError
@@ -28,6 +28,13 @@ class Node:
     explicit: bool = False  # the value was written as class_path
     typed: bool = True  # False for text of the command line, whose type is not yet determined
     bare: bool = False  # a command-line option without a value
+
+    def leaves(self, key: str = "") -> Iterator[tuple[str, Node]]:
+        """Every key that holds a value, in the order of the file, with class names at the key of their slot."""
+        if self.value is not MISSING and key:
+            yield key, self
+        for name, child in self.children.items():
+            yield from child.leaves(f"{key}.{name}" if key else name)
 
     def as_data(self) -> object:
         """The tree as lists, dicts and scalars."""

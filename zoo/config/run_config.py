@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo import recipe_files, registry
+from zoo.command_line import ParsedOptions
 from zoo.config import fit_options, precision, run_folder, yaml_source
 from zoo.config.layers import MISSING, Node, where
 from zoo.config.passive_settings import (
@@ -19,7 +20,7 @@ from zoo.config.passive_settings import (
     is_passive_callback,
     passive_keys,
 )
-from zoo.config.run_folder import Run
+from zoo.config.run_folder import RunLocation
 from zoo.errors import PartError, PluginError, UsageError
 from zoo.inference import part_versions
 from zoo.inference.find_run import refuse_published
@@ -49,28 +50,28 @@ class Draft:
     records: list[part_versions.Record] = field(default_factory=list)  # parts of the run that is resumed
 
 
-def read_draft(command: fit_options.FitOptions) -> Draft:
+def read_draft(command: ParsedOptions) -> Draft:
     """Read every layer and check what can be checked without importing torch. Raises UsageError or PartError."""
-    names = [name for name in [command.recipe, *command.configs] if name]
+    names = [name for name in [command.word, *command.get("config")] if name]
     for name in names:
         refuse_published(Path(name).expanduser())
     paths = [recipe_files.find_recipe(name) for name in names]
     files = [yaml_source.read_yaml(path) for path in paths]
     recipe = paths[0] if paths else None
-    layers = [*files, yaml_source.option_layer(command.options)]
+    layers = [*files, yaml_source.option_layer(command.settings)]
     result = Draft(layers, recipe, len(files), earlier_parts(command, recipe))
     check_names(result)
     return result
 
 
-def earlier_parts(command: fit_options.FitOptions, recipe: Path | None) -> list[part_versions.Record]:
+def earlier_parts(command: ParsedOptions, recipe: Path | None) -> list[part_versions.Record]:
     """The recorded parts of the run that the command names, or with --resume of all runs that it may mean."""
     if recipe is not None and run_folder.run_title(recipe):
         return part_versions.read_records(recipe.parent)
-    if recipe is None or "resume" not in command.flags:
+    if recipe is None or not command.get("resume"):
         return []
-    name = run_folder.check_name(command.name) if command.name else "*"
-    runs = Path(command.runs, run_folder.recipe_of(recipe, "")[0]).glob(f"{name}/*/{part_versions.FILE}")
+    name = run_folder.check_name(command.get("name")) if command.get("name") else "*"
+    runs = Path(command.get("runs"), run_folder.recipe_of(recipe, "")[0]).glob(f"{name}/*/{part_versions.FILE}")
     return [record for path in runs for record in part_versions.read_records(path.parent)]
 
 
@@ -120,12 +121,12 @@ def _check_name(kind: str, node: Node, records: list[part_versions.Record]) -> N
 
 
 @dataclass
-class Plan:
+class RunPlan:
     """Everything that a run needs: its configuration with origins, and its folder."""
 
-    command: fit_options.FitOptions
+    command: ParsedOptions
     resolved: Resolved
-    run: Run
+    run: RunLocation
     source: Path | None = None
     claimed: bool = False  # this process made the run's folder
     manifest: dict[str, Any] = field(default_factory=dict)  # manifest of the checkpoint to resume from
@@ -136,7 +137,7 @@ class Plan:
     @property
     def reuse(self) -> tuple[bool, bool]:
         """Whether to overwrite, and whether to resume, an existing run folder."""
-        return "overwrite" in self.command.flags, "resume" in self.command.flags
+        return bool(self.command.get("overwrite")), bool(self.command.get("resume"))
 
     @property
     def config(self) -> dict[str, Any]:
@@ -169,7 +170,7 @@ def schema() -> Schema:
     return Schema(Task, Data, Trainer, extra)
 
 
-def make_plan(command: fit_options.FitOptions, config_draft: Draft, against: Schema | None = None) -> Plan:
+def make_plan(command: ParsedOptions, config_draft: Draft, against: Schema | None = None) -> RunPlan:
     """Resolve a draft against the classes of ``against``. Raises UsageError for an invalid configuration."""
     from zoo.config.class_names import ClassFinder
     from zoo.config.resolve import Resolved, resolve
@@ -177,8 +178,8 @@ def make_plan(command: fit_options.FitOptions, config_draft: Draft, against: Sch
     from zoo.inference.import_policy import apply_policy
 
     against = against or schema()
-    apply_policy(tuple(command.allow))
-    names = ClassFinder(command.allow, config_draft.records)
+    apply_policy(command.allowed)
+    names = ClassFinder(command.allowed, config_draft.records)
     full = resolve(config_draft.layers, against, names)
     check_trainer(full.config["trainer"], full.origins)
     check_hardware(full.config["trainer"], full.origins)
@@ -193,15 +194,15 @@ def make_plan(command: fit_options.FitOptions, config_draft: Draft, against: Sch
     except UsageError:
         base = Resolved()  # a recipe that needs options of the command line is incomplete by itself
     recipe, earlier = run_folder.recipe_of(config_draft.recipe, full.classes["model"].__name__)
-    run = None if command.name else run_to_resume(command, config_draft.recipe, recipe, seed)
+    run = None if command.get("name") else run_to_resume(command, config_draft.recipe, recipe, seed)
     if run is None:
         changes = run_folder.differences(full.values, base.values, full.defaults)
-        name = command.name and run_folder.check_name(command.name)
+        name = command.get("name") and run_folder.check_name(command.get("name"))
         variant = name or run_folder.variant_name(changes, earlier or run_folder.DEFAULT)
-        run = Run(Path(command.runs), recipe, variant, seed)
+        run = RunLocation(Path(command.get("runs")), recipe, variant, seed)
         if not full.origins.get("seed_everything", "").startswith("--seed"):
             refuse_moved_run(command, config_draft.recipe, run, Path(recipe, earlier or variant, f"s{seed}"))
-    return Plan(command, full, run, config_draft.recipe)
+    return RunPlan(command, full, run, config_draft.recipe)
 
 
 def check_adapters(tune: Mapping[str, object], origins: Mapping[str, str]) -> None:
@@ -211,46 +212,46 @@ def check_adapters(tune: Mapping[str, object], origins: Mapping[str, str]) -> No
             raise UsageError(f"{key!r} is of adapters, and there are none: add --tune.rank 8{where(origins[key])}")
 
 
-def run_to_resume(command: fit_options.FitOptions, source: Path | None, recipe: str, seed: int) -> Run | None:
+def run_to_resume(command: ParsedOptions, source: Path | None, recipe: str, seed: int) -> RunLocation | None:
     """The run whose folder the command names, where --resume means this very run and its changes, wherever it is."""
-    if source is None or not run_folder.run_title(source) or "resume" not in command.flags:
+    if source is None or not run_folder.run_title(source) or not command.get("resume"):
         return None
     home = source.resolve().parent
-    roots = [Path(command.runs), *home.parents[2:3]][: 1 + (command.runs == fit_options.RUNS.default)]
-    runs = (Run(root, recipe, home.parent.name, seed) for root in roots)
+    roots = [Path(command.get("runs")), *home.parents[2:3]][: 1 + (command.get("runs") == fit_options.RUNS.default)]
+    runs = (RunLocation(root, recipe, home.parent.name, seed) for root in roots)
     return next((run for run in runs if run.folder.resolve() == home), None)
 
 
-def refuse_moved_run(command: fit_options.FitOptions, source: Path | None, run: Run, usual: Path) -> None:
+def refuse_moved_run(command: ParsedOptions, source: Path | None, run: RunLocation, usual: Path) -> None:
     """Raise UsageError where --resume names a run by its folder and another one would go on: a copy, or one renamed.
 
     ``usual`` is what the folder of the run is called below that of all runs.
     """
-    if source is None or not run_folder.run_title(source) or "resume" not in command.flags or command.name:
+    if source is None or not run_folder.run_title(source) or not command.get("resume") or command.get("name"):
         return
-    if command.runs == fit_options.RUNS.default and source.parent.resolve() != run.folder.resolve():
+    if command.get("runs") == fit_options.RUNS.default and source.parent.resolve() != run.folder.resolve():
         raise UsageError(
             f"nothing to resume: {source.parent} holds {usual}, and is called otherwise. Move it to PLACE/{usual}, "
             f"and name that: zoo fit PLACE/{usual} --resume"
         )
 
 
-def task_options(command: fit_options.FitOptions, config_draft: Draft, against: Schema) -> frozenset[str]:
+def task_options(command: ParsedOptions, config_draft: Draft, against: Schema) -> frozenset[str]:
     """The names of the options of the task that a draft chooses, the last of several. Raises UsageError for none."""
     from zoo.config.class_names import ClassFinder
     from zoo.config.signatures import Slot, parameters
     from zoo.inference.import_policy import apply_policy
 
-    apply_policy(tuple(command.allow))
+    apply_policy(command.allowed)
     nodes = [layer.children["model"] for layer in config_draft.layers if "model" in layer.children]
     names = [node for node in nodes if isinstance(node.value, str)]
     if not names:
         raise UsageError("no model is chosen. Name a recipe (see: zoo recipes) or add --model NAME.")
-    task = ClassFinder(command.allow, config_draft.records).find(Slot(against.model), names[-1])
+    task = ClassFinder(command.allowed, config_draft.records).find(Slot(against.model), names[-1])
     return frozenset(parameters(task))
 
 
-def config_text(config_plan: Plan) -> str:
+def config_text(config_plan: RunPlan) -> str:
     """The configuration as YAML that reproduces the run; its first line names recipe and variant."""
     order = ("seed_everything", "compile", "model", "data", "tune", "trainer")
     config = {key: as_yaml(config_plan.config[key]) for key in order if config_plan.config.get(key) not in (None, {})}
@@ -283,12 +284,12 @@ def flatten(value: object, key: str = "") -> dict[str, object]:
     return {key: [as_yaml(item) for item in value] if isinstance(value, (list, tuple)) else value}
 
 
-def identity_config(config_plan: Plan) -> dict[str, object]:
+def identity_config(config_plan: RunPlan) -> dict[str, object]:
     """The whole configuration of a run by dotted keys, without its seed; of the callbacks those that may change it."""
     sections = ("compile", *run_folder.SECTIONS)
     values = {name: as_yaml(config_plan.config[name]) for name in sections if config_plan.config.get(name) is not None}
     flat = {key: value for key, value in flatten(values).items() if not key.startswith(CALLBACKS)}
-    flat["on_nonfinite"] = config_plan.command.on_nonfinite
+    flat["on_nonfinite"] = config_plan.command.get("on_nonfinite")
     callbacks = config_plan.config["trainer"].get("callbacks") or []
     by_key = {f"{CALLBACKS}[{index}]": item for index, item in enumerate(callbacks)} if isinstance(callbacks, list)\
         else {CALLBACKS: callbacks}  # fmt: skip
@@ -297,7 +298,7 @@ def identity_config(config_plan: Plan) -> dict[str, object]:
     return flat | {CALLBACKS: acting} if acting else flat
 
 
-def _default_of(config_plan: Plan, key: str) -> object:
+def _default_of(config_plan: RunPlan, key: str) -> object:
     """The default of a part's option, which a run of an earlier version of the part does not name; None for others."""
     from zoo.config.signatures import parameters  # which imports torch
 
@@ -317,7 +318,7 @@ def _without_none(value: object) -> object:
     ]
 
 
-def changed_callbacks(plan: Plan, against: dict[str, Any]) -> str:
+def changed_callbacks(plan: RunPlan, against: dict[str, Any]) -> str:
     """How the callbacks that influence a run differ from those of a checkpoint's recipe; empty if they do not."""
     classes = [value for key, value in plan.resolved.values.items() if key.startswith(CALLBACKS)]
     passive = {cls.__name__ for cls in classes if isinstance(cls, type) and is_passive_callback(cls)}
@@ -328,7 +329,7 @@ def changed_callbacks(plan: Plan, against: dict[str, Any]) -> str:
     return "" if old == new else f"{CALLBACKS}: {old or 'none'} → {new or 'none'}"
 
 
-def check_resume(config_plan: Plan, against: dict[str, Any], training: frozenset[str]) -> list[str]:
+def check_resume(config_plan: RunPlan, against: dict[str, Any], training: frozenset[str]) -> list[str]:
     """Compare with the configuration of a checkpoint, and return the differences as sentences.
 
     Raises UsageError if model options differ, except those in ``training``, which do not change the architecture.
@@ -351,10 +352,10 @@ def check_resume(config_plan: Plan, against: dict[str, Any], training: frozenset
     if model:
         examples = [f"{key} is {old.get(key)} in the checkpoint and {new.get(key)} in your config" for key in model[:2]]
         more = f", and {len(model) - 2} more" if len(model) > 2 else ""
-        if config_plan.command.subcommand == "fit":
+        if config_plan.command.command == "fit":
             raise UsageError(f"cannot resume: {'; '.join(examples)}{more}.")
         raise UsageError(
             f"the checkpoint is another model's: {'; '.join(examples)}{more}.\n"
-            f"Name the run that it belongs to: zoo {config_plan.command.subcommand} RUN"
+            f"Name the run that it belongs to: zoo {config_plan.command.command} RUN"
         )
     return [f"{key}: {old.get(key)} → {new.get(key)}" for key in changes]

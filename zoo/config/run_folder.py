@@ -16,9 +16,9 @@ from pathlib import Path
 from zoo import registry
 from zoo.config.passive_settings import CALLBACKS, is_passive, passive_keys
 from zoo.errors import UsageError
-from zoo.inference.checkpoint_manifest import has_checkpoint
 from zoo.inference.find_run import CONFIG, FINISHED, STARTING
 from zoo.io import atomic_files
+from zoo.io.checkpoint_manifest import has_checkpoint
 from zoo.system import stop_signals
 
 LONGEST, LONGEST_VALUE = 100, 40  # bytes of a variant's name, and of one value in it
@@ -38,7 +38,7 @@ PRECISIONS = {"16": "16-mixed", "bf16": "bf16-mixed", "32": "32-true", "64": "64
 
 
 @dataclass(frozen=True)
-class Run:
+class RunLocation:
     """Where a run goes, and which recipe and variant it is."""
 
     root: Path
@@ -257,7 +257,7 @@ def first_rank() -> bool:
     return not stop_signals.is_further_process() if rank is None else rank == 0
 
 
-def check(run: Run, overwrite: bool = False, resume: bool = False) -> None:
+def check(run: RunLocation, overwrite: bool = False, resume: bool = False) -> None:
     """Raise UsageError early, before anything takes time, for a folder that `claim` would refuse."""
     folder = run.folder
     if not first_rank():
@@ -284,7 +284,7 @@ def check(run: Run, overwrite: bool = False, resume: bool = False) -> None:
         raise UsageError(f"{folder} holds no {CONFIG}: it is no run of zoo, and will not be deleted.")
 
 
-def claim(run: Run, overwrite: bool = False, resume: bool = False) -> Path:
+def claim(run: RunLocation, overwrite: bool = False, resume: bool = False) -> Path:
     """Create the run's folder, atomically. Raises UsageError that says what to do where it exists or cannot be made."""
     folder = run.folder
     check(run, overwrite, resume)
@@ -309,7 +309,7 @@ def claim(run: Run, overwrite: bool = False, resume: bool = False) -> Path:
     return folder
 
 
-def release(run: Run) -> None:
+def release(run: RunLocation) -> None:
     """Remove the folder of a run that failed before its first checkpoint, so that the same command works again."""
     if first_rank() and run.folder.is_dir() and not has_checkpoint(run.folder):
         with contextlib.suppress(OSError):

@@ -110,7 +110,7 @@ def check_recipe(options: ParsedOptions) -> int:
 
     Raises what `zoo fit` would raise.
     """
-    from zoo.cli import warning_filters
+    from zoo.cli import train, warning_filters
     from zoo.command_line import json_option, parse
     from zoo.config import fit_options, run_config
 
@@ -118,15 +118,16 @@ def check_recipe(options: ParsedOptions) -> int:
     fit_command = fit_options.FitCommand()
     fit_command.name = options.command
     fit_command.options = (*fit_options.OPTIONS, json_option())
-    command = fit_options.from_parsed(parse(fit_command, options.argv))
-    command.subcommand = "fit"
-    command.options.append(FAST_DEV_RUN)
+    command = parse(fit_command, options.argv)
+    train.name_run(command)
+    command.command = "fit"
+    command.settings.append(FAST_DEV_RUN)
     draft = run_config.read_draft(command)
     doctor.check_torch()
-    warning_filters.filter_warnings(command.debug)
+    warning_filters.filter_warnings(command.get("debug"))
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="zoo-check-") as folder:
-        command.runs = folder  # so that no earlier run interferes, and no file stays
+        command.values["runs"] = folder  # so that no earlier run interferes, and no file stays
         schema = run_config.schema()
         config_plan = run_config.make_plan(command, draft, schema)
         from zoo.cli import fit
@@ -140,12 +141,12 @@ def check_recipe(options: ParsedOptions) -> int:
     classes = config_plan.resolved.classes
     task, data, seconds = classes["model"].__name__, classes["data"].__name__, time.monotonic() - start
     if options.get("json"):
-        table_printing.as_json({"recipe": command.recipe, "task": task, "data": data, "seconds": round(seconds, 2)})
+        table_printing.as_json({"recipe": command.word, "task": task, "data": data, "seconds": round(seconds, 2)})
     else:
         # the first line names the folder, which was removed
         print("\n".join(output.getvalue().splitlines()[1:]))
         sentence = f"{task} trained and validated on one batch of {data} in {seconds:.1f} s"
-        print(f"recipe ok: {command.recipe}: {sentence}; its folder was removed")
+        print(f"recipe ok: {command.word}: {sentence}; its folder was removed")
     return 0
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import functools
+import importlib
 import json
 import os
 import signal
@@ -28,10 +29,10 @@ from zoo.plugins.safe_import import (
     describe_import_error,
     describe_missing,
     import_object,
-    measure_import,
     search_working_folder,
 )
 from zoo.registry import suggest
+from zoo.system.fresh_process import measure_call
 
 Send = Callable[..., None]
 
@@ -105,7 +106,7 @@ def first_import(kind: str, name: str) -> dict[str, Any] | None:
 
     import zoo.models.stack  # noqa: F401
 
-    return measure_import(path.rpartition(".")[0])
+    return measure_call(functools.partial(importlib.import_module, path.rpartition(".")[0]))
 
 
 def load_class(kind: str, name: str) -> tuple[type, str, str]:

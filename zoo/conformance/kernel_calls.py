@@ -152,45 +152,6 @@ def long_calls(supports: frozenset[str]) -> Iterator[Call]:
             yield Call(q, k, v, pattern, f"{shape} with {', '.join(sorted(words)) or 'no feature'}")
 
 
-def explain_mismatch(call: Call, out: Tensor) -> str:
-    """The mistake that explains a result: of how textbooks are misread, the one that gives the same numbers."""
-    for explanation, pattern, scale, k, v in misread_features(call):
-        if difference(out, Naive()(call.q.double(), k.double(), v.double(), Pattern(**pattern), scale=scale)) < 1e-5:
-            return f"It is what comes out {explanation}."
-    return "Compare with zoo.parts.backend.Naive."
-
-
-def misread_features(call: Call) -> Iterator[tuple[str, dict[str, Any], float | None, Tensor, Tensor]]:
-    """A call with one mistake at a time: its name, the pattern's options, the scale, and k and v, both (B, G, S, D)."""
-    q, k, v, pattern, _ = call
-    for feature in (*FEATURES, "offset", "start"):
-        if isinstance(pattern.get(feature), Tensor) or pattern.get(feature):
-            yield f"without {feature}", {key: value for key, value in pattern.items() if key != feature}, None, k, v
-    for factor in (q.size(-1) ** 0.5, q.size(-1) ** -0.5):
-        explanation = f"with a scale {factor:.3g} times too large"
-        yield explanation, pattern, factor * q.size(-1) ** -0.5, k, v
-    if pattern.get("causal"):
-        for by, explanation in (
-            (1, "when a query sees the key after its own"),
-            (-1, "when a query does not see its own key"),
-        ):
-            yield explanation, pattern | {"offset": pattern["offset"] + by}, None, k, v
-    if pattern.get("window"):
-        for by, explanation in ((1, "wider"), (-1, "narrower")):
-            window = f"with a window one key {explanation}: a window of w is |query - key| < w"
-            yield window, pattern | {"window": pattern["window"] + by}, None, k, v
-    if "valid" in pattern:
-        yield "when valid is taken for padding: True is real", pattern | {"valid": ~pattern["valid"]}, None, k, v
-    if (bias := pattern.get("bias")) is not None:
-        turned = pattern | {"bias": lambda head, query, key: bias(head, key, query)}
-        yield "when query and key change places in the bias", turned, None, k, v
-    if pattern.get("score_cap") and "bias" in pattern:
-        yield "when the cap falls on the bias too: it falls on q k' scale alone", *behind_bias(call)
-    if k.size(1) < q.size(1):
-        tiled = [y.repeat(1, q.size(1) // y.size(1), 1, 1) for y in (k, v)]
-        yield "with shared heads tiled: use repeat_interleave(H / G, dim=1)", pattern, None, tiled[0], tiled[1]
-
-
 def compared_queries(backend: Backend, call: Call) -> Tensor:
     """1 at the queries (B, 1, T, 1) whose results count, 0 at padding where the backend skips it."""
     pattern, (B, _, T, _), S = call.make_pattern(), call.q.shape, call.k.size(2)
@@ -200,20 +161,6 @@ def compared_queries(backend: Backend, call: Call) -> Tensor:
         among = (own >= 0) & (own < S)
         counts[:, 0, :, 0] = pattern.valid[:, own.clamp(0, S - 1)] | ~among
     return counts
-
-
-def behind_bias(call: Call) -> tuple[dict[str, Any], None, Tensor, Tensor]:
-    """A call whose cap falls on the bias too: options of a pattern without bias and cap, None, k and v (B, G, S, D)."""
-    q, k, v, fields, _ = call
-    pattern = call.make_pattern()
-
-    def content(query: Tensor, key: Tensor) -> Tensor:
-        scores = q.double() @ k.double().repeat_interleave(q.size(1) // k.size(1), 1).mT * q.size(-1) ** -0.5
-        added = pattern.cost(q.size(1), query, key)
-        return pattern.cap(scores + (0 if added is None else added)) - scores
-
-    others = {name: value for name, value in fields.items() if name not in ("bias", "content", "score_cap")}
-    return {**others, "content": content}, None, k, v
 
 
 def reference_lse(call: Call, q: Tensor, k: Tensor) -> Tensor:

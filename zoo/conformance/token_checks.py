@@ -8,8 +8,6 @@ import io
 import itertools
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, cast
@@ -25,6 +23,7 @@ from zoo.models.stack import Stack
 from zoo.parts.position import Extent
 from zoo.plugins.description import CLASS_PARAMETERS, PLACE_PARAMETERS
 from zoo.registry import STACK_KINDS
+from zoo.system.fresh_process import measure_in_fresh_process
 
 EXACT = {torch.float64: 1e-10, torch.float32: 1e-5}
 CAP = {torch.bfloat16: 4e-2, torch.float16: 6e-3}
@@ -476,12 +475,7 @@ def reference(subject: Subject) -> None:
 
 
 IMPORTS: dict[tuple[str, str], dict[str, Any]] = {}  # what is known of modules, by name and by what was there before
-PROGRAM = """
-import json, torch, {ready}
-from zoo.plugins.safe_import import measure_import
-for module in {modules!r}:
-    print(json.dumps([module, measure_import(module)]), flush=True)
-"""
+PATIENCE = 60.0  # seconds of processor time for one import
 
 
 def ready_for(kind: str) -> str:
@@ -494,12 +488,11 @@ def import_in_fresh_processes(ready: str, modules: list[str]) -> None:
 
     One process imports these, and forks for each module.
     """
-    program = f"import sys; sys.path[:] = {sys.path!r}\n" + PROGRAM.format(ready=ready, modules=modules)
-    command, limit = [sys.executable, "-P", "-c", program], 600 + 60 * len(modules)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
-    error = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
-    for module, imported in [*lines, *((module, {"error": error}) for module in modules)]:
+    calls = [[module] for module in modules]
+    outcomes = measure_in_fresh_process(
+        f"import torch, {ready}", "importlib:import_module", calls, PATIENCE, offline=True
+    )
+    for module, imported in zip(modules, outcomes, strict=True):
         IMPORTS.setdefault((module, ready), imported)
 
 
@@ -513,7 +506,7 @@ def clean_import(subject: Subject) -> None:
     require("error" not in report, f"it cannot be imported in a fresh process: {report.get('error')}")
     message = f"importing it takes {report['seconds']:.1f} s: import heavy packages where they are used."
     require(report["seconds"] < 2, message)
-    require(not report["said"], f"importing it prints {report['said']!r}: say nothing on import.")
+    require(not report["said"], f"importing it prints {report['said'][:200]!r}: say nothing on import.")
     require(not report["network"], "importing it opens a network connection.")
     require(not report["cuda"], "importing it starts CUDA, which breaks processes that fork afterwards.")
 

@@ -25,8 +25,7 @@ def run(options: ParsedOptions) -> int:
     from zoo.explain import ceilings, costs, report
     from zoo.explain.subjects import find_subject, with_options
 
-    allow = (*options.get("allow_import"), *(["*"] if options.get("trust") else []))
-    where = {"runs": options.get("runs"), "allow": allow}
+    where = {"runs": options.get("runs"), "allow": options.allowed}
     settings = list(options.settings)
     subjects = [find_subject(words, settings, where)]
     if other_words:

@@ -13,9 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from zoo import recipe_files, registry
-from zoo.config import data_sizes, run_config, yaml_source
-from zoo.config.fit_options import FitOptions
-from zoo.config.layers import MISSING, Node
+from zoo.config import data_sizes, fit_options, run_config, yaml_source
 from zoo.data.data import Data
 from zoo.errors import StorageError, UsageError, ZooError
 from zoo.inference.find_run import EXPORT, WEIGHTS, ModelLocation, find_model
@@ -79,7 +77,8 @@ def find_subject(words: Sequence[str], settings: Sequence[Any] = (), where: Mapp
 
 def recipe_subject(name: str, settings: Sequence[Any], allow: Sequence[str] = ()) -> Subject:
     """A recipe with options of the command line. Raises UsageError for parts that cannot be combined."""
-    command = FitOptions("fit", recipe=name, options=list(settings), allow=list(allow))
+    command = fit_options.parse("fit", [name, *(f"--allow-import={module}" for module in allow)])
+    command.settings += settings
     plan = run_config.make_plan(command, run_config.read_draft(command), run_config.schema())
     config, cls = plan.config, plan.resolved.classes["model"]
     options, notes = dict(config["model"]["init_args"]), list(plan.resolved.notes)
@@ -122,7 +121,7 @@ def trained_subject(name: str, runs: str, allow: Sequence[str]) -> Subject:
     layer = yaml_source.read_yaml(place.source)
     values = [
         OptionValue(key, _text(node.plain_value()), _short(node.origin))
-        for key, node in _leaves(layer, "")
+        for key, node in layer.leaves()
         if key.partition(".")[0] in ("model", "data", "trainer", "tune")
     ]
 
@@ -232,14 +231,6 @@ def load_data(meter: ConfigMeter, config: Mapping[str, Any]) -> Data:
     if not config.get("data"):
         raise UsageError("no data is chosen")
     return meter.data(config)
-
-
-def _leaves(node: Node, key: str) -> Any:
-    """Every key of a file that holds a value, with class names at the key of their slot."""
-    if node.value is not MISSING and key:
-        yield key, node
-    for name, child in node.children.items():
-        yield from _leaves(child, f"{key}.{name}" if key else name)
 
 
 def _short(origin: str) -> str:

@@ -21,9 +21,9 @@ from zoo.data.tokenizer import Tokenizer
 from zoo.errors import UsageError, ZooError
 from zoo.finetuning.weight_transfer import Transfer, token_tensors, transfer_weights
 from zoo.inference import weight_files
-from zoo.inference.checkpoint_manifest import sha256
 from zoo.inference.find_run import ModelLocation, find_model
 from zoo.inference.rebuild_task import rebuild_task
+from zoo.io.checkpoint_manifest import sha256
 from zoo.models.initialization import derive_seed
 from zoo.models.vit import LearnedTokens
 from zoo.parts.lora import adapt

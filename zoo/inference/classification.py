@@ -24,7 +24,7 @@ from zoo.data.image_decoding import (
 from zoo.data.pixels import ArrayPixels, Images, Split, resize_images
 from zoo.errors import UsageError
 from zoo.inference.find_run import ModelLocation
-from zoo.inference.networks import TaskNetwork
+from zoo.inference.rebuild_task import TaskNetwork
 from zoo.inference.trained_model import Trained
 from zoo.io import limits
 from zoo.registry import current_path

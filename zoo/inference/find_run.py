@@ -11,9 +11,8 @@ from typing import Any
 from zoo import recipe_files
 from zoo.data.source_files import list_folder
 from zoo.errors import CheckpointError, UsageError
-from zoo.inference import checkpoint_manifest
 from zoo.inference.hub import is_remote, local_folder
-from zoo.io import limits, plain_yaml
+from zoo.io import checkpoint_manifest, limits, plain_yaml
 from zoo.registry import suggest
 
 FINISHED, CONFIG = "finished.json", "config.yaml"

@@ -14,7 +14,7 @@ from zoo.data.tokenizer import Tokenizer
 from zoo.errors import UsageError
 from zoo.inference.decoding_rules import GenerationRules, Ruled, Stopping, cut_at_stop
 from zoo.inference.find_run import ModelLocation
-from zoo.inference.networks import TaskNetwork
+from zoo.inference.rebuild_task import TaskNetwork
 from zoo.inference.trained_model import Gap, GeneratedText, Score, Trained, as_list
 from zoo.models.decoding_state import State
 from zoo.models.generation import GenerationConfig, generate, independent_search

@@ -11,11 +11,11 @@ import torch
 
 from zoo.errors import CheckpointError, PluginError, UsageError
 from zoo.finetuning.finetune import add_adapters, tune_of_config
-from zoo.inference import checkpoint_manifest, part_versions, weight_files
+from zoo.inference import part_versions, weight_files
 from zoo.inference.find_run import CONFIG, ModelLocation, find_model
-from zoo.inference.networks import TaskNetwork
-from zoo.inference.rebuild_task import import_section, rebuild_network, rebuild_task
+from zoo.inference.rebuild_task import TaskNetwork, import_section, rebuild_network, rebuild_task
 from zoo.inference.trained_model import Trained
+from zoo.io import checkpoint_manifest
 from zoo.parts.lora import merge
 from zoo.plugins.safe_import import import_target
 
@@ -26,14 +26,15 @@ Module = TypeVar("Module", "Task", TaskNetwork)
 
 
 def load(
-    run: str | Path,
+    run: str | Path | ModelLocation,
     device: str = "cpu",
     *,
     runs: str | Path = "runs",
     allow: tuple[str, ...] = (),
     bare: bool = False,
 ) -> Trained:
-    """The trained model of a run folder, a checkpoint file, an export, or a recipe's newest finished run.
+    """The trained model of a run folder, a checkpoint file, an export, a recipe's newest finished run, or what
+    `find_model` has found.
 
     ``device`` is a torch device or "auto"; ``runs`` is the folder of runs, searched for a recipe's name; ``allow`` are
     modules besides zoo and its plugins that the configuration may import. No code of a checkpoint is executed. A
@@ -42,7 +43,7 @@ def load(
     Raises UsageError if there is no such run, CheckpointError for damaged files, NonFiniteError for NaN weights, and
     PluginError for a missing plugin; another version of a plugin than in training causes a warning.
     """
-    place = find_model(run, runs)
+    place = run if isinstance(run, ModelLocation) else find_model(run, runs)
     records = part_versions.records_of_model(place)
     part_versions.require_packages(records, tuple(allow))
     part_versions.warn_versions(records)

@@ -1,4 +1,9 @@
-"""Rebuild a task, or its network alone, from the complete configuration that its run saved."""
+"""Rebuild a task, or its network alone, from the complete configuration that its run saved.
+
+A task is a LightningModule with a loss, metrics and an optimiser: importing those costs more time than a token. Its
+network is a torch module, whose options are those of the task without those of training. Tasks that do not declare
+``training_options`` are rebuilt whole.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from jsonargparse import ArgumentParser, Namespace
+from torch import Tensor, nn
 
 from zoo import registry
 from zoo.errors import PluginError, UsageError, ZooError, root_cause
@@ -23,7 +29,6 @@ from zoo.inference.import_policy import (
     search_trusted,
     stdlib_reason,
 )
-from zoo.inference.networks import TaskNetwork
 from zoo.plugins.description import describe_network
 from zoo.plugins.safe_import import describe_import_error, import_object
 
@@ -31,6 +36,27 @@ if TYPE_CHECKING:
     from zoo.tasks.task import Task
 
 TRAINING = ("lr", "optimizer", "schedule")  # options that tasks have and no network
+
+
+class TaskNetwork(nn.Module):
+    """What a checkpoint or an export of a task holds: its network, and the number of tokens that it was trained with.
+
+    ``trained`` is the "module:Class" that uses it, ``allow`` are the modules that the configuration may import besides
+    zoo and its plugins.
+    """
+
+    tokens_seen: Tensor
+
+    def __init__(self, net: nn.Module, trained: str, allow: tuple[str, ...] = ()) -> None:
+        super().__init__()
+        self.net: Any = net
+        self.trained, self.allow = trained, allow
+        self.register_buffer("tokens_seen", torch.zeros((), dtype=torch.long))
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the weights."""
+        return self.tokens_seen.device
 
 
 def rebuild_task(config: Mapping[str, Any], source: Path, allow: tuple[str, ...] = ()) -> Task:

@@ -14,7 +14,7 @@ from zoo import registry
 from zoo.data.tokenizer import Tokenizer
 from zoo.errors import CheckpointError, NonFiniteError, UsageError
 from zoo.inference.find_run import ModelLocation
-from zoo.inference.networks import TaskNetwork
+from zoo.inference.rebuild_task import TaskNetwork, task_of_network
 from zoo.parts.disentangled import KeylessBias
 from zoo.parts.few_row_linear import Linear, Packed
 from zoo.parts.int8 import quantize
@@ -97,8 +97,6 @@ class Trained:
     def task(self) -> Task:
         """The task, a LightningModule that holds ``net``: with its loss and metrics, which import Lightning."""
         if isinstance(self.module, TaskNetwork):
-            from zoo.inference.rebuild_task import task_of_network
-
             self.module = task_of_network(self.module, self.place)
         return self.module
 

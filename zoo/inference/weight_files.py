@@ -15,16 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from zoo.errors import CheckpointError, NonFiniteError, UsageError
-from zoo.inference import checkpoint_manifest
-from zoo.inference.checkpoint_manifest import SHARDS
 from zoo.inference.safe_pickle import DAMAGED_MESSAGE, screen_pickle
-from zoo.io import atomic_files, limits
+from zoo.io import atomic_files, checkpoint_manifest, limits
+from zoo.io.checkpoint_manifest import SHARDS
 
 IN_SHARDS = "shard: "  # stands before the name of a tensor of a checkpoint, in its place, where shards hold it
 Empty = Callable[..., Tensor]
 TIED_KEY = "tied"  # in the metadata: {"name of a tied tensor": "name under which it is stored"}
 PORTION = 2**28  # bytes of lazy tensors that are loaded into a module together
-HEADER_BYTES = 32 * 2**20  # limit of the safetensors header; a model of ten thousand tensors has 1 MB
 # the words of safetensors for types of numbers, in its order: a file's tensors lie by falling type, then by name
 TYPES = {
     torch.bool: "BOOL", torch.uint8: "U8", torch.int8: "I8", torch.float8_e5m2: "F8_E5M2",
@@ -219,7 +217,7 @@ def open_tensors(path: Path) -> LazyTensors:
             refuse_nan({name: read_stored(name) for name in forms}, path)
         return tensor
 
-    _header(path)
+    _refuse_other_kind(path)
     types, forms = {word: dtype for dtype, word in TYPES.items()}, dict[str, Tensor]()
     tied: Any = {}
     with _damage_named(path), safe_open(path, framework="pt") as file:
@@ -247,10 +245,9 @@ def _damage_named(path: Path) -> Iterator[None]:
         raise CheckpointError(f"{path} is not a whole safetensors file: {error}") from error
 
 
-def _header(path: Path) -> None:
-    """Raise CheckpointError for a safetensors header longer than the file or than HEADER_BYTES."""
+def _refuse_other_kind(path: Path) -> None:
+    """Raise CheckpointError for a file that cannot be read, or begins as one of another kind."""
     try:
-        size = path.stat().st_size
         with path.open("rb") as file:
             start = file.read(512)
     except OSError as error:
@@ -259,12 +256,6 @@ def _header(path: Path) -> None:
         limits.refuse_other_kind(path, start)
     except UsageError as error:
         raise CheckpointError(str(error)) from error
-    header_size = struct.unpack("<Q", start[:8])[0] if size >= 8 else size
-    if header_size > min(size - 8, HEADER_BYTES):
-        raise CheckpointError(
-            f"{path} is not a whole safetensors file: its header is said to have {header_size} bytes, and the file has "
-            f"{size}; at most {HEADER_BYTES} are read."
-        )
 
 
 def load_tensors(module: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:

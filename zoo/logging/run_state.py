@@ -22,8 +22,8 @@ def path_beside(folder: Path, suffix: str) -> Path:
 
 def read_state(folder: Path) -> State:
     """The state of a run: finished, diverged, continue (it has a checkpoint), started (it has none), or missing."""
-    from zoo.inference import checkpoint_manifest
     from zoo.inference.find_run import FINISHED
+    from zoo.io import checkpoint_manifest
 
     if not folder.is_dir():
         return "missing"
@@ -53,9 +53,9 @@ def read_record(folder: Path) -> Mapping[str, Any]:
 
 def resume_options(folder: Path) -> list[str]:
     """The options with which `zoo fit` resumes or starts a run. Removes the folder of a run killed before it began."""
-    from zoo.inference.checkpoint_manifest import newest_intact
     from zoo.inference.find_run import STARTING
     from zoo.inference.part_versions import FILE as PARTS
+    from zoo.io.checkpoint_manifest import newest_intact
 
     state = read_state(folder)
     if state == "continue" and (newest := newest_intact(folder).path):

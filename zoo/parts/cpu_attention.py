@@ -17,7 +17,6 @@ from zoo.system.torch_internals import assume_constant_result, softmax_backward
 LARGEST = 2**28  # bytes of float32 scores of one call: the weights are kept for the backward pass
 CACHE = 2**21  # bytes of float32 scores that stay in a core's caches between the passes over them
 EXAMPLE, HEADS = 2**18, 64  # scores and heads of a measurement, at most
-COMMON_LENGTHS = (64, 256, 1024)
 
 
 def worthwhile(q: Tensor, k: Tensor, pattern: Pattern, dropout: float = 0.0) -> bool:
@@ -52,13 +51,6 @@ def fastest_kernel(queries: int, keys: int, width: int, training: bool, masked: 
         (" ".join(words), queries, keys, width), ("fused", "products"),
         lambda: _examples(queries, keys, width, training, masked, 0.1 * dropout),
     )  # fmt: skip
-
-
-def measure_common() -> None:
-    """Choose the kernels of some common calls, as `zoo doctor --kernels` shows them."""
-    for length in COMMON_LENGTHS:
-        for training in (True, False):
-            fastest_kernel(length, length, 64, training, False, False)
 
 
 def _examples(

@@ -29,7 +29,6 @@ COLUMNS = 2  # rows up to which W x^T may be the fastest
 SIZES = (4, 16, 64)
 EXAMPLE = 2**23  # bytes of the matrices that are timed together
 MATRICES = 512  # largest number of matrices of a measurement
-COMMON_ROWS, COMMON_MATRICES = (1, 2, 4, 8, 32), ((384, 1152), (384, 8192))
 SAMPLE = 200  # numbers of a matrix that are compared to notice changes that torch does not count
 LARGEST = 2**30  # bytes of matrices up to which a reordered copy is made
 
@@ -161,19 +160,6 @@ def size_class(weight: Tensor) -> int:
     """The megabytes of ``SIZES`` for the matrices that a step reads together with this one; the most if unknown."""
     size = _read_together.get(weight, SIZES[-1] << 20)
     return next((megabytes for megabytes in SIZES if size <= megabytes << 20), SIZES[-1])
-
-
-def measure_common() -> None:
-    """Choose the kernels of some common products, as `zoo doctor --kernels` shows them."""
-    for size in (SIZES[0], SIZES[-1]):
-        for rows in COMMON_ROWS if torch_internals.can_reorder_weights() else range(1, COLUMNS + 1):
-            for width, out in COMMON_MATRICES:
-                weight = torch.empty(out, width, device="meta")
-                _read_together[weight] = size << 20
-                if torch_internals.can_reorder_weights():
-                    is_faster_packed(rows, weight)
-                else:
-                    fastest_kernel(rows, weight)
 
 
 def _examples(

@@ -65,11 +65,6 @@ def _is_faster() -> bool:
     return kernel_choice.choose(CALL, ("linear", "onednn"), _examples) == "onednn"
 
 
-def measure() -> None:
-    """Choose the kernel of training products, as `zoo doctor --kernels` shows it."""
-    _is_faster()
-
-
 def _examples() -> dict[str, Callable[[], object]]:
     """A product and its gradients by both kernels."""
     _, rows, width, out = CALL

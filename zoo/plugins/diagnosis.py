@@ -39,6 +39,12 @@ def find_part(kind: str, name: str) -> Part:
 def choose_part(kind: str, name: str) -> Part:
     """The part of that name or class path. Raises PartError as `find_part`, PluginError for an unfit package."""
     part = find_part(kind, name)
+    refuse_unfit(part)
+    return part
+
+
+def refuse_unfit(part: Part) -> None:
+    """Raise PluginError for a part whose package is damaged, or built for another Python or zoo."""
     if part.damage:
         raise PluginError(
             f"{part} cannot be used: {part.damage} ({part.home}).\n"
@@ -51,7 +57,6 @@ def choose_part(kind: str, name: str) -> Part:
             f"{part} is built for zoo-transformers {requirement}, installed is {__version__}. "
             f"Run: pip install -U {part.distribution}"
         )
-    return part
 
 
 def build_part(part: Part, base: type[DescribedT]) -> DescribedT:

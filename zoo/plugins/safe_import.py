@@ -5,13 +5,9 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.machinery
-import io
-import json
 import os
-import socket
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,36 +78,6 @@ def import_target(target: str, owner: str) -> Any:
         raise
     except BaseException as error:  # a plugin may call sys.exit() while it is imported
         raise PluginError(f"{owner}, {target}, cannot be imported: {describe_import_error(error, module)}") from error
-
-
-def measure_import(module: str) -> dict[str, Any]:
-    """What importing a module does in a fork of this process: the ``seconds`` of processor time, what it ``said``, and
-    whether it opened a ``network`` connection or started ``cuda``; or the ``error``.
-    """
-    read, write = os.pipe()
-    if not (child := os.fork()):
-        output, opened, result = io.StringIO(), list[int](), dict[str, Any]()
-
-        def refuse(*arguments: Any, **keywords: Any) -> NoReturn:
-            opened.append(1)
-            raise OSError("no network during import")
-
-        socket.socket.connect = refuse  # type: ignore[method-assign]
-        start = time.process_time()
-        try:
-            with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
-                importlib.import_module(module)
-        except BaseException as error:
-            result["error"] = f"{type(error).__name__}: {error}"
-        torch = sys.modules.get("torch")
-        result |= {"seconds": time.process_time() - start, "said": output.getvalue()[:200], "network": bool(opened)}
-        os.write(write, json.dumps(result | {"cuda": bool(torch and torch.cuda.is_initialized())}).encode() + b"\n")
-        os._exit(0)
-    os.close(write)
-    with os.fdopen(read, "rb") as stream:
-        line = stream.readline()
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    return json.loads(line) if line else {"error": f"it ended the process with code {code}"}
 
 
 @contextlib.contextmanager

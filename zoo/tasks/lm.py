@@ -136,7 +136,7 @@ class CausalLM(LanguageTask):
 
     @staticmethod
     def network(**options: Any) -> LanguageModel:
-        """A LanguageModel."""
+        """A LanguageModel: `build_network` calls this with the options of the task."""
         return LanguageModel(**options)
 
     prediction_logits = LanguageTask.prediction_logits  # its loss is the base's

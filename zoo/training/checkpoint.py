@@ -20,22 +20,22 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, EarlyStopping
 from lightning.pytorch.plugins import DoublePrecision
+from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor
 
 from zoo.errors import CheckpointError, NonFiniteError, UsageError
-from zoo.inference import checkpoint_manifest
-from zoo.inference.checkpoint_manifest import BEST, LAST, PREVIOUS, SHARDS
+from zoo.inference import weight_files
 from zoo.inference.find_run import FINISHED, STARTING
-from zoo.io import atomic_files
+from zoo.io import atomic_files, checkpoint_manifest
+from zoo.io.checkpoint_manifest import BEST, LAST, PREVIOUS, SHARDS
 from zoo.tasks.task import Task
 from zoo.training import changed_options, distributed, loops, rng_state
-from zoo.training.checkpoint_io import AtomicCheckpointIO, collect_state
 from zoo.training.ema import CURRENT
 from zoo.training.lightning_internals import replace_signal_handlers
 from zoo.training.nonfinite import all_finite
@@ -48,6 +48,7 @@ FAILURES_ALLOWED = 3  # checkpoints in a row that could not be written
 # ways to save: one file; a file beside what each process writes of its tensors, at once; or while training goes on
 WAYS = WHOLE, SHARDED, ASYNC = "whole", "sharded", "async"
 RETRY = 60.0  # seconds after one
+ATTEMPTS = 2  # to write a checkpoint
 
 
 @dataclass
@@ -354,40 +355,36 @@ class CheckpointSaver(Checkpoint):
             print(f"warning: no checkpoint of step {step}: {problem}; {newest}", file=sys.stderr, flush=True)
 
     def _publish(self, pending: Unpublished) -> str:
-        """Make a checkpoint of a state whose shards are written; the reason if that fails, else empty."""
-        if pending.problem is None:
-            if self.trainer.is_global_zero:
-                pending.problem = self._write_with_retry(pending.content, pending.improved)
-            else:
-                concurrent.futures.wait([pending.content.get(SHARDS, DONE)])
-                pending.problem = ""
-        return pending.problem
+        """Make a checkpoint of a state whose shards are written, with one more attempt after a failure.
 
-    def _write_with_retry(self, content: dict[str, Any], improved: bool) -> str:
-        """Write a checkpoint, with one more attempt after a failure; the reason if both fail, else empty."""
-        first_problem = self._try(content, improved)
-        if not first_problem:
+        Returns the reason if both fail, else an empty text.
+        """
+        content, problems = pending.content, list[str]()
+        if pending.problem is not None:
+            return pending.problem
+        if not self.trainer.is_global_zero:
+            concurrent.futures.wait([content.get(SHARDS, DONE)])
+            pending.problem = ""
             return ""
-        if problem := self._try(content, improved):
-            if improved and not isinstance(content.get(SHARDS), Future):  # there are shards, or none are needed
+        while len(problems) < ATTEMPTS:
+            try:
+                if self.folder.stat().st_ino != self.inode:
+                    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.folder))
+                if isinstance(content.get(SHARDS), Future):
+                    content[SHARDS] = content[SHARDS].result()
+                self._write(content, pending.improved)
+                break
+            except FileNotFoundError as error:
+                raise CheckpointError(f"{self.folder} was removed or moved while its run was training.") from error
+            except OSError as error:
+                problems.append(atomic_files.reason(error, self.folder))
+        pending.problem = problems[-1] if len(problems) == ATTEMPTS else ""
+        if pending.problem:
+            if pending.improved and not isinstance(content.get(SHARDS), Future):  # there are shards, or none are needed
                 self.state.unwritten_best = serialize(content)
-            return problem
-        atomic_files.warn(f"step {content['global_step']} was saved at the second attempt: {first_problem}")
-        return ""
-
-    def _try(self, content: dict[str, Any], improved: bool) -> str:
-        """Write a checkpoint; the reason if that fails, else empty."""
-        try:
-            if self.folder.stat().st_ino != self.inode:
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.folder))
-            if isinstance(content.get(SHARDS), Future):
-                content[SHARDS] = content[SHARDS].result()
-            self._write(content, improved)
-        except FileNotFoundError as error:
-            raise CheckpointError(f"{self.folder} was removed or moved while its run was training.") from error
-        except OSError as error:
-            return atomic_files.reason(error, self.folder)
-        return ""
+        elif problems:
+            atomic_files.warn(f"step {content['global_step']} was saved at the second attempt: {problems[0]}")
+        return pending.problem
 
     def _write(self, content: dict[str, Any], improved: bool) -> None:
         last = self.folder / LAST
@@ -441,3 +438,71 @@ def serialize(content: dict[str, Any]) -> bytes:
     file = io.BytesIO()
     torch.save(content, file)
     return file.getvalue()
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Lightning's own writes beside TMPDIR and moves: across file systems that is a copy, which a kill cuts short."""
+
+    def __init__(self, facts: Mapping[str, Any]) -> None:
+        self.facts = facts  # facts of the run, in every manifest
+        self.digests: dict[Path, str] = {}  # digests of the files that this process has written
+        self.empty: weight_files.Empty = torch.empty  # for what tensors in shards are read into
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        """Write a checkpoint and its manifest. Raises OSError where the disk refuses one of them."""
+        place = Path(path)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_files.open_draft(place) as (draft, file):
+            torch.save(checkpoint, cast(IO[bytes], file))
+        where = {
+            "step": checkpoint["global_step"], "save": checkpoint.get("saves", 0), "epoch": checkpoint["epoch"],
+            "logs": checkpoint.get("logs"),
+            **({SHARDS: checkpoint[SHARDS]} if SHARDS in checkpoint else {}),
+        }  # fmt: skip
+        digest = file.sha256.hexdigest()
+        try:
+            checkpoint_manifest.write_manifest(place.parent, digest, file.bytes, {**where, **self.facts})
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
+        atomic_files.publish_draft(draft, place)
+        self.digests[place] = digest
+
+    def load_checkpoint(self, path: Any, map_location: Any = "cpu", weights_only: bool | None = True) -> dict[str, Any]:
+        """The content of a file on this machine, verified first. Raises CheckpointError."""
+        if "://" in str(path):
+            raise CheckpointError(
+                f"{path} is no file on this machine: copy it here first, from a source that you trust."
+            )
+        checkpoint_manifest.verify(Path(path))
+        return weight_files.read_checkpoint(Path(path), map_location, self.empty)
+
+    def remove_checkpoint(self, path: Any) -> None:
+        """Remove a file, if it is there."""
+        Path(path).unlink(missing_ok=True)
+
+
+class StateCollector(TorchCheckpointIO):
+    """Takes the state of a run from Lightning instead of writing it."""
+
+    def __init__(self) -> None:
+        self.content: dict[str, Any] = {}
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        """Keep the content; ``path`` is not used."""
+        self.content = checkpoint
+
+
+def collect_state(trainer: Trainer, divided: bool = False) -> dict[str, Any]:
+    """The content of a checkpoint of now; empty in all processes but the first, unless each has its share of tensors.
+
+    Every process must call it. Only some strategies can give ``divided`` tensors.
+    """
+    writer, collector = trainer.strategy.checkpoint_io, StateCollector()
+    trainer.strategy.checkpoint_io = collector
+    try:
+        with trainer.strategy.divided_state() if divided else contextlib.nullcontext():  # type: ignore[attr-defined]
+            trainer.save_checkpoint("", weights_only=False)
+    finally:
+        trainer.strategy.checkpoint_io = writer
+    return collector.content

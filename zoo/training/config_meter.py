@@ -13,8 +13,9 @@ import torch
 from jsonargparse import ArgumentParser, Namespace
 
 from zoo import registry
+from zoo.config import data_sizes
 from zoo.data.data import Data
-from zoo.errors import UsageError
+from zoo.errors import UsageError, root_cause
 from zoo.inference.rebuild_task import import_section, rebuild_task
 from zoo.tasks.task import Task
 from zoo.training.model_cost import Cost, cost
@@ -36,18 +37,13 @@ class ConfigMeter:
     def check(self, config: Mapping[str, Any]) -> None:
         """Raise UsageError if the parts of a model cannot be combined; builds it with small sizes and without data."""
         model = config["model"]
-        blanks = _class(model).small_sizes(model["init_args"])
         limit = config["data"].get("init_args", {}).get("max_length")
-        if isinstance(limit, int):
-            blanks["max_length"] = limit
+        sizes = data_sizes.placeholder_sizes(_class(model), model["init_args"], limit)
         try:
-            self._task(model, blanks)
+            self._task(model, sizes)
         except UsageError as error:
-            deepest: BaseException = error
-            while deepest.__cause__ is not None:
-                deepest = deepest.__cause__
             # a part that cannot be built on the meta device is not an invalid combination
-            if not isinstance(deepest, (NotImplementedError, RuntimeError)):
+            if not isinstance(root_cause(error), (NotImplementedError, RuntimeError)):
                 raise
 
     def goals(self, config: Mapping[str, Any]) -> tuple[str, Mapping[str, str]]:

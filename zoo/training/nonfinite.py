@@ -17,9 +17,8 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from zoo.errors import NonFiniteError
-from zoo.inference import checkpoint_manifest
 from zoo.inference.find_run import CONFIG
-from zoo.io import atomic_files
+from zoo.io import atomic_files, checkpoint_manifest
 from zoo.logging.best_effort import BestEffort
 from zoo.logging.run_record import tensors
 from zoo.tasks.task import Task

@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
 from zoo.config.passive_settings import is_passive
 from zoo.errors import UsageError
-from zoo.inference.checkpoint_manifest import OWN
+from zoo.io.checkpoint_manifest import OWN
 from zoo.logging.attention_maps import Heatmaps
 from zoo.logging.progress_bar import on_terminal
 from zoo.logging.run_record import Ledger

@@ -125,12 +125,12 @@ def test_a_report_has_prediction_and_sizes(tmp_path):
     result = answer(run_records.read_ledgers(record.folders), record.baseline, varied=record.varied)
     scaling = Scale().load().complete(result, tmp_path / "compare", record)
     result = replace(result, design=Scale(), finding=scaling)
-    text = " ".join(table.describe(result).as_text().split())
+    text = " ".join(table.compose_report(result).as_text().split())
     assert "Sizes dim=64, dim=96 and dim=128 were fitted; dim=192 was predicted from them and measured." in text
     assert "ALiBi: predicted better, measured better; the difference is inside of its prediction." in text
     assert "Tuning at all sizes took 8 runs, 80 steps, 12 s of training." in text
     assert "2,000 bootstrap samples" in text
-    assert table.describe(result).as_markdown().count("## Differences by size") == 1
+    assert table.compose_report(result).as_markdown().count("## Differences by size") == 1
     content = json.loads(table.as_json(result))["scale"]
     assert content["variants"][1]["as_predicted"] is True
     assert content["variants"][1]["crossing"]["low"] < content["variants"][1]["crossing"]["value"]
@@ -157,7 +157,7 @@ def test_a_rate_of_the_baseline_is_said_under_the_verdict():
         "The learning rate 0.003 was chosen for RoPE or the recipe, not for ALiBi: --tune model.lr=… chooses one for "
         "each variant."
     ]
-    assert prose.learning_rate_notes(result)[0] in " ".join(table.describe(result).as_text().split())
+    assert prose.learning_rate_notes(result)[0] in " ".join(table.compose_report(result).as_text().split())
     assert json.loads(table.as_json(result))["variants"][1]["rate_of_baseline"] is True
     tuned = dict.fromkeys(("dim=64", "dim=64,position=alibi"), "lr 0.003, best of 3")
     assert prose.learning_rate_notes(answer(runs, "dim=64", tuned=tuned)) == []

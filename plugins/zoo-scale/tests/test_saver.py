@@ -10,8 +10,8 @@ import pytest
 from torch import nn
 
 from zoo.errors import CheckpointError, UsageError
-from zoo.inference import checkpoint_manifest
 from zoo.inference.weight_files import read_checkpoint
+from zoo.io import checkpoint_manifest
 from zoo.training import checkpoint
 from zoo.training.checkpoint import ASYNC, SHARDED, CheckpointSaver
 

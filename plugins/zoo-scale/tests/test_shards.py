@@ -14,9 +14,9 @@ from zoo_scale.shards import ShardWriter, empty_share, take_tensors
 
 from zoo.cli import main
 from zoo.errors import CheckpointError
-from zoo.inference import checkpoint_manifest
 from zoo.inference.weight_files import read_checkpoint, read_tensors
-from zoo.training.checkpoint_io import AtomicCheckpointIO
+from zoo.io import checkpoint_manifest
+from zoo.training.checkpoint import AtomicCheckpointIO
 
 TYPES = (torch.float32, torch.float64, torch.bfloat16)
 

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.campaigns.chaos.site import Site, bad_tensors
-from zoo.inference import checkpoint_manifest
+from zoo.io import checkpoint_manifest
 
 FAULTS = ("ENOSPC", "EDQUOT", "EIO", "EACCES", "EROFS")
 LINES = 4

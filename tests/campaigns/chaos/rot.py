@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 from zoo.errors import CheckpointError
-from zoo.inference import checkpoint_manifest
+from zoo.io import checkpoint_manifest
 
 
 def campaign(run: Path, flips: int, truncations: int, seed: int = 0) -> dict[str, int]:

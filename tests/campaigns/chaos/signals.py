@@ -24,7 +24,7 @@ from pathlib import Path
 
 from tests.campaigns.chaos import worlds
 from tests.campaigns.chaos.site import Site
-from zoo.inference import checkpoint_manifest
+from zoo.io import checkpoint_manifest
 
 AGAIN = 2.5  # seconds after which a second signal is one, and not the first one's echo
 CODES = {signal.SIGTERM: 143, signal.SIGUSR1: 143, signal.SIGINT: 130}

@@ -11,7 +11,7 @@ import pytest
 
 from tests import forks
 from tests.campaigns.chaos import moments, toys
-from zoo.inference import checkpoint_manifest
+from zoo.io import checkpoint_manifest
 
 ROOT = Path(__file__).parents[3]
 TWO = ["--trainer.devices", "2", "--trainer.strategy", "ddp", "--save-every", "3"]

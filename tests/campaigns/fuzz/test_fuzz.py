@@ -69,7 +69,7 @@ def resolved(text: str) -> None:
     from zoo.config.run_config import Draft, make_plan, schema
 
     node = yaml_source.parse_yaml(text, "r.yaml")
-    make_plan(fit_options.FitOptions("fit"), Draft([SOUND, node], None, 0), schema())
+    make_plan(fit_options.parse("fit", []), Draft([SOUND, node], None, 0), schema())
 
 
 @cases(60)

@@ -69,7 +69,7 @@ def widened(pattern, more):
     return pattern if pattern.window is None else replace(pattern, window=pattern.window + more)
 
 
-@planted(values="does not see its own key")
+@planted(values="away from Naive")
 class CausalIsStrict(Steps):
     """A query does not see its own key."""
 
@@ -77,7 +77,7 @@ class CausalIsStrict(Steps):
         return super().mask(pattern, query - 1 if pattern.causal else query, key)
 
 
-@planted(values="sees the key after its own", causality_by_perturbation="see the future", decoding="differs by")
+@planted(values="away from Naive", causality_by_perturbation="see the future", decoding="differs by")
 class CausalSeesOneAhead(Steps):
     """A query sees the key after its own."""
 
@@ -85,7 +85,7 @@ class CausalSeesOneAhead(Steps):
         return super().mask(pattern, query + 1 if pattern.causal else query, key)
 
 
-@planted(values="a scale 3.46 times too large")
+@planted(values="away from Naive")
 class NoScale(Steps):
     """Scores are not divided by the square root of the head width."""
 
@@ -151,7 +151,7 @@ class NaNGradients(Steps):
         return (scores if mask is None else scores + torch.where(mask, 0.0, -torch.inf)).softmax(-1).nan_to_num()
 
 
-@planted(values="one key wider")
+@planted(values="away from Naive")
 class WindowTooWide(Steps):
     """A window of w keys is |t - s| <= w."""
 
@@ -159,7 +159,7 @@ class WindowTooWide(Steps):
         return super().mask(widened(pattern, 1), query, key)
 
 
-@planted(values="one key narrower")
+@planted(values="away from Naive")
 class WindowTooNarrow(Steps):
     """A window of w keys is |t - s| < w - 1."""
 
@@ -175,7 +175,7 @@ class ValidInverted(Steps):
         return super().mask(pattern if pattern.valid is None else replace(pattern, valid=~pattern.valid), query, key)
 
 
-@planted(values="It is what comes out without valid", padding="Mask padding", memory="padding of a memory")
+@planted(values="away from Naive", padding="Mask padding", memory="padding of a memory")
 class ValidIgnored(Steps):
     """Padding is seen like any token, although it is claimed."""
 
@@ -223,7 +223,7 @@ class SkipsUndeclared(SkipsPadding):
     skips_padding = False
 
 
-@planted(values="It is what comes out without bias")
+@planted(values="away from Naive")
 class BiasIgnored(Steps):
     """The bias is not added."""
 
@@ -251,7 +251,7 @@ class BiasAfterSoftmax(Steps):
         return out if cost is None else out + cost.to(v.dtype) @ self.share(v, q.size(1))
 
 
-@planted(values="change places in the bias")
+@planted(values="away from Naive")
 class BiasTransposed(Steps):
     """Query and key have changed places in the bias."""
 
@@ -269,7 +269,7 @@ class BiasOfFirstHead(Steps):
         return cost if cost is None else cost[:1]
 
 
-@planted(values="It is what comes out without sparse")
+@planted(values="away from Naive")
 class SparseIgnored(Steps):
     """A rule of keys that may be seen is claimed and not applied."""
 
@@ -369,7 +369,7 @@ class CapIsLost(Steps):
         return super().score(scores, cost, replace(pattern, score_cap=None))
 
 
-@planted(values="when the cap falls on the bias too", log_sum_exp="Natural logarithm, of scores with scale, cap")
+@planted(values="away from Naive", log_sum_exp="Natural logarithm, of scores with scale, cap")
 class CapBehindBias(Steps):
     """The cap falls on the scores with their bias."""
 

@@ -16,7 +16,6 @@ from zoo.conformance.kernel_calls import (
     check_hidden_keys,
     check_rows_without_keys,
     compared_queries,
-    explain_mismatch,
     features,
     long_calls,
     reference_lse,
@@ -62,8 +61,8 @@ def values(subject: BackendSubject) -> None:
             shape = (*call.q.shape[:3], call.v.size(-1))
             require(out.shape == shape, f"{call.description}: it gives {tuple(out.shape)}, not (B, H, T, D) = {shape}.")
             gap = distance_to_reference(backend, call, out)
-            explanation = explain_mismatch(call, out) if gap > bound else ""
-            require(gap <= bound, f"{call.description}: {gap:.1e} away from Naive in {dtype}. {explanation}")
+            message = f"{call.description}: {gap:.1e} away from Naive in {dtype}. Compare with zoo.parts.backend.Naive."
+            require(gap <= bound, message)
 
 
 @in_situations("options")
@@ -73,9 +72,7 @@ def long_sequences(subject: BackendSubject) -> None:
     for call in long_calls(subject.supports):
         out = backend(call.q, call.k, call.v, call.make_pattern())
         gap = distance_to_reference(backend, call, out)
-        explanation = explain_mismatch(call, out) if gap > 1e-5 else ""
-        message = f"{call.description}: {gap:.1e} away from Naive. Is each tile of keys added, and once? {explanation}"
-        require(gap <= 1e-5, message)
+        require(gap <= 1e-5, f"{call.description}: {gap:.1e} away from Naive. Is each tile of keys added, and once?")
 
 
 @in_situations("options")

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 from zoo.conformance.check import Inapplicable, once, require
 from zoo.conformance.subject import Independent
 from zoo.conformance.token_checks import clean_import, documentation, unknown_options_are_refused
-from zoo.inference.checkpoint_manifest import LAST
+from zoo.io.checkpoint_manifest import LAST
 from zoo.tasks.lm import CausalLM
 from zoo.tasks.schedule import Constant
 from zoo.training.checkpoint import CheckpointSaver

@@ -377,9 +377,8 @@ class ProbeProcedure(Procedure):
     def show(self, run: ComparisonRun, options: ParsedOptions) -> int:
         """Measure the runs on longer texts, then look, print and write; the exit code."""
         from zoo.compare import error_budget
-        from zoo.compare.run_comparison import allowed_imports
 
         answer = error_budget.answer_records(read_ledgers(run.folders), options, run.record)
         tell = run.runner.print_progress
-        chart = probe_variants(answer, run.comparison, run.arms, allowed_imports(options), tell)
+        chart = probe_variants(answer, run.comparison, run.arms, options.allowed, tell)
         return run.print_answer(*run.look(), [chart])

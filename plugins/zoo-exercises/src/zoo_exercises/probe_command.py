@@ -28,7 +28,7 @@ def run(options: ParsedOptions) -> int:
     warning_filters.filter_warnings(options.get("debug"))
     from zoo.explain.subjects import find_subject
 
-    allow = (*options.get("allow_import"), *(["*"] if options.get("trust") else []))
+    allow = options.allowed
     subject = find_subject([name], list(options.settings), {"runs": options.get("runs"), "allow": allow})
     if subject.trained and steps is not None:
         raise UsageError(f"--steps is for recipes: {name} is trained.")

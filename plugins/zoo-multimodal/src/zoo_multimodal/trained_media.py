@@ -16,7 +16,7 @@ from zoo.errors import UsageError
 from zoo.inference.classification import Picture, Resize, TrainedClassification, open_image
 from zoo.inference.decoding_rules import GenerationRules, Ruled
 from zoo.inference.find_run import ModelLocation
-from zoo.inference.networks import TaskNetwork
+from zoo.inference.rebuild_task import TaskNetwork
 from zoo.inference.trained_model import GeneratedText, Trained
 from zoo.models.decoding_state import State
 from zoo.models.generation import GenerationConfig, generate

@@ -82,7 +82,8 @@ def _changed(source: Checkpoint, options: ParsedOptions) -> Mapping[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "recipe.yaml")
         atomic_files.write_text(path, _recipe(source, source.model, None))
-        command = fit_options.FitOptions("fit", str(path), options=options.settings)
+        command = fit_options.parse("fit", [str(path)])
+        command.settings += options.settings
         return complete_options(run_config.make_plan(command, run_config.read_draft(command)).config["model"])
 
 

@@ -25,7 +25,7 @@ from zoo.io import atomic_files
 from zoo.system import process_exit
 
 if TYPE_CHECKING:
-    from zoo.compare.parallel_runs import Outcome, Run
+    from zoo.compare.parallel_runs import Outcome, SubmittedRun
 
 TIME = Resource("time", r"(\d+-)?\d+(:\d\d){0,2}", "04:00:00")
 PARTITION = Resource("partition", NAME, "gpu")
@@ -122,7 +122,7 @@ class Dask(Executor):
                 f'{self.request.address} --nthreads 1 --resources "{needs}"'
             )
 
-    def submit(self, run: Run) -> Future[Outcome]:
+    def submit(self, run: SubmittedRun) -> Future[Outcome]:
         """What the run will return. Raises ZooError where the scheduler is gone."""
         if self.client is None or self.client.status != "running":
             raise ZooError(
@@ -226,7 +226,7 @@ def count_runs(client: str) -> int:
     return _active.get(client, 0)
 
 
-def call_run(run: Run, client: str) -> Outcome:
+def call_run(run: SubmittedRun, client: str) -> Outcome:
     """In a worker: do a run until dask takes the task back, as it does where the client or the scheduler has gone."""
     from distributed import get_worker
     from distributed.core import Status
@@ -294,11 +294,11 @@ class Submitit(Executor):
         self.pool = ThreadPoolExecutor(request.jobs)
         self.stopping, self.queue = threading.Event(), SlurmQueue()
 
-    def submit(self, run: Run) -> Future[Outcome]:
+    def submit(self, run: SubmittedRun) -> Future[Outcome]:
         """What the run's job will return; an exception where the job ended without a result."""
         return self.pool.submit(self._do, run)
 
-    def _do(self, run: Run) -> Outcome:
+    def _do(self, run: SubmittedRun) -> Outcome:
         from submitit import SlurmJob
 
         # with it the run's name needs no quotes: SLURM and submitit replace signs such as %j
@@ -324,7 +324,7 @@ class Submitit(Executor):
             return result
         raise LostJobError(f"job {number} of SLURM failed: {result.strip().splitlines()[-1]}")
 
-    def _submit_job(self, run: Run, folder: Path) -> str:
+    def _submit_job(self, run: SubmittedRun, folder: Path) -> str:
         from submitit import SlurmExecutor
 
         class Jobs(SlurmExecutor):
@@ -360,7 +360,7 @@ class LostJobError(Exception):
 class JobOfRun:
     """In a job of SLURM: a run whose state is saved when submitit is told that the job's time ends."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: SubmittedRun) -> None:
         self.run = run
 
     def __call__(self) -> Outcome:

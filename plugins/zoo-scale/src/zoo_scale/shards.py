@@ -16,9 +16,9 @@ from torch.distributed import checkpoint
 from torch.distributed.checkpoint import HuggingFaceStorageWriter
 from torch.distributed.tensor import DTensor
 
-from zoo.inference.checkpoint_manifest import SHARDS, sha256
 from zoo.inference.weight_files import IN_SHARDS
 from zoo.io import atomic_files
+from zoo.io.checkpoint_manifest import SHARDS, sha256
 
 PARTS = ("state_dict", "optimizer_states")  # of a checkpoint, whose tensors lie in shards
 

@@ -12,7 +12,7 @@ import torch
 from zoo.data.tokenizer import Tokenizer
 from zoo.errors import UsageError
 from zoo.inference.find_run import ModelLocation
-from zoo.inference.networks import TaskNetwork
+from zoo.inference.rebuild_task import TaskNetwork
 from zoo.inference.trained_model import Trained, as_list
 from zoo.io import limits
 from zoo_text.data.textpairs import PROMPTS

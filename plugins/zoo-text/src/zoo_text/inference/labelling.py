@@ -12,7 +12,7 @@ from zoo.data.tokenizer import CLS, Tokenizer
 from zoo.errors import UsageError
 from zoo.inference.classification import Guess
 from zoo.inference.find_run import ModelLocation
-from zoo.inference.networks import TaskNetwork
+from zoo.inference.rebuild_task import TaskNetwork
 from zoo.inference.trained_model import Trained, as_list
 from zoo.io import limits
 

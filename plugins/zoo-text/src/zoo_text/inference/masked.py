@@ -12,7 +12,7 @@ from zoo.data.tokenizer import CLS, MASK, Tokenizer
 from zoo.errors import UsageError
 from zoo.inference.classification import Guess
 from zoo.inference.find_run import ModelLocation
-from zoo.inference.networks import TaskNetwork
+from zoo.inference.rebuild_task import TaskNetwork
 from zoo.inference.trained_model import Score, Trained, as_list
 from zoo_text.models.pseudo_likelihood import pseudo_log_probabilities
 
