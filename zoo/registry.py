@@ -53,7 +53,9 @@ SYNONYMS = {
     "resume_from": ("ckpt_path",), "checkpoint": ("ckpt_path", "start"), "dataset": ("data",),
     "workers": ("num_workers",),
     **dict.fromkeys(("out", "output", "output_dir", "save_dir", "log_dir", "logdir"), ("out", "runs")),
-    **dict.fromkeys(("max_new_tokens", "max_tokens", "max_length", "num_tokens"), ("length", "max_tokens", "max_length")),
+    **dict.fromkeys(
+        ("max_new_tokens", "max_tokens", "max_length", "num_tokens"), ("length", "max_tokens", "max_length")
+    ),
     **dict.fromkeys(("pretrained", "init_from", "weights"), ("start",)), "num_beams": ("beams",),
     **dict.fromkeys(("verbose", "quiet", "input", "debug"), ()),  # which no option is like
 }  # fmt: skip

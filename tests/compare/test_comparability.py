@@ -326,3 +326,16 @@ def test_another_speed_is_said_where_its_interval_excludes_equal_speed(base, oth
     claims = [message for message in messages(runs) if "times the speed" in message]
     assert len(claims) == bool(claim)
     assert claim in "".join(claims)
+
+
+@pytest.mark.parametrize(("key", "name"), [("position.base", "position"), ("optimizer.betas", "optimizer")])
+def test_an_option_of_a_part_that_varies_on_purpose_is_no_hidden_cause(key, name):
+    runs = [run("default", seed, choices={name: "X(1)"}) for seed in (1, 2)]
+    runs += [run(f"{key}=2", seed, choices={name: "X(2)"}) for seed in (1, 2)]
+    assert find_flags(runs, varied={key}) == []
+    assert find_flags(runs, varied={"norm.eps"})
+
+
+def test_runs_without_training_are_compared():
+    assert find_flags(pair(base={"tokens": 0}, tokens=0)) == []
+    assert [flag.about for flag in find_flags(pair(base={"tokens": 0}, tokens=9)) if flag.fatal]

@@ -81,3 +81,25 @@ def test_effects_stand_below_the_table():
     assert "## Main effects and interactions" in markdown
     assert '"effects": [' in table.as_json(result)
     assert '"interaction": true' in table.as_json(result)
+
+
+def test_a_grid_of_two_options_of_one_part_has_effects():
+    """Both stand in one choice, `AdamW(betas=…, weight_decay=…)`; what varies are its options."""
+    runs = []
+    for name, betas, decay in (("default", None, None), ("b", "[0.9, 0.95]", None), ("d", None, 0.0),
+                               ("b,d", "[0.9, 0.95]", 0.0)):  # fmt: skip
+        config = {"model.optimizer": "AdamW", "model.optimizer.betas": betas, "model.optimizer.weight_decay": decay}
+        config = {key: value for key, value in config.items() if value is not None}
+        choices = {"optimizer": f"AdamW({betas}, {decay})"}
+        for seed in range(1, SEEDS + 1):
+            loss = 1.7 + 0.01 * seed - 0.1 * (betas is not None) + 0.001 * (seed % 3) * (decay is not None)
+            value = {"loss": loss}
+            changes = {"best": value, "last": value, "validations": [{"step": 1, "tokens": 1, **value}]}
+            runs.append(run(name, seed, choices=choices, config=config, **changes))
+    result = answer(runs, varied=["model.optimizer.betas", "model.optimizer.weight_decay"])
+    assert [effect.name for effect in result.effects] == [
+        "optimizer.betas default → [0.9, 0.95]",
+        "optimizer.weight_decay default → 0.0",
+        "optimizer.betas [0.9, 0.95] × optimizer.weight_decay 0.0",
+    ]
+    assert result.effects[0].tested.pair.mean == pytest.approx(-0.1)

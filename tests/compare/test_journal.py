@@ -19,6 +19,7 @@ from zoo.compare.journal import (
     choices_after_looking,
     describe_gaps,
     list_seeds,
+    planned_targets,
     read_journal,
     report_folder,
 )  # fmt: skip
@@ -216,3 +217,21 @@ def test_how_many_seeds_a_test_until_decided_took_is_no_choice(seeds, is_choice)
     """A variant that was decided or hopeless after six of thirty seeds had "left out" the others."""
     event = Event(PLAN, ask("loss", "last", "default", (1, 2, 3)), 0, {"until": "decided"})
     assert bool(choices_after_looking([event], ask("loss", "last", "default", seeds))) is is_choice
+
+
+def test_events_about_other_variants_make_no_choice_late_and_no_target():
+    """Comparisons of one option at two sizes have one folder: `--vary model.position=…` with and without a width."""
+    earlier = ask("loss", "last", "default", (1, 2, 3), ("default", "position=alibi"))
+    later = ask("loss", "to:3.0", "dim=32", (1, 2), ("dim=32", "dim=32,position=alibi"))
+    events = [plan(earlier), look(earlier, 6), plan(later)]
+    assert choices_after_looking(events, later) == ()
+    assert choices_after_looking(events[:2], later) is None
+
+
+def test_a_target_is_as_old_as_the_plan_of_its_variants(tmp_path):
+    earlier = ask("loss", "last", "default", (1, 2, 3), ("default", "position=alibi"))
+    later = ask("loss", "to:3.0", "dim=32", (1, 2), ("dim=32", "dim=32,position=alibi"))
+    for event in (plan(earlier), look(earlier, 6), plan(later)):
+        append_event(tmp_path, event)
+    assert planned_targets(tmp_path, later.variants) == {("loss", "to:3")}
+    assert planned_targets(tmp_path, earlier.variants) == set()

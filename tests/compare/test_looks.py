@@ -363,3 +363,24 @@ def test_who_looks_and_chooses_goal_baseline_variants_and_seeds_makes_no_more_fa
     rng = np.random.default_rng(7)
     rate = np.mean([Searcher(rng).search() for _ in range(count)])
     assert 0.02 < rate <= ALPHA
+
+
+def test_in_a_series_looks_at_other_variants_of_the_baseline_spend_nothing(tmp_path):
+    """Each try has its own share of the series, however many values of one option are tried."""
+    _, first = look_at(Looks(), LOSS, seeds(5))
+    save_looks(tmp_path, first)
+    other = load_looks(tmp_path, ["default", "a=2"], 0.005, tested=["a=2"])
+    assert (other.remaining, other.looks, other.unrelated) == (0.005, (), first.looks)
+    again = load_looks(tmp_path, ["default", "a=1"], 0.005, tested=["a=1"])
+    assert again.looks == first.looks
+
+
+@pytest.mark.parametrize("budget", [0.05, 0.0005])
+def test_what_seeds_can_decide_is_told_by_what_the_looks_may_spend(budget):
+    fewest = next(count for count in range(2, 40) if "decided with" in describe_power(count, 1, "t", None, budget))
+    assert least_p(fewest) <= FIRST * budget < least_p(fewest - 1)
+    assert f"at least {fewest} are needed" in describe_power(fewest - 1, 1, "t", None, budget)
+
+
+def test_planned_looks_with_too_few_seeds_need_no_thousand():
+    assert "at least 4 are needed" in describe_power(3, 2, "t", "2,3")

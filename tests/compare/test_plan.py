@@ -420,3 +420,29 @@ def test_the_recipes_value_in_another_spelling_is_the_recipe(name, tmp_path):
     comparison = plan.Comparison("lm-tiny", (plan.parse_factor(f"trainer.{name}=2,3"),), (f"--trainer.{name}=2",))
     arms, _ = plan.build_arms(comparison, plan.ZooFit(str(tmp_path)), lambda config: None)
     assert len(arms) == 2
+
+
+VALUES = {
+    "rope,alibi": ["rope", "alibi"], "[1,2],[3, 4]": ["[1,2]", "[3, 4]"], "'a,b',c": ["a,b", "c"],
+    "/d/o'brien.txt,/d/b.txt": ["/d/o'brien.txt", "/d/b.txt"], "{a: 'x,y'},z": ["{a: 'x,y'}", "z"],
+    '"my,data.txt",other.txt': ["my,data.txt", "other.txt"], "[it's, x],y": ["[it's, x]", "y"],
+    "['a,b', 'c'],d": ["['a,b', 'c']", "d"], "it's": ["it's"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", VALUES)
+def test_values_are_split_at_commas_outside_of_brackets_and_quotes(text):
+    assert plan.split_values(text) == VALUES[text]
+    assert plan.split_values(",".join(map(plan.quote_value, VALUES[text]))) == VALUES[text]
+
+
+def test_quotes_that_never_close_are_refused():
+    with pytest.raises(UsageError, match="begins with ' and does not end with it"):
+        plan.split_values("'abc,d")
+
+
+def test_a_comparison_of_many_options_has_a_folder_whose_name_fits():
+    factors = tuple(plan.Factor(f"model.option_of_a_long_name_{index}", ("1", "2")) for index in range(20))
+    title, other = (plan.Comparison("lm-tiny", factors[:count]).title for count in (20, 19))
+    assert len(title.encode()) < 200
+    assert title != other

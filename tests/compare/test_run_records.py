@@ -142,3 +142,16 @@ def test_reading_and_judging_need_neither_torch_nor_a_plotting_library():
     heavy = ("torch", "lightning", "scipy", "matplotlib", "jinja2", "pandas", "tensorboard", "yaml", "rich")
     code = f"import sys, zoo.compare.report; print([m for m in {heavy} if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_runs_behind_links_are_read_once(tmp_path):
+    lay(ledger("default"), tmp_path / "runs")
+    lay(ledger("position=t5"), tmp_path / "disk")
+    moved = tmp_path / "disk/lm-tiny/position=t5"
+    (tmp_path / "runs/lm-tiny/position=t5").symlink_to(moved, target_is_directory=True)
+    (tmp_path / "runs/lm-tiny/again").symlink_to(moved, target_is_directory=True)
+    (tmp_path / "runs/lm-tiny/circle").symlink_to(tmp_path / "runs", target_is_directory=True)
+    assert sorted(group_by_variant(read_records(tmp_path / "runs"))) == ["default", "position=t5"]
+    (tmp_path / "chosen").mkdir()
+    (tmp_path / "chosen/a").symlink_to(moved, target_is_directory=True)
+    assert [*group_by_variant(read_records(tmp_path / "chosen"))] == ["position=t5"]

@@ -280,3 +280,15 @@ def test_the_legend_names_the_correction_that_p_has():
         result = answer(runs, plan=plan)
         assert result.correction == name
         assert f"p after {name}'s correction for 2 comparisons" in " ".join(legend(result))
+
+
+@pytest.mark.parametrize("seeds", [0, 1])
+def test_a_variant_without_a_pair_of_seeds_is_no_test(seeds):
+    """It was counted among those that are corrected, and took away the verdict on the others."""
+    three = {"v1": (SAMPLES["v1"][0][:3] - 0.2, BASE[:3])}
+    alone = compare_samples(three)
+    beside = compare_samples(three | {"v2": (SAMPLES["v2"][0][:seeds], BASE[:seeds])})
+    assert beside["v1"] == alone["v1"]
+    assert math.isnan(beside["v2"].adjusted)
+    assert math.isnan(beside["v2"].equivalent)
+    assert judge_all(beside, True)["v1"] == judge_all(alone, True)["v1"]

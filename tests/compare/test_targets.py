@@ -516,3 +516,9 @@ def test_verdicts_are_false_in_five_percent_and_intervals_hold_in_93_with_30_per
     print(f"{shape} ratio {ratio} seeds {seeds}: false {false:.4f} covered {covered:.4f} decided {decided:.3f}")
     assert false <= 0.05
     assert covered >= 0.93
+
+
+@pytest.mark.parametrize("spelling", ["5.5", "5.50", "5.5e0", "+5.5"])
+def test_a_target_is_one_however_it_is_written(spelling):
+    assert expand_target({"to": f"loss={spelling}"}) == {"to": f"loss={spelling}", "goal": "loss", "at": "to:5.5"}
+    assert expand_target(expand_target({"to": f"loss={spelling}"}))["at"] == "to:5.5"

@@ -443,3 +443,27 @@ def test_the_mean_of_the_last_validations_is_of_the_same_share_of_training(seed)
     assert not answer([*falling("default", every), *falling("a=1", often)], at="last").comparability_errors
     longer = answer([*falling("default", every), *falling("a=1", every, stretch=2)], at=f"last:{count}")
     assert not longer.comparability_errors  # as many validations, at the same shares of training
+
+
+def test_a_side_figure_that_was_measured_less_often_takes_no_verdict_away():
+    runs = []
+    for variant, figures in (("default", BASE), ("a=1", NEAR)):
+        for seed, loss in enumerate(figures, 1):
+            validations = [{"step": step, "tokens": step, "loss": loss} for step in (100, 200, 300)]
+            validations[-1]["bleu"] = 0.3
+            last = {"loss": loss, "bleu": 0.3}
+            goals = {"loss": "min", "bleu": "max"}
+            choices = {"a": "1"} if variant != "default" else {}
+            runs.append(run(variant, seed, choices=choices, goals=goals, last=last, best=last, validations=validations))
+    variant = row(answer(runs, at="last:3"), "a=1")
+    assert variant.verdict.word == "better"
+    assert math.isnan(variant.others["bleu"][0])
+
+
+@pytest.mark.parametrize("state", ["crashed", "out of memory"])
+def test_a_run_that_crashed_before_its_first_record_has_ended(state):
+    broken = run("a=1", 1, goals={}, finished=False, validations=[], best={}, last={}, outcome={"state": state})
+    assert broken.ended_early
+    assert broken.has_ended
+    result = answer([*runs_of("default", BASE), broken, *runs_of("a=1", [None, *NEAR[1:]])])
+    assert not [flag for flag in result.flags if "not finished and not counted" in flag.sentence]

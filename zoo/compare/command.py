@@ -204,16 +204,16 @@ def expand_target(values: Mapping[str, Any]) -> dict[str, Any]:
     if "to" not in values:
         return dict(values)
     goal, _, target = str(values["to"]).partition("=")
-    for name, value in (("goal", goal), ("at", f"to:{target}")):
-        if values.get(name, value) != value:
-            raise UsageError(f"--to {values['to']} does not go with --{name}: it says which figure decides, and when.")
     try:
-        parse_moment(f"to:{target}")
+        at = parse_moment(f"to:{target}")
     except UsageError:
-        goal = ""
+        goal, at = "", ""
     if not goal:
         raise UsageError(f"--to {values['to']!r:.60}: write a figure and a number, such as --to loss=4.2")
-    return {**values, "goal": goal, "at": f"to:{target}"}
+    for name, value in (("goal", goal), ("at", at)):
+        if values.get(name, value) != value:
+            raise UsageError(f"--to {values['to']} does not go with --{name}: it says which figure decides, and when.")
+    return {**values, "goal": goal, "at": at}
 
 
 def _from_file(options: ParsedOptions) -> Comparison | None:

@@ -21,7 +21,7 @@ from filelock import FileLock
 
 from zoo.compare.looks import Question
 from zoo.compare.number_format import join_words
-from zoo.compare.run_records import target_of
+from zoo.compare.run_records import parse_moment, target_of
 from zoo.config.run_folder import slug
 from zoo.errors import StorageError, UsageError
 from zoo.io import atomic_files, limits
@@ -190,8 +190,8 @@ def has_tested(events: Sequence[Event], variants: Collection[str]) -> bool:
 
 
 def choices_after_looking(events: Sequence[Event], question: RunsQuestion) -> tuple[str, ...] | None:
-    """What of a question was chosen when runs had ended already, as phrases; None where no event is about its variants."""
-    events = about(events, question.variants)
+    """What of a question was chosen when runs had ended already, as phrases; None for variants of no event."""
+    events = events_about(events, question.variants)
     if not events:
         return None
     early_events = list(itertools.takewhile(lambda event: not event.ended_runs, events))  # and so before any look
@@ -227,8 +227,8 @@ def choices_after_looking(events: Sequence[Event], question: RunsQuestion) -> tu
     return tuple(phrases)
 
 
-def about(events: Sequence[Event], variants: Collection[str]) -> list[Event]:
-    """The events about some of these variants: comparisons that vary the same options, at other sizes, share a folder."""
+def events_about(events: Sequence[Event], variants: Collection[str]) -> list[Event]:
+    """The events about some of these variants: comparisons of one option at several sizes share a folder."""
     return [event for event in events if set(event.question.variants) & set(variants)]
 
 
@@ -237,9 +237,11 @@ def planned_targets(home: Path, variants: Collection[str]) -> set[tuple[str, str
     none of a damaged journal.
     """
     events, damaged, _ = read_journal(home)
-    early_events = itertools.takewhile(lambda event: not event.ended_runs, [] if damaged else about(events, variants))
+    early_events = itertools.takewhile(
+        lambda event: not event.ended_runs, [] if damaged else events_about(events, variants)
+    )
     questions = [event.question for event in early_events if event.what == PLAN]
-    return {(question.goal, question.at) for question in questions if target_of(question.at) is not None}
+    return {(question.goal, parse_moment(question.at)) for question in questions if target_of(question.at) is not None}
 
 
 def list_seeds(seeds: Sequence[int]) -> str:

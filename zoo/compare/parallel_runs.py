@@ -489,8 +489,11 @@ def gpus_of_runs(request: Request) -> list[str]:
     return slots[:jobs]
 
 
-def measure_test_figures(folders: Sequence[Path], allow: Sequence[str], report: Callable[[str], object]) -> None:
-    """Evaluate the last state of every finished run on the test split, unless that was done. Raises ZooError."""
+def measure_test_figures(folders: Sequence[Path], trusted: Sequence[str], report: Callable[[str], object]) -> None:
+    """Evaluate the last state of every finished run on the test split, unless that was done. Raises ZooError.
+
+    ``trusted`` are the words of a command that say which modules may be imported.
+    """
     for folder in folders:
         if run_state.read_state(folder) != "finished":
             continue
@@ -499,7 +502,7 @@ def measure_test_figures(folders: Sequence[Path], allow: Sequence[str], report: 
             continue
         report(f"test split of {record.name}")
         words = [*COMMAND, "test", str(folder / run_state.CONFIG)]
-        words += [f"--ckpt_path={newest_intact(folder).path}", *(f"--allow-import={name}" for name in allow)]
+        words += [f"--ckpt_path={newest_intact(folder).path}", *trusted]
         path = run_state.path_beside(folder, ".log")
         with path.open("ab") as log:
             offset = log.tell()

@@ -472,7 +472,7 @@ def parse_factors(texts: Sequence[str]) -> tuple[Factor, ...]:
 
 
 def split_values(text: str) -> list[str]:
-    """Split at commas, except inside brackets or quotes around a value, which go where they hold commas (`quote_value`).
+    """Split at commas, except inside brackets or quotes around a value, which go if it has commas (`quote_value`).
 
     Raises UsageError for quotes that never close.
     """

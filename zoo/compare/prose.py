@@ -131,8 +131,9 @@ def _how_tested(answer: Answer) -> list[str]:
             f"{number}: verdicts are false with a probability of at most {plan.level:.2g}{later}.{_look_price(answer)}"
         )
     elif answer.look is not None:
+        why = "the folder is of no comparison" if answer.late_choices is None else "it has tested nothing"
         result.append(
-            f"Nothing records this look, because the folder is of no comparison: verdicts are false with a probability "
+            f"Nothing records this look, because {why}: verdicts are false with a probability "
             f"of at most {plan.level:.2g} if nobody looks at other seeds or asks anything else.{_look_price(answer)}"
         )
     return result

@@ -288,7 +288,9 @@ class ComparisonRun:
         if has_runs_left(jobs, runner):
             return False
         if comparison.at == "test":
-            measure_test_figures([job.folder for job in jobs], options.get("allow_import"), runner.print_progress)
+            words = [*(f"--allow-import={name}" for name in options.get("allow_import") or ()),
+                     *(["--trust"] if options.get("trust") else [])]  # fmt: skip
+            measure_test_figures([job.folder for job in jobs], words, runner.print_progress)
         return True
 
     @property
@@ -361,7 +363,7 @@ class ComparisonRun:
     def run_until_decided(self) -> None:
         """Run seed after seed of the undecided variants, or to the next planned look, and look after each.
 
-        A variant is dropped once it is decided, or if it would need more than all seeds even if its effect were as
+        A variant is dropped once it is decided, if one of its runs or of the baseline's has failed, or if it would need more than all seeds even if its effect were as
         large as nine of ten such observations allow. Before the first seed that could decide, all are run together.
         """
         from zoo.compare.statistics import ALPHA, fewest_sequential_seeds
@@ -370,7 +372,7 @@ class ComparisonRun:
         undecided, done, planned = list(self.arms[1:]), 0, looks.parse_planned(self.comparison.until)
         batch = planned[0] if planned else fewest_sequential_seeds(looks.UNTIL * ALPHA / len(undecided))
         self.folders = ()
-        while undecided and done < len(seeds) and not runner.failed:
+        while undecided and done < len(seeds):
             now = seeds[done : done + batch]
             self.folders += tuple(arm.point.folder(seed) for seed in now for arm in (base, *undecided))
             run_records.save_record(self.place, self.record)
@@ -379,6 +381,8 @@ class ComparisonRun:
             ledgers = run_records.read_ledgers(self.folders, self.record.budget)
             answer = error_budget.interim_answer(ledgers, runner.options, self.record, self.place)
             rows = {row.variant: row for row in answer.rows}
+            failed = {arm.name for arm in (base, *undecided) for seed in now if arm.job(seed).title in runner.failed}
+            failed |= {base.name} if StorageError.code in runner.failed.values() else set()  # no run goes on
             open_arms = []
             for arm in undecided:
                 row = rows.get(arm.name)
@@ -388,7 +392,8 @@ class ComparisonRun:
                     and word == "not distinguishable" and bool(row.differences)
                     and (row.verdict.fewest or math.inf) > len(seeds)
                 )  # fmt: skip
-                open_arms += [] if hopeless or word in looks.DECISIONS else [arm]
+                ends = hopeless or word in looks.DECISIONS or {base.name, arm.name} & failed
+                open_arms += [] if ends else [arm]
                 if row is not None:
                     more = f": more than {len(seeds)} seeds would be needed" if hopeless else ""
                     outcome = word if word in looks.DECISIONS else f"undecided{more}"
@@ -418,7 +423,8 @@ def has_runs_left(jobs: Sequence[FitJob], runner: Runner) -> bool:
     if runner.options.get("shard") and elsewhere:
         failed = f", {len(unfinished) - len(elsewhere)} failed" if len(elsewhere) < len(unfinished) else ""
         runner.print_progress(
-            f"{len(jobs) - len(unfinished)} of {len(jobs)} runs are finished{failed}; the others belong to other shards."
+            f"{len(jobs) - len(unfinished)} of {len(jobs)} runs are finished{failed}; "
+            "the others belong to other shards."
         )
         return True
     if len(unfinished) == len(jobs):

@@ -191,11 +191,9 @@ def planned_steps(runs: Mapping[int, RunRecord]) -> dict[int, int]:
 def parse_moment(text: str) -> str:
     """The moment at which the decisive figure is taken, as `--at` has it. Raises UsageError for an unknown one."""
     what, colon, count = text.partition(":")
-    if (
-        target_of(text) is not None
-        or (what in ("best", "last", "test") and not colon)
-        or (what == "last" and count.isdecimal() and int(count) > 0)
-    ):
+    if (target := target_of(text)) is not None:
+        return f"to:{target:.15g}"  # however it is written
+    if (what in ("best", "last", "test") and not colon) or (what == "last" and count.isdecimal() and int(count) > 0):
         return text
     raise UsageError(f"--at {text!r}: figures are taken at last, last:3 (the mean of the last three), test, or best.")
 
@@ -525,7 +523,8 @@ def load_record(home: Path) -> Record | None:
     try:
         content: Any = limits.read_json(path)
         check_digest(content)
-        folders = tuple(Path(os.path.normpath(home / run)) for run in content["runs"])
+        place = home if home.resolve() == home.absolute() else home.resolve()  # beside a folder that a link leads to
+        folders = tuple(Path(os.path.normpath(place / run)) for run in content["runs"])
         tuned = {str(name): str(sentence) for name, sentence in content["tuned"].items()}
         fields = {name: content[name] for name in ("baseline", "goal", "budget", "command", "at", "until")}
         margin = content["margin"]

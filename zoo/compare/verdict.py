@@ -15,8 +15,8 @@ from zoo.compare.comparability import (
     find_flags,
     moment_flags,
     setting_value_text,
-    varies,
     varied_names,
+    varies,
 )  # fmt: skip
 from zoo.compare.design import PLAIN_DESIGN, Design
 from zoo.compare.looks import Look
@@ -383,7 +383,7 @@ def varied_choices(
 
 
 def factor_values(runs: Seeds, choices: Mapping[str, str], varied: Collection[str]) -> dict[str, str]:
-    """The values of a variant by option of a grid: its ``choices``, of which a part has one per option of it that varies."""
+    """The values of a variant by option of a grid: its ``choices``, a part's by the options of it that vary."""
     config = next(iter(runs.values())).config
     values: dict[str, str] = {}
     for name, value in choices.items():
