@@ -278,6 +278,7 @@ def test_of_several_processes_the_launcher_says_which_is_the_first(variables, fi
 @pytest.mark.parametrize(
     ("settings", "same"),
     [({"deterministic": False}, True), ({"callbacks": []}, True), ({"limit_val_batches": 1.0}, True),
+     ({"precision": "32-true"}, True), ({"precision": 32}, True), ({"precision": "bf16-mixed"}, False),
      ({"limit_val_batches": 1}, False), ({"check_val_every_n_epoch": None}, False), ({"max_steps": None}, False)],
 )  # fmt: skip
 def test_what_a_configuration_leaves_out_is_null_only_where_null_is_the_default(settings, same):

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lightning.pytorch import Trainer
+from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import Timer
 from rich.cells import cell_len
 from rich.console import Console
@@ -85,6 +85,26 @@ def test_it_is_drawn_as_often_as_it_may_and_at_the_end(tmp_path):
 )
 def test_steps_are_those_of_the_optimiser(tmp_path, options, expected):
     assert steps(fit(tmp_path, **options)[0].frames) == expected
+
+
+class NewestLosses(Callback):
+    """What the newest batch has lost for each of its predictions."""
+
+    def __init__(self):
+        self.values = []
+
+    def on_train_batch_end(self, trainer, pl_module, *_):
+        total, size = pl_module.loss_log.losses[-1]
+        self.values.append(f"loss {float(total / size):#.4g}")
+
+
+@pytest.mark.parametrize("accumulate", [1, 2, 4])
+def test_the_loss_is_that_of_the_newest_batch(tmp_path, accumulate):
+    losses = NewestLosses()
+    terminal, _ = fit(tmp_path, accumulate_grad_batches=accumulate, callbacks=[losses])
+    shown = [match[0] for frame in terminal.frames if (match := re.search(r"loss [\d.]+", frame))]
+    assert set(shown) <= set(losses.values)
+    assert losses.values[-1] in shown
 
 
 def test_a_resumed_run_counts_on(tmp_path):

@@ -12,6 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import zoo
 from tests import forks
+from zoo.cli import main
 from zoo.errors import UsageError
 from zoo.logging import trackers
 from zoo.logging.trackers import CSVFigures, choose_trackers, read_identity
@@ -139,6 +140,32 @@ def test_a_resume_continues_the_same_runs(place):
     expected = [row for row in scalars_of_tensorboard(run.folder) if row[0].startswith(("train/", "val/", "best/"))]
     assert rows == approximately(expected)
     assert [step for name, step, _ in rows if name == "train/loss"] == [5, 10, 15, 20]
+
+
+def test_a_resume_with_other_options_goes_on_in_the_same_run_of_mlflow(place):
+    """MLflow refuses another value of an option: it becomes a tag."""
+    mlflow = pytest.importorskip("mlflow", reason="a tracker")
+    pytest.importorskip("sqlalchemy", reason="MLflow's database")
+    zoo.fit("lm-tiny", OPTIONS, trackers=("mlflow",), name="m")
+    changed = OPTIONS | {"model.lr": 0.0007, "trainer.max_steps": 30}
+    words = [f"--{key}={value}" for key, value in changed.items()]
+    assert main(["fit", "lm-tiny", "--name=m", "--resume", "--accept-changes", *words]) == 0
+    client = mlflow.MlflowClient(f"sqlite:///{place}/runs/mlflow.db")
+    logged = client.get_run(read_identity(Path("runs/lm-tiny/m/s1"), "mlflow"))
+    assert logged.data.params["config.model.lr"] == "0.003"
+    assert logged.data.tags["config.model.lr"] == "0.0007"
+    assert logged.data.tags["config.trainer.max_steps"] == "30"
+    assert max(metric.step for metric in client.get_metric_history(logged.info.run_id, "train/loss")) == 30
+
+
+def test_a_run_that_goes_on_from_another_one_keeps_what_it_has_logged(place):
+    for name, steps in (("a", 10), ("b", 20)):
+        zoo.fit("lm-tiny", OPTIONS | {"trainer.max_steps": steps}, name=name)
+    before = scalars_of_tensorboard(Path("runs/lm-tiny/a/s1"))
+    words = [f"--{key}={value}" for key, value in (OPTIONS | {"trainer.max_steps": 30}).items()]
+    other = "runs/lm-tiny/b/s1/checkpoints/last.ckpt"
+    assert main(["fit", "lm-tiny", "--name=a", "--resume", "--accept-changes", f"--ckpt_path={other}", *words]) == 0
+    assert {row for row in before if row[0] == "train/loss"} <= set(scalars_of_tensorboard(Path("runs/lm-tiny/a/s1")))
 
 
 def test_what_cannot_be_tracked_is_refused_before_training(place, monkeypatch):

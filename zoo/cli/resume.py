@@ -208,5 +208,8 @@ def training_options(task: Any) -> frozenset[str]:
 
 
 def logged_positions(plan: RunPlan) -> dict[str, int] | None:
-    """The lengths of the event files when the checkpoint of a resumed run was taken; None for a new run."""
-    return plan.manifest.get("logs") if plan.command.get("resume") else None
+    """The lengths of the event files when the checkpoint of a resumed run was taken; None for a new run, and for one
+    that goes on from another run's checkpoint, whose event files are others.
+    """
+    home = run_of_checkpoint(Path(str(plan.config["ckpt_path"]))) if plan.command.get("resume") else None
+    return plan.manifest.get("logs") if home and home.resolve() == plan.run.folder.resolve() else None

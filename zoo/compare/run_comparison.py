@@ -363,8 +363,9 @@ class ComparisonRun:
     def run_until_decided(self) -> None:
         """Run seed after seed of the undecided variants, or to the next planned look, and look after each.
 
-        A variant is dropped once it is decided, if one of its runs or of the baseline's has failed, or if it would need more than all seeds even if its effect were as
-        large as nine of ten such observations allow. Before the first seed that could decide, all are run together.
+        A variant is dropped once it is decided, if one of its runs or of the baseline's has failed, or if it would need
+        more than all seeds even if its effect were as large as nine of ten such observations allow. Before the first
+        seed that could decide, all are run together.
         """
         from zoo.compare.statistics import ALPHA, fewest_sequential_seeds
 

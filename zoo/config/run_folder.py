@@ -33,6 +33,7 @@ SHARES = ("trainer.limit_", "trainer.overfit_batches", "trainer.val_check_interv
 NULLS: dict[str, object] = {
     "trainer.deterministic": False, "trainer.gradient_clip_algorithm": "norm", "trainer.limit_train_batches": 1.0,
     "trainer.limit_val_batches": 1.0, "trainer.limit_test_batches": 1.0, "trainer.val_check_interval": 1.0,
+    "trainer.precision": "32-true",
 }  # fmt: skip
 PRECISIONS = {"16": "16-mixed", "bf16": "bf16-mixed", "32": "32-true", "64": "64-true"}
 

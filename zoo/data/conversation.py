@@ -11,11 +11,16 @@ from zoo.errors import UsageError
 Role = Literal["user", "assistant"]
 USER, ASSISTANT = "<user>", "<assistant>"
 SPECIALS = (EOS, USER, ASSISTANT)
-# as transformers writes it: the same tokens as `chat_tokens`
+# as transformers writes it: the same tokens as `chat_tokens`; what a system says first is the user's beginning
 CHAT_TEMPLATE = (
+    "{% set lead = namespace(text='') %}"
     "{% for message in messages %}"
-    "{{ '<' + message['role'] + '>' + message['content'] }}"
+    "{% if loop.first and message['role'] == 'system' %}{% set lead.text = message['content'] + '\\n\\n' %}"
+    "{% elif message['role'] in ['user', 'assistant'] %}"
+    "{% set text = lead.text + message['content'] %}{% set lead.text = '' %}"
+    "{{ '<' + message['role'] + '>' + text }}"
     "{% if message['role'] == 'assistant' %}{{ '<eos>' }}{% endif %}"
+    "{% else %}{{ raise_exception('only user and assistant speak, and system at the beginning') }}{% endif %}"
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<assistant>' }}{% endif %}"
 )

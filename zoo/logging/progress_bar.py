@@ -78,7 +78,10 @@ class StepProgress(ProgressBar):
         """Take the loss of the batch, and draw where a drawing is due."""
         if not self._enabled:
             return
-        self._loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+        if losses := getattr(getattr(pl_module, "loss_log", None), "losses", None):
+            self._loss = losses[-1].total / losses[-1].size  # the outputs are scaled for accumulation and processes
+        else:
+            self._loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         now = time.monotonic()
         if self._origin is None:
             self._origin = now, trainer.global_step

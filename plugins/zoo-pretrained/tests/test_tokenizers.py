@@ -534,6 +534,11 @@ def test_a_chat_template_of_a_published_tokenizer_gives_the_tokens_of_training(n
         messages = [{"role": turn.role, "content": turn.text} for turn in turns]
         ids = theirs.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
         assert ids == chat_tokens(tokenizer, turns)[0], texts
+        system = {"role": "system", "content": "Be kind."}  # the beginning of what the user says, as in training
+        ids = theirs.apply_chat_template([system, *messages], add_generation_prompt=True, return_dict=False)
+        assert ids == chat_tokens(tokenizer, [Turn("user", f"Be kind.\n\n{turns[0].text}"), *turns[1:]])[0], texts
+        with pytest.raises(Exception, match="only user and assistant speak"):
+            theirs.apply_chat_template([*messages, {"role": "tool", "content": "x"}])
 
 
 def test_a_chat_without_a_text_of_its_tokens_has_no_template(tmp_path, caplog):

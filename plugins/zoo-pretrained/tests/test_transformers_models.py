@@ -516,6 +516,19 @@ def test_a_part_with_a_state_of_its_own_is_decoded(layers, monkeypatch):
         model.generate(ids[:1], max_new_tokens=8, do_sample=False, prompt_lookup_num_tokens=3)
 
 
+def test_a_trainer_with_a_loss_of_its_own_keeps_no_graph_of_earlier_steps():
+    """It takes the labels out of what the model gets, and with them the losses of a mixture's balance."""
+    model = build_model("experts").train()
+    ids = torch.randint(3, WORDS, (2, 6))
+    losses = []
+    for _ in range(3):
+        model(ids).logits.sum().backward()
+        losses += [part.aux_loss for part in model.modules() if getattr(part, "aux_loss", None) is not None]
+        assert all(part.aux_calls == 1 for part in model.modules() if getattr(part, "aux_loss", None) is not None)
+    assert losses
+    model(ids, labels=ids).loss.backward()
+
+
 @torch.no_grad()
 def test_what_zoo_would_compute_otherwise_is_refused():
     model = build_model("alibi-swiglu")

@@ -234,8 +234,8 @@ def _chat_template(tokenizer: Tokenizer) -> str | None:
                  for role, text in PROBE]  # fmt: skip
         text = "".join([*turns, "<assistant>"])
         if reader.encode(text, add_special_tokens=False).ids == chat_tokens(tokenizer, PROBE)[0]:
-            content = "((' ' if message['content'][:1] not in ['', ' '] else '') + message['content'])"
-            template = CHAT_TEMPLATE.replace("message['content']", content) if space else CHAT_TEMPLATE
+            spaced = "(' ' if text[:1] not in ['', ' '] else '') + text"
+            template = CHAT_TEMPLATE.replace("'>' + text", f"'>' + {spaced}") if space else CHAT_TEMPLATE
             return template.replace("'<eos>'", json.dumps(end))
     log.warning("no chat template is written: %s has no text with the tokens of a dialogue", tokenizer.source)
     return None

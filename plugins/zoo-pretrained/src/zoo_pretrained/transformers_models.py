@@ -318,6 +318,12 @@ class ZooModel(PreTrainedModel):
         """Replace the embedding of tokens."""
         self.net.embedding, self.net.vocab_size = value, len(cast(Any, value).weight)
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The result of ``forward``; losses of parts that nobody has taken go with their graph."""
+        if self.training:
+            aux_losses(self.net)
+        return super().__call__(*args, **kwargs)
+
     def loss_of(self, labels: Tensor, options: Mapping[str, Any], **logits: Any) -> Tensor:
         """The mean loss () of labels, with those that parts have of their own in training, such as a mixture's.
 
