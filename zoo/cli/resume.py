@@ -103,7 +103,7 @@ def require_agreement(plan: RunPlan, origin: Path | None, resume: bool) -> None:
         more = f", and {len(changes) - 2} more" if len(changes) > 2 else ""
         raise UsageError(
             f"the recipe is not the one that the checkpoint was trained with: {'; '.join(changes[:2])}{more}.\n"
-            f"Go on with yours: --accept-changes"
+            "Go on with yours: --accept-changes"
         )
     plan.other_recipe = bool(changes)
     before, now = bool(old.get("compile")), bool(plan.config.get("compile"))
