@@ -65,7 +65,8 @@ def test_import_zoo_needs_no_torch():
 def test_a_run_a_checkpoint_and_a_recipe_name_the_same_model(runs, model):
     folder = next(runs.glob("*/glyphs/s1"))
     for result in (
-        zoo.load(folder / "checkpoints" / "best.ckpt"), zoo.load("vit-glyphs", runs=runs), zoo.load(folder.parent)
+        zoo.load(folder / "checkpoints" / "best.ckpt"), zoo.load("vit-glyphs", runs=runs), zoo.load(folder.parent),
+        zoo.load(folder / "config.yaml"),
     ):  # fmt: skip
         assert same(result, model("glyphs"))
         assert not result.task.training
@@ -105,6 +106,13 @@ def test_an_export_stores_a_tied_matrix_once(model, tmp_path):
         names = set(file.keys())
     assert set(model("pairs").task.state_dict()) - names == {"net.source_embedding.weight"}
     assert zoo.load(folder).translate("5 hours") == model("pairs").translate("5 hours")
+
+
+@pytest.mark.parametrize("ending", [".pt", ".safetensors"])
+def test_an_export_into_what_looks_like_a_file_is_refused(model, tmp_path, ending):
+    with pytest.raises(UsageError, match=f"would be a folder.*without \\{ending}"):
+        model("glyphs").export(tmp_path / f"out{ending}")
+    assert not (tmp_path / f"out{ending}").exists()
 
 
 def test_an_export_does_not_overwrite(model, tmp_path):

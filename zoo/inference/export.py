@@ -51,7 +51,11 @@ def export(trained: Trained, folder: Path, force: bool = False) -> Path:
 
 
 def check_folder(trained: Trained, folder: Path, force: bool) -> None:
-    """Raise UsageError for a folder to export into that is the model's own, or, unless ``force``, not empty."""
+    """Raise UsageError for a folder to export into that is the model's own, has the name of a file of weights, or,
+    unless ``force``, is not empty.
+    """
+    if folder.suffix in (".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".onnx") and not folder.exists():
+        raise UsageError(f"{folder} would be a folder: an export has several files. Name one without {folder.suffix}.")
     if folder.is_dir() and any(folder.iterdir()) and not force:
         raise UsageError(f"{folder} is not empty. Export into it nevertheless: --force")
     if folder.resolve() == trained.place.folder.resolve():

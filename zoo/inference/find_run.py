@@ -72,6 +72,8 @@ def find_model(run: str | Path, runs: str | Path = "runs") -> ModelLocation:
     if is_remote(run):
         run = local_folder(run)
     path, root = Path(run).expanduser(), Path(runs).expanduser()
+    if path.name == CONFIG and checkpoint_manifest.has_checkpoint(path.parent):
+        path = path.parent
     if path.is_file():
         refuse_published(path.parent)
         return _from_export(path.parent) if path.name in (WEIGHTS, EXPORT) else _from_checkpoint(path)
