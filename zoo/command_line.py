@@ -364,8 +364,8 @@ def _unknown_option(command: Command, spelling: str, elsewhere: Callable[[str], 
     likely = [ends[last]] if last in ends else begins[:3] or ([ends[near]] if near else [])
     if command.option_kind and (package := registry.not_installed(command.option_kind, spelling.lstrip("-"))):
         return f"zoo {command.name} has no option {spelling!r}.{package}"
-    meant = last in ends or (near and last in registry.SYNONYMS)
-    if not meant and (commands := elsewhere(spelling.lstrip("-"))):
+    has_meaning = last in ends or (near and last in registry.SYNONYMS)
+    if not has_meaning and (commands := elsewhere(spelling.lstrip("-"))):
         return f"zoo {command.name} has no option {spelling!r}: it belongs to {commands}."
     hint = f" Did you mean {_alternatives([repr(name) for name in likely])}?" if likely else ""
     return f"zoo {command.name} has no option {spelling!r}.{hint}"

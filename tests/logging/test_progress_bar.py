@@ -102,9 +102,9 @@ class NewestLosses(Callback):
 def test_the_loss_is_that_of_the_newest_batch(tmp_path, accumulate):
     losses = NewestLosses()
     terminal, _ = fit(tmp_path, accumulate_grad_batches=accumulate, callbacks=[losses])
-    shown = [match[0] for frame in terminal.frames if (match := re.search(r"loss [\d.]+", frame))]
-    assert set(shown) <= set(losses.values)
-    assert losses.values[-1] in shown
+    figures = [match[0] for frame in terminal.frames if (match := re.search(r"loss [\d.]+", frame))]
+    assert set(figures) <= set(losses.values)
+    assert losses.values[-1] in figures
 
 
 def test_a_resumed_run_counts_on(tmp_path):

@@ -108,8 +108,9 @@ def run_and_show(options: ParsedOptions, comparison: Comparison) -> int:
     """`zoo compare RECIPE --vary …`: run what is missing, print and write the result; the exit code."""
     finished, code = run_comparisons(options, [comparison])
     for result in finished:  # none where other shards have runs left, and in a dry run
-        plain = comparison.design is PLAIN_DESIGN
-        answer_code = result.print_answer(*result.look()) if plain else comparison.procedure.show(result, options)
+        has_design = comparison.design is not PLAIN_DESIGN
+        show = comparison.procedure.show
+        answer_code = show(result, options) if has_design else result.print_answer(*result.look())
         code = answer_code if options.get("exit_code") else code or answer_code
     return code
 

@@ -101,18 +101,18 @@ class TrackerSession(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the options of the run, and its name in each tracker into its folder."""
         for name, logger in self.loggers.items():
-            logger.log_hyperparams(self._unsaid(logger) if name == "mlflow" else dict(self.about))
+            logger.log_hyperparams(self._new_options(logger) if name == "mlflow" else dict(self.about))
             identity = cast(Any, logger).experiment.hash if name == "aim" else logger.version
             (self.folder / FOLDER).mkdir(exist_ok=True)
             atomic_files.write_text(self.folder / FOLDER / name, f"{identity}\n")
 
-    def _unsaid(self, logger: Any) -> dict[str, Any]:
+    def _new_options(self, logger: Any) -> dict[str, Any]:
         """The options that MLflow's run has not yet; what a resume has changed becomes a tag, since no option may."""
-        said = logger.experiment.get_run(logger.run_id).data.params
-        changed = {key: value for key, value in self.about.items() if said.get(key, str(value)) != str(value)}
+        logged = logger.experiment.get_run(logger.run_id).data.params
+        changed = {key: value for key, value in self.about.items() if logged.get(key, str(value)) != str(value)}
         for key, value in changed.items():
             logger.experiment.set_tag(logger.run_id, key, value)
-        return {key: value for key, value in self.about.items() if key not in said}
+        return {key: value for key, value in self.about.items() if key not in logged}
 
     @rank_zero_only
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

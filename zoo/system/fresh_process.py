@@ -92,12 +92,12 @@ def measure_call(call: Callable[[], object], patience: float = math.inf, offline
             os.waitpid(child, 0)
         os.close(output_pipe[0])
         os.close(result_pipe[0])
-    said, result = texts[output_pipe[0]].decode("utf-8", "replace"), texts[result_pipe[0]]
+    output, result = texts[output_pipe[0]].decode("utf-8", "replace"), texts[result_pipe[0]]
     if not ended:
-        return {"said": said, "error": f"importing it did not end within {patience:g} s"}
+        return {"said": output, "error": f"importing it did not end within {patience:g} s"}
     code = os.waitstatus_to_exitcode(status)
     reason = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
-    return {"said": said} | (json.loads(result) if result else {"error": f"importing it ends the process ({reason})"})
+    return {"said": output} | (json.loads(result) if result else {"error": f"importing it ends the process ({reason})"})
 
 
 def _read_pipes(texts: dict[int, bytes]) -> None:
