@@ -31,8 +31,8 @@ RESIDUAL = ("out", "down", "write")  # names of the matrices of a block that wri
 class Init:
     """A rule for the initial weights of a network whose tokens have width ``dim``, and for their learning rates.
 
-    Called for each module that has parameters or whose ``reset_parameters`` sets those below it, with torch's generators
-    seeded for that module; for the latter when all below it is drawn.
+    Called for each module that has parameters, with torch's generators seeded for that module, and for a part whose
+    ``reset_parameters`` sets the modules below it when these are drawn.
     """
 
     kind: ClassVar = "init"
