@@ -243,10 +243,11 @@ def settable_weights(module: nn.Module) -> Iterator[None]:
         yield
         return
     with torch.no_grad(), parametrize.cached():
-        before = {name: getattr(module, name).clone() for name in module.parametrizations}
+        lists = dict(module.get_submodule("parametrizations").named_children())
+        before = {name: getattr(module, name).clone() for name in lists}
         yield
         for name, weight in before.items():
-            drawn, steps = getattr(module, name), module.parametrizations[name]
+            drawn, steps = getattr(module, name), lists[name].children()
             if not torch.allclose(drawn, weight, 0, 0, True) and all(hasattr(step, "right_inverse") for step in steps):
                 setattr(module, name, drawn)
 
