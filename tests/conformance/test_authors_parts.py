@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from zoo.conformance import checks
+from zoo.parts.attention import MultiHead
 from zoo.parts.ffn import FFN, MLP
 from zoo.parts.norm import RMSNorm
 
@@ -123,6 +124,32 @@ class CentredInTraining(TorchsRate):
         return self.down(F.dropout(F.gelu(hidden), self.p, self.training))
 
 
+class SeesTheFuture(MultiHead):
+    """The way of its attention that drops has no mask (`scaled_dot_product_attention` without one)."""
+
+    def attend(self, q, k, v, pattern):
+        if self.training and self.dropout:
+            return F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout)
+        return super().attend(q, k, v, pattern)
+
+
+class StaysOnTheCPU(MLP):
+    """It makes a tensor without a device, in training alone."""
+
+    def forward(self, x):
+        hidden = self.up(x)
+        if self.training:
+            hidden = hidden + 0 * torch.zeros(hidden.shape[-1])
+        return self.down(F.gelu(hidden))
+
+
+class ByPosition(RMSNorm):
+    """Its option cannot be named."""
+
+    def __init__(self, dim: int, eps: float = 1e-6, /):
+        super().__init__(dim, eps)
+
+
 class FrozenGain(RMSNorm):
     """Its weight does not learn."""
 
@@ -153,6 +180,9 @@ def test_a_right_part_passes(part, name):
 
 @pytest.mark.parametrize(("part", "name", "words"), [
     (CentredInTraining, "token_by_token", "in training token 0 depends on token 1"),
+    (SeesTheFuture, "causality_by_gradient", "in training of 8 tokens token 0 depends on a later one"),
+    (StaysOnTheCPU, "moves_with_the_module", "in training with tensors without data: a tensor stays behind"),
+    (ByPosition, "documentation", "option 'eps' cannot be given by its name"),
     (FrozenGain, "trains_language", "is frozen: register it as a buffer"),
     (Unwritable, "documentation", "which a recipe cannot hold"),
 ])  # fmt: skip

@@ -50,10 +50,9 @@ def causality_by_perturbation(subject: Subject) -> None:
 
 def causality_by_gradient(subject: Subject) -> None:
     """In a causal stack, in training too, a token's gradient is exactly zero for later tokens; not for earlier ones."""
-    layer = build_part(subject, causal=True).double()
     for length, (training, where) in itertools.product((8, SHORT_AND_LONG[-1]), trained_and_not(subject)):
         x = subject.tokens(1, length, torch.float64).requires_grad_()
-        out = layer.train(training)(x)
+        out = causal_layer(subject, training)(x)
         rows = range(8) if length == 8 else (0, 30, 32, 50, 63, 64, 65, length - 1)
         reached = torch.zeros(length, length, dtype=torch.bool)
         for t in rows:
@@ -73,6 +72,14 @@ def causality_by_gradient(subject: Subject) -> None:
         missing = (~reached).tril(-1).nonzero().tolist()
         message = f"token {missing[0] if missing else ''} (query, key) should see an earlier one and does not."
         require(not missing, message)
+
+
+def causal_layer(subject: Subject, training: bool) -> nn.Module:
+    """The subject's layer in a causal stack, in float64; in training with dropout, if it takes some."""
+    if training:
+        with suppress(Refused):
+            return subject.layer(causal=True, dropout=0.3).double().train()
+    return build_part(subject, causal=True).double().train(training)
 
 
 def padded_layers(subject: Subject) -> list[tuple[bool, nn.Module]]:
