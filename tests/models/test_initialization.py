@@ -8,6 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from small import KINDS, language, names, part_options, seq2seq, tokens, vit
+from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
 from torch.optim import Adam, AdamW, Optimizer
 from zoo_optimizers.adamw8bit import AdamW8bit
 from zoo_optimizers.lion import Lion
@@ -16,10 +18,10 @@ from tests.covering import covering_params
 from zoo.conformance.coordinates import slopes
 from zoo.errors import UsageError
 from zoo.models import LanguageModel
-from zoo.models.initialization import GPT2, FanIn, MuP, Xavier, initialize
+from zoo.models.initialization import GPT2, FanIn, MuP, Xavier, derive_seed, initialize
 from zoo.models.layer_overrides import Override
 from zoo.models.seq2seq import Seq2Seq
-from zoo.parts.ffn import MLP, MoE
+from zoo.parts.ffn import FFN, MLP, MoE
 from zoo.parts.norm import RMSNorm
 from zoo.tasks.lm import CausalLM
 from zoo.tasks.muon import Muon
@@ -244,3 +246,132 @@ def test_activations_change_as_much_at_any_width_with_mup_alone():
     flat, grows = slopes(MuP, widths, steps=3), slopes(FanIn, widths, steps=3)
     assert all(abs(slope) < 0.25 for slope in flat.values()), flat
     assert all(grows[name] > 0.5 for name in ("block 0", "block 1")), grows
+
+
+class ClosedMLP(MLP):
+    """Its matrices are layers below it, which it draws by itself: a branch that starts closed, with open gates."""
+
+    def reset_parameters(self):
+        nn.init.xavier_uniform_(self.up.weight, gain=0.5**0.5)
+        nn.init.ones_(self.up.bias)
+        nn.init.zeros_(self.down.weight)
+
+
+class ZeroLinear(nn.Linear):
+    """A matrix that starts at zero."""
+
+    def reset_parameters(self):
+        nn.init.zeros_(self.weight)
+        nn.init.ones_(self.bias)
+
+
+class OwnMatrix(MLP):
+    """One of its layers draws itself."""
+
+    def __init__(self, dim: int, hidden: int):
+        super().__init__(dim, hidden)
+        self.down = ZeroLinear(hidden, dim)
+
+
+class ShiftedMLP(ClosedMLP):
+    """It has a tensor of its own beside the layers that it draws."""
+
+    def __init__(self, dim: int, hidden: int):
+        super().__init__(dim, hidden)
+        self.shift = nn.Parameter(torch.empty(dim))
+
+    def reset_parameters(self):
+        super().reset_parameters()
+        nn.init.normal_(self.shift)
+
+
+class Outer(FFN):
+    """It changes what a part within it has drawn."""
+
+    def __init__(self, dim: int, hidden: int):
+        super().__init__(dim, hidden)
+        self.inner = ShiftedMLP(dim, hidden)
+
+    def reset_parameters(self):
+        nn.init.constant_(self.inner.down.weight, 0.5)
+
+
+class Listed(FFN):
+    """Its tensors are in a list and in a dictionary of parameters alone."""
+
+    def __init__(self, dim: int, hidden: int):
+        super().__init__(dim, hidden)
+        self.up = nn.ParameterList([torch.empty(hidden, dim), torch.empty(hidden)])
+        self.down = nn.ParameterDict({"weight": torch.empty(dim, hidden)})
+
+    def reset_parameters(self):
+        for parameter in self.parameters():
+            nn.init.normal_(parameter, std=0.3)
+
+
+class WeightNormed(MLP):
+    """Direction and length of its matrices are parameters (Salimans and Kingma, 2016)."""
+
+    def __init__(self, dim: int, hidden: int):
+        super().__init__(dim, hidden)
+        weight_norm(self.up)
+        self.down = weight_norm(nn.Linear(hidden, dim, bias=False))
+
+
+AUTHORS_PARTS = {  # and what they start with, by the names of tensors in them
+    ClosedMLP: {"up.bias": 1.0, "down.weight": 0.0},
+    OwnMatrix: {"down.weight": 0.0, "down.bias": 1.0},
+    ShiftedMLP: {"up.bias": 1.0, "down.weight": 0.0},
+    Outer: {"inner.up.bias": 1.0, "inner.down.weight": 0.5},
+    Listed: {},
+    WeightNormed: {},
+}
+
+
+@pytest.mark.parametrize("rule", [FanIn, Xavier, GPT2, MuP])
+@pytest.mark.parametrize("part", AUTHORS_PARTS)
+def test_what_a_part_resets_itself_is_what_a_model_starts_with(part, rule):
+    """Whether its tensors are its own, those of layers below it, or in containers, and on the meta device too."""
+
+    def build(**options):
+        return language(ffn=part, init=rule, **options)
+
+    models = []
+    for state in (1, 2):
+        torch.manual_seed(state)
+        models.append(build())
+        assert torch.equal(torch.get_rng_state(), torch.manual_seed(state).get_state())
+    with torch.device("meta"):
+        models.append(build())
+    models[-1].to_empty(device="cpu")
+    initialize(models[-1])
+    first, *others = map(every_tensor, models)
+    for tensors in others:
+        assert [key for key, value in tensors.items() if not torch.equal(value, first[key])] == []
+    place = "stack.blocks.0.ffn.part"
+    for name, value in AUTHORS_PARTS[part].items():
+        assert (first[f"{place}.{name}"] == value).all(), name
+    drawn = {name: value.clone() for name, value in first.items()}
+    if part in (ClosedMLP, ShiftedMLP, Listed):  # the numbers are those of its own name's seed
+        torch.manual_seed(derive_seed(0, place))
+        models[0].get_submodule(place).reset_parameters()
+        assert all(torch.equal(value, drawn[name]) for name, value in first.items())
+    seeded = every_tensor(build(seed=1))
+    same = {name for name, value in first.items() if name.startswith(place) and torch.equal(value, seeded[name])}
+    assert all((first[name] == first[name].flatten()[0]).all() for name in same)  # constants
+    assert len(same) < sum(name.startswith(place) for name in first)
+
+
+def test_a_parametrized_matrix_starts_as_a_plain_one():
+    plain, normed = language(ffn=MLP), language(ffn=WeightNormed)
+    for one, other in zip(plain.stack.blocks, normed.stack.blocks, strict=True):
+        for name in ("up", "down"):
+            expected, weight = (block.ffn.part.get_submodule(name).weight for block in (one, other))
+            torch.testing.assert_close(weight, expected)
+
+
+def test_torch_has_no_last_word_on_matrices():
+    """What torch's own module draws in layers below it is drawn by the rule."""
+    loss = nn.AdaptiveLogSoftmaxWithLoss(48, 90, [20, 40])
+    initialize(loss)
+    assert loss.head.weight.std().item() == pytest.approx((3 * 48) ** -0.5, rel=0.05)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
 from collections.abc import Iterator
 from typing import Any
@@ -78,9 +79,9 @@ def meta_construction(subject: Subject) -> None:
 
 
 def moves_with_the_module(subject: Subject) -> None:
-    """No tensor stays behind when the module moves: each is a parameter or a buffer."""
-    for layer in each_layer(subject):
-        layer = layer.to("meta")
+    """No tensor stays behind when the module moves, in training too: each is a parameter or a buffer."""
+    for layer, where in itertools.product(each_layer(subject), ("", "in training ")):
+        layer = layer.to("meta").train(bool(where))
         x, valid = subject.tokens().to("meta"), torch.ones(2, 7, dtype=torch.bool, device="meta")
         try:
             outs = [layer(x), layer(x, valid)] if takes_padding(layer) else [layer(x)]
@@ -92,8 +93,9 @@ def moves_with_the_module(subject: Subject) -> None:
             if "unsupported scalarType" in str(error):  # what torch.autocast says of a device that it does not know
                 kind = "it enters torch.autocast on a device without autocast (torch.amp.is_autocast_available)"
             reason = stays if "device" in str(error) and "item" not in str(error) else f"{kind} or {stays}"
+            said = str(error).splitlines()[0]
             raise Broken(
-                f"with tensors without data: {reason}: {str(error).splitlines()[0]}. On a GPU each would wait or fail."
+                f"{where}with tensors without data: {reason}: {said}. On a GPU each would wait or fail."
             ) from error
         require(all(out.is_meta for out in outs), "it computes on another device than its input's.")
 

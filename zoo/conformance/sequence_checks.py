@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -11,7 +12,15 @@ from torch import Tensor, nn
 
 from zoo.conformance.check import Broken, Inapplicable, in_situations, once, require
 from zoo.conformance.subject import LENGTH, SHORT_AND_LONG, Refused, Subject
-from zoo.conformance.token_checks import EXACT, any_layer, build_part, difference, stack_on, takes_padding
+from zoo.conformance.token_checks import (
+    EXACT,
+    any_layer,
+    build_part,
+    difference,
+    stack_on,
+    takes_padding,
+    trained_and_not,
+)
 from zoo.errors import UsageError
 from zoo.models.initialization import initialize
 from zoo.models.stack import Stack
@@ -40,11 +49,10 @@ def causality_by_perturbation(subject: Subject) -> None:
 
 
 def causality_by_gradient(subject: Subject) -> None:
-    """In a causal stack a token's gradient is exactly zero for later tokens, and not for earlier ones it may see."""
-    layer = build_part(subject, causal=True).double()
-    for length in (8, SHORT_AND_LONG[-1]):
+    """In a causal stack, in training too, a token's gradient is exactly zero for later tokens; not for earlier ones."""
+    for length, (training, where) in itertools.product((8, SHORT_AND_LONG[-1]), trained_and_not(subject)):
         x = subject.tokens(1, length, torch.float64).requires_grad_()
-        out = layer(x)
+        out = causal_layer(subject, training)(x)
         rows = range(8) if length == 8 else (0, 30, 32, 50, 63, 64, 65, length - 1)
         reached = torch.zeros(length, length, dtype=torch.bool)
         for t in rows:
@@ -53,15 +61,25 @@ def causality_by_gradient(subject: Subject) -> None:
         future = reached.triu(1).nonzero().tolist()
         require(
             not future,
-            f"of {length} tokens token {future[0][0] if future else 0} depends on a later one, {future[:3]}: it sees "
-            "the future.",
+            f"{where}of {length} tokens token {future[0][0] if future else 0} depends on a later one, {future[:3]}: it "
+            "sees the future.",
         )
+        if training:
+            continue  # what it sees may be dropped
         require(bool(reached.diagonal()[list(rows)].all()), "a token does not depend on itself: is its input detached?")
         if not getattr(subject.part, "sees_all", True) or length > 8:
             continue
         missing = (~reached).tril(-1).nonzero().tolist()
         message = f"token {missing[0] if missing else ''} (query, key) should see an earlier one and does not."
         require(not missing, message)
+
+
+def causal_layer(subject: Subject, training: bool) -> nn.Module:
+    """The subject's layer in a causal stack, in float64; in training with dropout, if it takes some."""
+    if training:
+        with suppress(Refused):
+            return subject.layer(causal=True, dropout=0.3).double().train()
+    return build_part(subject, causal=True).double().train(training)
 
 
 def padded_layers(subject: Subject) -> list[tuple[bool, nn.Module]]:

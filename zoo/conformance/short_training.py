@@ -46,6 +46,8 @@ def train(module: nn.Module, loss_now: Callable[[], Tensor], where: str, may_fre
     finite and every parameter moves; with ``may_freeze``, every one that is not frozen.
     """
     trained = {name: p for name, p in module.named_parameters() if p.requires_grad or not may_freeze}
+    frozen = some([name for name, parameter in trained.items() if not parameter.requires_grad])
+    require(not frozen, f"in {where} no gradient reaches {frozen}, which is frozen: register it as a buffer.")
     fault = training_fault(module, loss_now, trained, STEPS, STEPS)
     hint = ": where does it start with a gradient of zero, as the second of two zero matrices does?"
     require(not fault, f"in {where} {fault}{hint if 'do not move' in fault else '.'}")

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from enum import Enum
 from typing import Any, cast
 
 import torch
@@ -133,6 +134,8 @@ def documentation(subject: Subject) -> None:
             continue  # the options of its model
         if option.kind in (option.VAR_POSITIONAL, option.VAR_KEYWORD):
             require(False, f"{subject.name} takes *{option.name}: name every option, so that typing errors are found.")
+        behind = option.kind is not option.POSITIONAL_ONLY
+        require(behind, f"option {option.name!r} cannot be given by its name: remove the / behind it.")
         require(option.annotation is not option.empty, f"option {option.name!r} needs a type, for `zoo show`.")
         needed = subject.kind == "data" and option.default is option.empty  # it may have to be told where files are
         if option.name in subject.options or needed:
@@ -140,11 +143,21 @@ def documentation(subject: Subject) -> None:
         require(option.default is not option.empty, f"option {option.name!r} needs a default.")
         default = option.default
         if not isinstance(default, type):  # a part as a default is written by its name
+            plain = in_recipe(default)
             try:
-                same = json.loads(json.dumps(default)) == (list(default) if isinstance(default, tuple) else default)
+                same = json.loads(json.dumps(plain)) == plain
             except TypeError:
                 same = False
             require(same, f"option {option.name!r} has the default {default!r}, which a recipe cannot hold.")
+
+
+def in_recipe(value: Any) -> Any:
+    """A value as a recipe has it: lists for tuples, and names for members of an Enum."""
+    if isinstance(value, (list, tuple)):
+        return [in_recipe(item) for item in value]
+    if isinstance(value, dict):
+        return {key: in_recipe(item) for key, item in value.items()}
+    return value.name if isinstance(value, Enum) else value
 
 
 @once
@@ -179,7 +192,8 @@ def rounding_sensitivity(layer: nn.Module, x: Tensor, dtype: torch.dtype) -> flo
         expected = layer(x)
         for _ in range(TRIALS):
             for parameter, exact in zip(twin.parameters(), layer.parameters(), strict=True):
-                parameter.copy_(exact * (1 + unit * (2 * torch.rand_like(exact) - 1)))
+                if exact.is_floating_point() or exact.is_complex():
+                    parameter.copy_(exact * (1 + unit * (2 * torch.rand_like(exact) - 1)))
             worst = max(worst, difference(twin(x * (1 + unit * (2 * torch.rand_like(x) - 1))), expected))
     return worst
 
@@ -350,7 +364,7 @@ def evaluation_is_deterministic(subject: Subject) -> None:
 
 def training_is_evaluation(subject: Subject) -> None:
     """Without dropout training computes what evaluation does, unless it declares ``differs_in_training``."""
-    if getattr(subject.part, "differs_in_training", not getattr(subject.part, "computes_all", True)):
+    if len(trained_and_not(subject)) == 1:
         raise Inapplicable("it declares that it computes something else in training")
     layer = any_layer(subject.changed(**dict.fromkeys(rates_of_dropping(subject), 0.0)))
     for length in SHORT_AND_LONG:
@@ -364,6 +378,12 @@ def training_is_evaluation(subject: Subject) -> None:
             f"in training it gives other numbers than in evaluation, by {gap:.1e}: one scale, one temperature, no "
             "statistics of a batch; or declare differs_in_training = True.",
         )
+
+
+def trained_and_not(subject: Subject) -> list[tuple[bool, str]]:
+    """Whether a part is looked at in training, and how that is said: not where it declares to differ there."""
+    differs = getattr(subject.part, "differs_in_training", not getattr(subject.part, "computes_all", True))
+    return [(False, ""), *([] if differs else [(True, "in training ")])]
 
 
 def rates_of_dropping(subject: Subject) -> list[str]:
@@ -512,7 +532,7 @@ def clean_import(subject: Subject) -> None:
 
 
 def token_by_token(subject: Subject) -> None:
-    """A token's result depends on that token alone, by perturbation and by gradient."""
+    """A token's result depends on that token alone, by perturbation and by gradient, in training too."""
     part = spread(cast(Any, subject).build())
     x = subject.tokens(2, 6)
     whole = part(x)
@@ -521,15 +541,17 @@ def token_by_token(subject: Subject) -> None:
     gap = difference(part(loud)[:, :1], whole[:, :1])
     require(gap <= 1e-6, f"the first token changes by {gap:.1e} with the others: work on the last dimension alone.")
     part, x = part.double(), subject.tokens(1, 5, torch.float64).requires_grad_()
-    for t in range(5):
-        (grad,) = torch.autograd.grad((part(x)[0, t] ** 2).sum(), x)
+    for t, (training, where) in itertools.product(range(5), trained_and_not(subject)):
+        (grad,) = torch.autograd.grad((part.train(training)(x)[0, t] ** 2).sum(), x)
         others = [s for s in range(5) if s != t and bool(grad[0, s].any())]
-        require(not others, f"token {t} depends on token {others[0] if others else ''}: tokens must not mix.")
-        require(bool(grad[0, t].any()), f"token {t} does not depend on itself: is its input detached?")
+        require(not others, f"{where}token {t} depends on token {others[0] if others else ''}: tokens must not mix.")
+        require(training or bool(grad[0, t].any()), f"token {t} does not depend on itself: is its input detached?")
+    part.eval()
     flat = part(x.reshape(-1, x.size(-1)))
     require(difference(flat, part(x)[0]) <= 1e-10, "(tokens, dim) gives other numbers than (B, T, dim).")
 
 
-COMMON = [documentation, unknown_options_are_refused, clean_import, shapes, dtypes, autocast, inputs_are_left_alone,
-          strided_inputs, batch_independence, evaluation_is_deterministic, training_is_evaluation, dropping_options,
+# what else compares two calls says nothing where evaluation is random
+COMMON = [documentation, unknown_options_are_refused, clean_import, evaluation_is_deterministic, shapes, dtypes,
+          autocast, inputs_are_left_alone, strided_inputs, batch_independence, training_is_evaluation, dropping_options,
           no_state_between_calls]  # fmt: skip

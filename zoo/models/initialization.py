@@ -2,8 +2,8 @@
 
 The rule is FanIn unless the model has another one: matrices, embeddings included, are normal with standard deviation
 1 / sqrt(3 * width read), GPT-2's 0.02 at width 768 and torch's default scale at any width. Biases: zero. Everything
-else: the module's own ``reset_parameters``. Since each module draws from (seed, its name), two variants start equal
-wherever they have the same parts.
+else: the module's own ``reset_parameters``, which has the last word on the modules below it. Since each module draws
+from (seed, its name), two variants start equal wherever they have the same parts.
 """
 
 import contextlib
@@ -14,6 +14,7 @@ from typing import ClassVar
 
 import torch
 from torch import nn, optim
+from torch.nn.utils import parametrize
 from torch.optim import Optimizer
 
 from zoo.errors import UsageError
@@ -30,7 +31,8 @@ RESIDUAL = ("out", "down", "write")  # names of the matrices of a block that wri
 class Init:
     """A rule for the initial weights of a network whose tokens have width ``dim``, and for their learning rates.
 
-    Called for each module that has parameters, with torch's generators seeded for that module.
+    Called for each module that has parameters, with torch's generators seeded for that module, and for a part whose
+    ``reset_parameters`` sets the modules below it when these are drawn.
     """
 
     kind: ClassVar = "init"
@@ -45,7 +47,7 @@ class Init:
 
     def reset(self, module: nn.Module, name: str, net: nn.Module) -> None:
         """Draw the parameters that belong to ``module`` itself, of any shape; ``name`` is its name in ``net``."""
-        if isinstance(module, (nn.Linear, nn.Embedding)):
+        if isinstance(module, (nn.Linear, nn.Embedding)) and not defines_reset(module):
             nn.init.normal_(module.weight, std=self.std(module, name, net))
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
@@ -81,7 +83,7 @@ class Xavier(Init):
     def reset(self, module: nn.Module, name: str, net: nn.Module) -> None:
         """As the base does, with uniform matrices."""
         super().reset(module, name, net)
-        if isinstance(module, nn.Linear):
+        if isinstance(module, nn.Linear) and not defines_reset(module):
             nn.init.xavier_uniform_(module.weight)
 
 
@@ -193,23 +195,61 @@ def rule_of(net: nn.Module) -> Init:
 def initialize(net: nn.Module, seed: int = 0) -> nn.Module:
     """Set every parameter of ``net`` in place, leaving torch's global random state as it was."""
     rule = rule_of(net)
-    for name, module in net.named_modules():
+    for name, module in in_order_of_reset(net):
         initialize_module(module, name, net, rule, seed)
     return net
 
 
+def in_order_of_reset(net: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The modules of ``net`` by name, those that set what is below them behind it: the inner before the outer."""
+    modules = [(sets_below(module), name, module) for name, module in net.named_modules()]
+    outer = [(name, module) for last, name, module in modules if last]
+    return [(name, module) for last, name, module in modules if not last] + outer[::-1]
+
+
+def defines_reset(module: nn.Module) -> bool:
+    """Whether the class of a module has a ``reset_parameters`` that is not torch's."""
+    own = getattr(type(module), "reset_parameters", None)
+    return own is not None and not own.__module__.startswith("torch.")
+
+
+def sets_below(module: nn.Module) -> bool:
+    """Whether a module has a ``reset_parameters`` of its own and tensors in modules below it."""
+    return defines_reset(module) and any([*child.parameters(), *child.buffers()] for child in module.children())
+
+
 def initialize_module(module: nn.Module, name: str, net: nn.Module, rule: Init, seed: int) -> None:
     """Set what belongs to one module of ``net`` itself; on the meta device, leave this call to whoever moves it."""
-    tensors = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+    deep = sets_below(module) or parametrize.is_parametrized(module)
+    tensors = [*module.parameters(deep), *module.buffers(deep)]
     if any(tensor.is_meta for tensor in tensors):
         vars(module)[LATER] = partial(initialize_module, module, name, net, rule, seed)
     elif tensors:
         cuda = {tensor.device for tensor in tensors if tensor.is_cuda}
-        with torch.random.fork_rng(cuda):
+        with torch.random.fork_rng(cuda), settable_weights(module):
             # not torch.manual_seed: it seeds every GPU, and fork_rng gives back only those named
             for generator in (torch.default_generator, *(torch.cuda.default_generators[d.index] for d in cuda)):
                 generator.manual_seed(derive_seed(seed, name))
             rule.reset(module, name, net)
+
+
+@contextlib.contextmanager
+def settable_weights(module: nn.Module) -> Iterator[None]:
+    """Pass what is drawn in place in a module's parametrized weights in here on to the tensors they are computed from.
+
+    A parametrization without ``right_inverse`` keeps these: they are drawn in a ``reset_parameters``.
+    """
+    if not parametrize.is_parametrized(module):
+        yield
+        return
+    with torch.no_grad(), parametrize.cached():
+        lists = dict(module.get_submodule("parametrizations").named_children())
+        before = {name: getattr(module, name).clone() for name in lists}
+        yield
+        for name, weight in before.items():
+            drawn, steps = getattr(module, name), lists[name].children()
+            if not torch.allclose(drawn, weight, 0, 0, True) and all(hasattr(step, "right_inverse") for step in steps):
+                setattr(module, name, drawn)
 
 
 @contextlib.contextmanager

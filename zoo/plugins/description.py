@@ -8,6 +8,7 @@ import functools
 import importlib.machinery
 import importlib.util
 import inspect
+import re
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
@@ -131,8 +132,8 @@ def _lineage(source: _ClassSource | None) -> Iterator[_ClassSource]:
         if source is None:
             return
         yield source
-        module, bases = source.module, (base.id for base in source.node.bases if isinstance(base, ast.Name))
-        source = next((parent for base in bases if (parent := _find(module, base))), None)
+        module, bases = source.module, source.node.bases
+        source = next((parent for base in bases if (parent := _find_base(module, base))), None)
 
 
 @dataclass(frozen=True)
@@ -280,8 +281,11 @@ def _search_spec(module: str) -> importlib.machinery.ModuleSpec | None:
             return importlib.util.find_spec(module)
         finders = (getattr(finder, "find_spec", None) for finder in sys.meta_path)
         return next(filter(None, (find(module, places, None) for find in finders if find)), None)
-    except Exception:  # third-party import hooks may raise anything
-        return None
+    except Exception:  # third-party import hooks may raise anything, and Python's where folders have no __init__
+        folders = [Path(place, module.rpartition(".")[2]) for place in places or ()]
+        spec = importlib.machinery.ModuleSpec(module, None, is_package=True)
+        spec.submodule_search_locations = [str(folder) for folder in folders if folder.is_dir()]
+        return spec if spec.submodule_search_locations else None
 
 
 def source_file(module: str) -> Path | None:
@@ -355,7 +359,26 @@ def _find(module: str, name: str, hops: int = MAX_HOPS) -> _ClassSource | None:
     if name in imports:
         statement, alias = imports[name]
         return _find(_absolute(module, statement), alias.name, hops - 1)
-    return None
+    stars = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.names[0].name == "*"]
+    return next(filter(None, (_find(_absolute(module, node), name, hops - 1) for node in stars)), None)
+
+
+def _find_base(module: str, base: ast.expr) -> _ClassSource | None:
+    """The definition of a base as a class statement writes it: ``Base``, ``package.module.Base``, ``Base[T]``."""
+    named = base.value if isinstance(base, ast.Subscript) else base
+    if isinstance(named, ast.Name):
+        return _find(module, named.id)
+    tree = _tree(module)
+    if tree is None or not isinstance(named, ast.Attribute) or named.attr == "Module":  # torch's has no options
+        return None
+    local, dot, inside = ast.unparse(named.value).partition(".")
+    places = [
+        f"{_absolute(module, node)}.{alias.name}" if isinstance(node, ast.ImportFrom) else alias.name
+        for node in _statements(tree) if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names if (alias.asname or alias.name.partition(".")[0]) == local
+    ]  # fmt: skip
+    whole = f"{local}{dot}{inside}"  # `import a.b` binds a
+    return _find(whole if whole in places else f"{places[0]}{dot}{inside}", named.attr) if places else None
 
 
 def _absolute(module: str, node: ast.ImportFrom) -> str:
@@ -404,12 +427,9 @@ def _constructor(node: ast.ClassDef) -> tuple[ast.FunctionDef | None, tuple[Opti
 
 
 def _inherited_options(source: _ClassSource, hops: int, owner: _ClassSource | None = None) -> list[Option]:
-    for base in source.node.bases:
-        if isinstance(base, ast.Name) and hops:
-            parent = _find(source.module, base.id)
-            if parent:
-                return _options(parent, hops - 1, owner)
-    return []
+    parents = [_find_base(source.module, base) for base in source.node.bases if hops]
+    # a class such as Generic or a mixin has none
+    return next(filter(None, (_options(parent, hops - 1, owner) for parent in parents if parent)), [])
 
 
 def _option(argument: ast.arg, default: ast.expr | None, phrases: Mapping[str, str]) -> Option:
@@ -418,8 +438,11 @@ def _option(argument: ast.arg, default: ast.expr | None, phrases: Mapping[str, s
 
 
 def _phrases(docstring: str | None) -> dict[str, str]:
-    """What the lines ``name: phrase`` below ``Args:`` say of each option; deeper lines go on with a phrase."""
-    lines = (docstring or "").partition("Args:\n")[2].splitlines()
+    """What the lines ``name: phrase`` or ``name (type): phrase`` below ``Args:`` say of each option; deeper lines go on
+    with a phrase.
+    """
+    _, *below = re.split(r"^ *(?:Args|Arguments):\n", docstring or "", maxsplit=1, flags=re.MULTILINE)
+    lines = below[0].splitlines() if below else []
     phrases: dict[str, str] = {}
     name, indent = "", next((len(line) - len(line.lstrip()) for line in lines if line.strip()), 0)
     for line in lines:
@@ -427,7 +450,8 @@ def _phrases(docstring: str | None) -> dict[str, str]:
         if not line.strip() or depth < indent:
             break
         if depth == indent:
-            name, _, phrase = line.strip().partition(":")
+            parts = re.match(r"\**(\w+)\s*(?:\(.*?\))?\s*:(.*)", line.strip())
+            name, phrase = parts.groups() if parts else (line.strip(), "")
             phrases[name] = phrase.strip()
         else:
             phrases[name] += f" {line.strip()}"

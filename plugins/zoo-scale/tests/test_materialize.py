@@ -17,18 +17,30 @@ from zoo.models.seq2seq import Seq2Seq
 from zoo.models.vit import ViT
 from zoo.parts.attention import MultiHead
 from zoo.parts.block import Block
-from zoo.parts.ffn import SwiGLU
+from zoo.parts.ffn import MLP, SwiGLU
 from zoo.parts.norm import RMSNorm
 from zoo.parts.position import Learned, RoPE
 from zoo.training.memory_estimate import MemoryCounter
 
 LARGE = {**STACK, "depth": 8, "dim": 32, "hidden": 96}
 LLAMA = {"position": RoPE, "norm": RMSNorm, "attention": multi_head(kv_heads=2, bias=False), "ffn": SwiGLU}
+
+
+class ClosedMLP(MLP):
+    """It draws the layers below it itself, when the rule has drawn them."""
+
+    def reset_parameters(self):
+        nn.init.normal_(self.up.weight, std=0.5)
+        nn.init.zeros_(self.down.weight)
+        self.down.bias.data.add_(self.up.weight.sum())
+
+
 NETWORKS = {
     "gpt2": lambda: LanguageModel(17, 8, **LARGE, position=Learned, attention=MultiHead, init=GPT2, seed=3),
     "llama": lambda: LanguageModel(19, 8, **LARGE, **LLAMA, tie=False, seed=4),
     "xavier": lambda: LanguageModel(19, 8, **LARGE, **LLAMA, tie=False, init=Xavier, seed=4),
     "mup": lambda: LanguageModel(19, 8, **LARGE, **LLAMA, tie=False, init=MuP),
+    "own": lambda: LanguageModel(19, 8, **LARGE, ffn=ClosedMLP, seed=2),
     "translation": lambda: Seq2Seq(17, 19, 8, **LARGE, **LLAMA),
     "vit": lambda: ViT(5, image_size=8, patch_size=4, **LARGE, position=Learned, seed=1),
 }
@@ -96,6 +108,20 @@ def test_a_module_that_cannot_set_its_tensors_anew_is_built_with_memory(caplog):
     assert "nothing sets memory anew" in caplog.text
     loose = FSDP2.build_network(lambda: nn.Linear(2, 2))  # that no seed initialises
     assert not loose.weight.is_meta
+
+
+class Reset(LanguageModel):
+    """A network that draws its blocks itself."""
+
+    def reset_parameters(self):
+        for block in self.stack.blocks:
+            nn.init.ones_(block.ffn.part.down.weight)
+
+
+def test_a_network_that_sets_its_blocks_itself_is_built_with_memory(caplog):
+    net = FSDP2.build_network(lambda: Reset(19, 8, **LARGE))
+    assert all((block.ffn.part.down.weight == 1).all() for block in net.stack.blocks)
+    assert "Reset resets blocks" in caplog.text
 
 
 def hold_one_block(rank, world, port, kind, tensor_parallel):

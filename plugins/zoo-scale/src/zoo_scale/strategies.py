@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 
 from zoo.errors import UsageError
 from zoo.logging.run_record import weight_digests
-from zoo.models.initialization import LATER
+from zoo.models.initialization import LATER, in_order_of_reset, sets_below
 from zoo.models.stack import Stack
 from zoo.parts.block import Block
 from zoo.tasks.task import Task
@@ -72,9 +72,13 @@ class FSDP2(ModelParallelStrategy):
         with torch.device("meta"):
             net = build()
         for name, module in net.named_modules():
+            label = name or type(module).__name__
             redraws = isinstance(module, (nn.Linear, nn.Embedding)) or hasattr(module, "reset_parameters")
             if own_tensors(module) and not (redraws and hasattr(module, LATER)):
-                log.warning("each process builds the whole model: nothing sets %s anew.", name or type(module).__name__)
+                log.warning("each process builds the whole model: nothing sets %s anew.", label)
+                return build()
+            if sets_below(module) and any(isinstance(member, Stack) for member in module.modules()):
+                log.warning("each process builds the whole model: %s resets blocks, which are shared out.", label)
                 return build()
         return net
 
@@ -372,8 +376,9 @@ def materialize(
                 memory = torch.empty(tensor.shape, dtype=types[member, name])
                 whole = nn.Parameter(memory, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else memory
                 torch.utils.swap_tensors(tensor, whole)
-    for member in waiting:
-        vars(member).pop(LATER)()
+    for _, member in in_order_of_reset(module):
+        if member in waiting or (waiting and sets_below(member) and LATER in vars(member)):
+            vars(member).pop(LATER)()
     return tensors
 
 
