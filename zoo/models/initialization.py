@@ -192,15 +192,29 @@ def rule_of(net: nn.Module) -> Init:
 
 def initialize(net: nn.Module, seed: int = 0) -> nn.Module:
     """Set every parameter of ``net`` in place, leaving torch's global random state as it was."""
-    rule = rule_of(net)
-    for name, module in net.named_modules():
-        initialize_module(module, name, net, rule, seed)
+    rule, names = rule_of(net), {module: name for name, module in net.named_modules()}
+    for module in initialization_order(net):
+        initialize_module(module, names[module], net, rule, seed)
     return net
+
+
+def initialization_order(net: nn.Module) -> list[nn.Module]:
+    """The modules of ``net`` so that a ``reset_parameters`` has the last word on what is inside its module."""
+    modules = list(net.modules())
+    owners = [module for module in reversed(modules) if resets_children(module)]
+    inside = set(owners)
+    return [*(module for module in modules if module not in inside), *owners]
+
+
+def resets_children(module: nn.Module) -> bool:
+    """Whether a module has a ``reset_parameters`` of its own and modules with parameters, lists of them too."""
+    return hasattr(module, "reset_parameters") and any(True for child in module.children() for _ in child.parameters())
 
 
 def initialize_module(module: nn.Module, name: str, net: nn.Module, rule: Init, seed: int) -> None:
     """Set what belongs to one module of ``net`` itself; on the meta device, leave this call to whoever moves it."""
-    tensors = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+    deep = resets_children(module)
+    tensors = [*module.parameters(recurse=deep), *module.buffers(recurse=deep)]
     if any(tensor.is_meta for tensor in tensors):
         vars(module)[LATER] = partial(initialize_module, module, name, net, rule, seed)
     elif tensors:

@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 
 from zoo.errors import UsageError
 from zoo.logging.run_record import weight_digests
-from zoo.models.initialization import LATER
+from zoo.models.initialization import LATER, initialization_order
 from zoo.models.stack import Stack
 from zoo.parts.block import Block
 from zoo.tasks.task import Task
@@ -372,8 +372,9 @@ def materialize(
                 memory = torch.empty(tensor.shape, dtype=types[member, name])
                 whole = nn.Parameter(memory, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else memory
                 torch.utils.swap_tensors(tensor, whole)
-    for member in waiting:
-        vars(member).pop(LATER)()
+    for member in initialization_order(module):
+        if LATER in vars(member):
+            vars(member).pop(LATER)()
     return tensors
 
 
