@@ -7,7 +7,7 @@ import typing
 from collections.abc import Callable
 from typing import Any, Literal
 
-from zoo.config.signatures import members_of
+from zoo.config.signatures import members_of, parameters
 from zoo.parts.ffn import FFN, MLP
 from zoo.parts.norm import Norm, RMSNorm
 from zoo.plugins.description import CLASS_PARAMETERS, PLACE_PARAMETERS
@@ -22,13 +22,13 @@ def candidates(part: type, fixed: dict[str, Any]) -> dict[str, list[Any]]:
 
     What a part declares in ``tried_options`` comes as dictionaries, under the names of the options in them.
     """
-    hints = typing.get_type_hints(part.__init__)  # type: ignore[misc]
     by_option: dict[str, list[Any]] = {}
     skipped = CLASS_PARAMETERS.get(kind_of(part) or "", 0)
+    types = {name: option.annotation for name, option in parameters(part, skipped).items()}  # as `zoo fit` reads them
     for name, parameter in list(inspect.signature(part).parameters.items())[skipped:]:
         if name in fixed or (skipped and name in PLACE_PARAMETERS) or parameter.default is parameter.empty:
             continue
-        values = others(hints.get(name, parameter.annotation), parameter.default)
+        values = others(types.get(name, parameter.annotation), parameter.default)
         if values:
             by_option[name] = values
     for declared in getattr(part, DECLARED, ()):

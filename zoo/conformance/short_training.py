@@ -48,7 +48,9 @@ def train(module: nn.Module, loss_now: Callable[[], Tensor], where: str, may_fre
     trained = {name: p for name, p in module.named_parameters() if p.requires_grad or not may_freeze}
     fault = training_fault(module, loss_now, trained, STEPS, STEPS)
     hint = ": where does it start with a gradient of zero, as the second of two zero matrices does?"
-    require(not fault, f"in {where} {fault}{hint if 'do not move' in fault else '.'}")
+    if frozen := [name for name, parameter in trained.items() if not parameter.requires_grad]:
+        hint = f": {some(frozen)} is frozen (requires_grad=False). Register as a buffer what does not learn."
+    require(not fault, f"in {where} {fault}{hint if frozen or 'do not move' in fault else '.'}")
 
 
 def training_fault(

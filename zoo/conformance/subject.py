@@ -423,7 +423,7 @@ def spread(module: nn.Module, seed: int = 0) -> Any:
     make = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in module.parameters():
-            if not parameter.is_meta:
+            if not parameter.is_meta and (parameter.is_floating_point() or parameter.is_complex()):
                 noise = torch.randn(parameter.shape, generator=make, dtype=torch.float32)
                 parameter.add_(noise.to(parameter), alpha=0.2)
     return module.eval()

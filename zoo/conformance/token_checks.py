@@ -142,10 +142,17 @@ def documentation(subject: Subject) -> None:
         default = option.default
         if not isinstance(default, type):  # a part as a default is written by its name
             try:
-                same = json.loads(json.dumps(default)) == (list(default) if isinstance(default, tuple) else default)
+                same = json.loads(json.dumps(default)) == tuples_as_lists(default)
             except TypeError:
                 same = False
             require(same, f"option {option.name!r} has the default {default!r}, which a recipe cannot hold.")
+
+
+def tuples_as_lists(value: Any) -> Any:
+    """The value of an option as JSON holds it: inner tuples are lists, too."""
+    if isinstance(value, dict):
+        return {key: tuples_as_lists(item) for key, item in value.items()}
+    return [tuples_as_lists(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 @once
@@ -358,6 +365,8 @@ def training_is_evaluation(subject: Subject) -> None:
         x, state = subject.tokens(2, length), torch.get_rng_state()
         out = layer.train()(x)
         if not torch.equal(torch.get_rng_state(), state):
+            if subject.kind in ("norm", "ffn"):
+                reads_its_token_alone(layer, x)
             raise Inapplicable("it draws random numbers in training")
         gap = difference(out, layer.eval()(x))
         require(
@@ -365,6 +374,17 @@ def training_is_evaluation(subject: Subject) -> None:
             f"in training it gives other numbers than in evaluation, by {gap:.1e}: one scale, one temperature, no "
             "statistics of a batch; or declare differs_in_training = True.",
         )
+
+
+def reads_its_token_alone(layer: nn.Module, x: Tensor) -> None:
+    """Raise Broken where what a token of x (B, T, dim) becomes depends on another one, with the same random numbers."""
+    changed, outs = x.clone(), []
+    changed[-1, -1] += 1
+    for tokens in (x, changed):
+        torch.manual_seed(7)
+        outs.append(layer(tokens))
+    gap = difference(*(out.flatten(0, 1)[:-1] for out in outs))
+    require(gap <= 1e-5, f"in training a token changes what others become, by {gap:.1e}: no statistics of a batch.")
 
 
 def rates_of_dropping(subject: Subject) -> list[str]:
