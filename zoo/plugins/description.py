@@ -268,7 +268,7 @@ def find_spec(module: str) -> importlib.machinery.ModuleSpec | None:
 
 def _search_spec(module: str) -> importlib.machinery.ModuleSpec | None:
     """What the finders of the import system say, as `importlib.util.find_spec`, which would import the packages."""
-    above, _, _ = module.rpartition(".")
+    above, _, last = module.rpartition(".")
     places: list[str] | None = None
     try:
         if above:
@@ -280,6 +280,10 @@ def _search_spec(module: str) -> importlib.machinery.ModuleSpec | None:
             return importlib.util.find_spec(module)
         finders = (getattr(finder, "find_spec", None) for finder in sys.meta_path)
         return next(filter(None, (find(module, places, None) for find in finders if find)), None)
+    except KeyError:  # of a namespace package in another, which is looked up among those that are imported
+        spec = importlib.machinery.ModuleSpec(module, None, is_package=True)
+        spec.submodule_search_locations = [str(Path(place, last)) for place in places or ()]
+        return spec if places else None
     except Exception:  # third-party import hooks may raise anything
         return None
 
