@@ -263,7 +263,11 @@ def json_texts(line: str, place: str, unread: set[str]) -> list[str]:
         name = ALIASES.get(key, key)
         if name not in NAMES:
             is_rating, more = key in RATINGS, re.fullmatch(r"negatives?_?\d*|neg|hard_negatives?", key)
-            if (more or is_rating) and not is_usual(key, value) and not (is_rating and str(value) in ("1", "1.0", "True")):
+            if (
+                (more or is_rating)
+                and not is_usual(key, value)
+                and not (is_rating and str(value) in ("1", "1.0", "True"))
+            ):
                 right = "every pair is learned alike" if is_rating else 'a line holds one hard negative: "negative"'
                 raise UsageError(f"{place} has {key}: {value!r:.40}, which is not read: {right}. Leave it out.")
             unread.add(key)
