@@ -68,6 +68,7 @@ class Tokenizer:
         added = inner.get_added_tokens_decoder().items()
         self.specials = {token.content: number for number, token in added if token.special}
         self.pad, self.bos, self.eos = (self.special(name) for name in (PAD, BOS, EOS))
+        self.separator = self.special(SEP) if self.published and self.eos is None else self.eos
         self.scheme = _scheme(inner)
         self._table = self._lookup() if self.scheme == "chars" else None
         self.source = ""  # the file it was read from
@@ -145,10 +146,10 @@ class Tokenizer:
         return [] if start is None else [start]
 
     def end_of_document(self) -> int:
-        """The number of <eos>, which separates documents. Raises UsageError where there is none."""
-        if self.eos is None:
+        """The number of <eos>, which separates documents; of BERT's <sep>. Raises UsageError where there is none."""
+        if self.separator is None:
             raise UsageError(f"the tokenizer {self.source or ''} has no token {EOS}, which separates documents.")
-        return self.eos
+        return self.separator
 
     def extended(self, specials: Sequence[str]) -> Tokenizer:
         """The same tokenizer with further special tokens behind all others, whose numbers stay."""
