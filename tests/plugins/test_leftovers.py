@@ -221,7 +221,8 @@ def test_what_cannot_be_told_of_a_module_is_no_problem(layout, problem, zipped, 
     if zipped:
         place = tmp_path / "site.zip"
         with zipfile.ZipFile(place, "w") as file:
-            for name in {*layout, *(f"{folder}/" for name in layout for folder in Path(name).parents if folder.name)}:
+            folders = {folder for name in layout for folder in Path(name).parents if folder.name}
+            for name in (*layout, *(f"{folder}/" for folder in folders)):
                 file.writestr(name, layout.get(name, ""))
     monkeypatch.syspath_prepend(place)
     assert import_problem(".".join([*Path(max(layout, key=len)).parent.parts, "part"])) == problem
