@@ -129,6 +129,20 @@ class Centred(Dropping):
         return super().forward(x - x.mean(-2, keepdim=True) if self.training else x)
 
 
+class ByPlace(RMSNorm):
+    """A norm whose option has no name."""
+
+    def __init__(self, dim: int, eps: float = 1e-6, /):
+        super().__init__(dim, eps)
+
+
+class LeftBehind(TwoMatrices):
+    """In training something is drawn on the CPU, wherever the module is."""
+
+    def forward(self, x):
+        return super().forward(x + torch.zeros(x.shape[-1]) if self.training else x)
+
+
 def outcome(part, name):
     (check,) = [check for check in checks(part) if check.name == name]
     return check.outcome()
@@ -154,6 +168,15 @@ def test_what_is_right_fails_no_check(part, names):
 def test_what_others_see_in_training_alone_is_found_beside_random_numbers():
     result = outcome(Centred, "training_is_evaluation")
     assert (result.status, "a token changes what others become" in result.sentence) == ("FAIL", True)
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "sentence"),
+    [(ByPlace, "documentation", "leave out the slash"), (LeftBehind, "moves_with_the_module", "a tensor stays behind")],
+)
+def test_what_is_wrong_is_named(part, name, sentence):
+    result = outcome(part, name)
+    assert (result.status, sentence in result.sentence) == ("FAIL", True), result.sentence
 
 
 def test_a_frozen_parameter_is_named_as_one():

@@ -83,7 +83,8 @@ def moves_with_the_module(subject: Subject) -> None:
         layer = layer.to("meta")
         x, valid = subject.tokens().to("meta"), torch.ones(2, 7, dtype=torch.bool, device="meta")
         try:
-            outs = [layer(x), layer(x, valid)] if takes_padding(layer) else [layer(x)]
+            calls = [(x,), (x, valid)] if takes_padding(layer) else [(x,)]
+            outs = [mode(*call) for mode in (layer.eval(), layer.train()) for call in calls]
         except UsageError:  # an option is refused: the sentence is the part's own
             raise
         except Exception as error:

@@ -134,6 +134,7 @@ def documentation(subject: Subject) -> None:
             continue  # the options of its model
         if option.kind in (option.VAR_POSITIONAL, option.VAR_KEYWORD):
             require(False, f"{subject.name} takes *{option.name}: name every option, so that typing errors are found.")
+        require(option.kind is not option.POSITIONAL_ONLY, f"option {option.name!r} has no name: leave out the slash.")
         require(option.annotation is not option.empty, f"option {option.name!r} needs a type, for `zoo show`.")
         needed = subject.kind == "data" and option.default is option.empty  # it may have to be told where files are
         if option.name in subject.options or needed:
