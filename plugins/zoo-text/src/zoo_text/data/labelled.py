@@ -115,6 +115,7 @@ class LabelledData(MarkedTexts):
     """
 
     gives = "texts with classes"
+    of_words = False  # whether words have classes, and of their tokens the first alone
 
     def __init__(
         self,
@@ -173,7 +174,7 @@ class LabelledData(MarkedTexts):
     def save(self, folder: Path) -> None:
         """Write the tokenizer and the names of the classes into a folder."""
         super().save(folder)
-        write_json(folder / "labels.json", {"names": self.names})
+        write_json(folder / "labels.json", {"names": self.names, **({"of_words": True} if self.of_words else {})})
 
 
 class TextLabels(LabelledData):

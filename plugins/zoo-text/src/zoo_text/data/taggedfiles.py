@@ -32,6 +32,8 @@ class TaggedFiles(LabelledData):
     split of the folder, `val_fraction` of the training rows does, equal texts together; of every tag a row trains.
     """
 
+    of_words = True
+
     def __init__(
         self,
         path: str,
