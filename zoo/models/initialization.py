@@ -2,8 +2,8 @@
 
 The rule is FanIn unless the model has another one: matrices, embeddings included, are normal with standard deviation
 1 / sqrt(3 * width read), GPT-2's 0.02 at width 768 and torch's default scale at any width. Biases: zero. Everything
-else: the module's own ``reset_parameters``. Since each module draws from (seed, its name), two variants start equal
-wherever they have the same parts.
+else: the module's own ``reset_parameters``, which has the last word on what is inside the module. Since each module
+draws from (seed, its name), two variants start equal wherever they have the same parts.
 """
 
 import contextlib
