@@ -210,5 +210,5 @@ def test_an_undamaged_manifest_of_another_checkpoint_does_not_count(tmp_path):
 
 def test_weights_alone_are_told_from_a_damaged_checkpoint(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(bytes(16))
-    with pytest.raises(checkpoint_manifest.CheckpointError, match="holds weights alone. To train from them"):
+    with pytest.raises(checkpoint_manifest.CheckpointError, match="holds weights alone"):
         checkpoint_manifest.verify(tmp_path / "model.safetensors")
