@@ -203,6 +203,8 @@ def forget():
 @pytest.mark.parametrize(("layout", "problem"), [
     ({"part.py": "class X: pass"}, ""),
     ({"space/part.py": "class X: pass"}, ""),  # a namespace package
+    ({"space/inner/deep/part.py": "class X: pass"}, ""),
+    ({"space/inner/__init__.py": "", "space/inner/part.py": "class X: pass"}, ""),
     ({"lazy/__init__.py": "import sys\nsys.modules[__name__ + '.part'] = sys"}, ""),
     ({"wide/__init__.py": "__path__.append('elsewhere')"}, ""),
     ({"plain/__init__.py": ""}, "there is no module plain.part"),
@@ -219,11 +221,11 @@ def test_what_cannot_be_told_of_a_module_is_no_problem(layout, problem, zipped, 
     if zipped:
         place = tmp_path / "site.zip"
         with zipfile.ZipFile(place, "w") as file:
-            for name in {*layout, *(f"{Path(name).parent}/" for name in layout if "/" in name)}:
+            folders = {folder for name in layout for folder in Path(name).parents if folder.name}
+            for name in (*layout, *(f"{folder}/" for folder in folders)):
                 file.writestr(name, layout.get(name, ""))
     monkeypatch.syspath_prepend(place)
-    folders = [name.partition("/")[0] for name in layout if "/" in name]
-    assert import_problem(".".join([*folders, "part"])) == problem
+    assert import_problem(".".join([*Path(max(layout, key=len)).parent.parts, "part"])) == problem
 
 
 def test_a_part_that_is_installed_while_a_process_runs_is_found(tmp_path, monkeypatch):

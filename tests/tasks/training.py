@@ -53,6 +53,10 @@ def build(task: str, batch: int, folder: Path, **options: Any):
     if task == "lm":
         data: Any = TextFiles(text_file(folder), max_length=12, batch_size=batch)
         return CausalLM(**data.sizes(), max_length=12, **options), data
+    if task == "few":  # one row validates, and other processes have none
+        (folder / "val.txt").write_text("the quick")
+        data = TextFiles(text_file(folder), max_length=12, batch_size=batch, val_path=str(folder / "val.txt"))
+        return CausalLM(**data.sizes(), max_length=12, **options), data
     if task == "stream":
         from zoo_scale.text_stream import StreamOptions, TextStream  # scripts and a core by itself are without
 

@@ -206,3 +206,9 @@ def test_an_undamaged_manifest_of_another_checkpoint_does_not_count(tmp_path):
     manifest.write_bytes((other / checkpoint_manifest.FOLDER / f"{'0' * 64}.json").read_bytes())
     with pytest.raises(CheckpointError, match=r"the manifest of last\.ckpt, is damaged"):
         checkpoint_manifest.verify(path)
+
+
+def test_weights_alone_are_told_from_a_damaged_checkpoint(tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(bytes(16))
+    with pytest.raises(checkpoint_manifest.CheckpointError, match="holds weights alone"):
+        checkpoint_manifest.verify(tmp_path / "model.safetensors")

@@ -42,6 +42,7 @@ ALPHABET_SIZE = 256
 # bytes of a text without spaces that BPE learns from together: the library takes quadratic time in them for each merge
 LONGEST_PIECE = 1000
 PART = 1 << 24  # characters of a long text that are encoded at once
+ANY_TEXT = "☺"  # merges with no text behind it
 BYTE = re.compile("<0x[0-9A-F]{2}>")
 Style: TypeAlias = Literal["byte", "text", "pieces", "mark"]
 
@@ -67,6 +68,7 @@ class Tokenizer:
         added = inner.get_added_tokens_decoder().items()
         self.specials = {token.content: number for number, token in added if token.special}
         self.pad, self.bos, self.eos = (self.special(name) for name in (PAD, BOS, EOS))
+        self.separator = self.special(SEP) if self.published and self.eos is None else self.eos
         self.scheme = _scheme(inner)
         self._table = self._lookup() if self.scheme == "chars" else None
         self.source = ""  # the file it was read from
@@ -138,11 +140,16 @@ class Tokenizer:
             log.warning("vocab_size is %d, and the text gives %d tokens", vocab_size, inner.get_vocab_size())
         return cls(inner)
 
+    def beginning(self) -> list[int]:
+        """The token that a document begins with: <bos> of a published tokenizer, or <eos>; none without either."""
+        start = self.eos if self.bos is None or not self.published else self.bos
+        return [] if start is None else [start]
+
     def end_of_document(self) -> int:
-        """The number of <eos>, which separates documents. Raises UsageError where there is none."""
-        if self.eos is None:
+        """The number of <eos>, which separates documents; of BERT's <sep>. Raises UsageError where there is none."""
+        if self.separator is None:
             raise UsageError(f"the tokenizer {self.source or ''} has no token {EOS}, which separates documents.")
-        return self.eos
+        return self.separator
 
     def extended(self, specials: Sequence[str]) -> Tokenizer:
         """The same tokenizer with further special tokens behind all others, whose numbers stay."""
@@ -285,6 +292,23 @@ class Tokenizer:
             return [self.encode(text) for text in texts]
         with native_call(self.source, texts, self.foreign):
             return [encoding.ids for encoding in self.inner.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    @functools.cached_property
+    def puts_space_before(self) -> bool:
+        """Whether a published tokenizer reads a space before the first word of a text, as LLaMA's does."""
+        first = self.tokens[self.encode("x")[0]] if self.published and self.style != "pieces" else ""
+        return first.startswith(("▁", "Ġ"))
+
+    def encode_rest(self, text: str, context: str = "") -> list[int]:
+        """The tokens of a text that continues another one: no space is put before it.
+
+        Where a token would span both, or nothing is known of what stands before, they are those of the text alone.
+        """
+        for before in filter(None, (context, ANY_TEXT if self.puts_space_before else "")):
+            ids, whole = self.encode(before), self.encode(before + text)
+            if whole[: len(ids)] == ids:
+                return whole[len(ids) :]
+        return self.encode(text)
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of these tokens; special tokens are left out."""

@@ -202,16 +202,10 @@ class TrainedLanguageModel(Trained):
                 f"{self.place.folder} is a {name}, which continues a text: it was not trained to fill in before a "
                 "suffix, as --model FIM is."
             )
-        ids = self.tokenizer.framed(self.tokenizer.encode(prompt)) or self._beginning()
+        ids = self.tokenizer.framed(self.tokenizer.encode(prompt)) or self.tokenizer.beginning()
         if not ids:
             raise UsageError("the prompt is empty, and this tokenizer has no <eos> to start from. Give a prompt.")
         return ids
-
-    def _beginning(self) -> list[int]:
-        """The token that a document begins with: <bos> of a published tokenizer, or <eos>; none without either."""
-        tokenizer = self.tokenizer
-        start = tokenizer.eos if tokenizer.bos is None or not tokenizer.published else tokenizer.bos
-        return [] if start is None else [start]
 
     def _check_length(self, prompt: int, length: int) -> None:
         """Raise UsageError for more tokens than the model has positions; the last token is never an input."""
@@ -315,9 +309,9 @@ class TrainedLanguageModel(Trained):
         before, behind = tokenizer.template
         visible = context.rstrip() if tokenizer.published else context
         if not before and not (visible and tokenizer.published):
-            before = self._beginning()
+            before = tokenizer.beginning()
         ids = tokenizer.encode(visible)
-        scored = tokenizer.encode(context + text)[len(ids) :] or tokenizer.encode(text)
+        scored = tokenizer.encode(context + text)[len(ids) :] or tokenizer.encode_rest(text)
         return [*before, *ids], [*scored, *behind]
 
     @torch.no_grad()

@@ -67,6 +67,8 @@ def verify(path: Path) -> dict[str, Any]:
     A checkpoint without a folder of manifests beside it is verified by its own checksums, and has an empty manifest.
     """
     home = path.parent / FOLDER
+    if path.suffix == ".safetensors":
+        raise CheckpointError(f"{path} holds weights alone. To train from them: --tune.start {path.parent}")
     try:
         if not home.is_dir():
             with zipfile.ZipFile(path) as file:

@@ -1,8 +1,10 @@
 """Odd tokenizers, imported: tokens, texts, greedy generation and scores equal transformers', or a named refusal."""
 
 import io
+import itertools
 import json
 from contextlib import redirect_stdout
+from types import SimpleNamespace
 
 import numpy as np
 import peers
@@ -22,14 +24,20 @@ from odd_tokenizers import (
 from tokenizers import AddedToken
 from zoo_pretrained import tokenizer_classes
 from zoo_pretrained.tokenizer_files import export_tokenizers
+from zoo_text.data.infill import InfillText
+from zoo_text.data.infill_prompt import MIDDLE, PREFIX, SUFFIX
+from zoo_text.data.preferences import PreferenceFiles
+from zoo_text.inference.infill import TrainedInfill
 
 import zoo
 from zoo.cli import main
 from zoo.data.conversation import SPECIALS, Turn, chat_tokens
 from zoo.data.parallel_files import PairOptions, ParallelFiles
+from zoo.data.text import TextFiles
 from zoo.data.tokenizer import Tokenizer
 from zoo.data.tokenizer_file import FORCED
 from zoo.errors import UsageError
+from zoo.inference.trained_model import Gap
 
 transformers = peers.transformers
 LLAMA = {**peers.LLAMA, "num_hidden_layers": 1}
@@ -337,7 +345,7 @@ def test_rules_of_generation_are_obeyed(name, where, tmp_path):
 def test_what_follows_a_prompt_is_cut_from_the_whole_text(name, tmp_path):
     model, theirs = build_checkpoint(DECODERS["gpt2"], decoder_tokenizers()[name], tmp_path / "theirs")
     ours, _ = import_checkpoint(tmp_path / "theirs", tmp_path / "ours")
-    prompt = "the quick brown"
+    prompt, before = "the quick brown", ours.tokenizer.template[0]
     text = ours.generate(prompt, length=12, temperature=0.0)[0].text
     for start in range(0, len(text) - 1, 3):
         stop = text[start : start + 3]
@@ -353,7 +361,7 @@ def test_what_follows_a_prompt_is_cut_from_the_whole_text(name, tmp_path):
         ("", "fox"),
         ("f", "ox jumps"),
     ):
-        visible = theirs(context.rstrip()).input_ids if context else ours.tokenizer.template[0] or ours._beginning()
+        visible = theirs(context.rstrip()).input_ids if context else before or ours.tokenizer.beginning()
         if context and ours.tokenizer.template[1]:
             visible = visible[:-1]
         whole = theirs(context + ending).input_ids
@@ -374,6 +382,70 @@ def test_a_text_that_merges_with_its_context_is_scored_alone(tmp_path):
     assert score.tokens == len(own) > 0
     assert score.log_probability == pytest.approx(expected, abs=1e-6)
     assert ours.score("fox", context=" ").tokens > 0
+
+
+def check_preferences(tokenizer, theirs, folder):
+    """Rows of a prompt and an answer lose no letter; where a prompt's tokens begin those of both, as of trl."""
+    prompts = ("the quick", "quickly twice", "it does", "f", "fox ", "")
+    answers = (" brown fox", "ly jumps", "n't matter", "ox", "(x)", "12", "Größe")
+    pairs = [pair for pair in itertools.product(prompts, answers, answers[:2]) if pair[1] != pair[2]]
+    lines = [json.dumps(dict(zip(("prompt", "chosen", "rejected"), pair, strict=True))) for pair in pairs]
+    path = folder / "pairs.jsonl"
+    path.write_text("\n".join(lines))
+    data = PreferenceFiles(str(path), str(folder / "ours"), val_path=str(path), seed=0)
+    data.ready()
+    behind = len(tokenizer.template[1])
+    for rows, (prompt, *texts) in zip(data.datasets["train"].pairs, pairs, strict=True):
+        seen, *wholes = (theirs(text).input_ids for text in (prompt, *(prompt + text for text in texts)))
+        seen, *wholes = (ids[: len(ids) - behind] for ids in (seen, *wholes))
+        assert rows.prompt.tolist() == (seen or tokenizer.beginning()), prompt
+        for answer, whole in zip(rows[1:], wholes, strict=True):
+            row = [*rows.prompt.tolist(), *answer.tolist()]
+            assert tokenizer.decode(row) == tokenizer.decode(whole), (prompt, texts)
+            if prompt and whole[: len(seen)] == seen:
+                assert row == [*whole, tokenizer.eos], (prompt, texts)
+
+
+def check_gaps(folder):
+    """A document's special tokens stand before <fim_prefix>, its parts lose no letter, and are what is asked with."""
+    documents = ["the quick brown fox jumps over the lazy dog", "return the value of f(x) = 3.14", "does it matter?"]
+    (folder / "texts").mkdir()
+    for number, document in enumerate(documents):
+        (folder / "texts" / f"{number}.txt").write_text(document)
+    options = {"path": str(folder / "texts"), "val_path": str(folder / "texts"), "tokenizer": str(folder / "ours")}
+    data = InfillText(lambda: TextFiles(max_length=160, seed=0, **options), rate=1.0, spm=0.0, seed=0)
+    data.ready()
+    tokenizer, rows, asked = data.tokenizer, data.datasets["train"], 0
+    marks = [tokenizer.special(mark) for mark in (PREFIX, SUFFIX, MIDDLE)]
+    before = tokenizer.template[0]
+    for epoch in range(8):
+        (tokens,) = rows.batch(np.arange(len(rows)), epoch)["infill_inputs"].tolist()
+        for begin in (place for place, token in enumerate(tokens) if token == marks[0]):
+            assert tokens[begin - len(before) : begin] == before
+            places = [*(tokens.index(mark, begin) for mark in marks), tokens.index(tokenizer.eos, begin)]
+            prefix, suffix, middle = (tokens[start + 1 : stop] for start, stop in itertools.pairwise(places))
+            assert not {*prefix, *middle, *suffix} & {*tokenizer.specials.values()}
+            text = tokenizer.decode([*prefix, *middle, *suffix]).lstrip()
+            assert any(document.startswith(text) for document in documents), text
+            gap = Gap(tokenizer.decode(prefix), tokenizer.continuation(prefix, suffix))
+            prompt = TrainedInfill.encode_prompt(SimpleNamespace(tokenizer=tokenizer), gap)
+            size = len(prompt) - 2  # the end of a row's suffix may be missing
+            asked += prompt[:size] == tokens[begin - len(before) :][:size] and bool(prefix and suffix)
+    assert asked >= 12
+
+
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [
+        *(("bytes", "gpt2"), ("bytes-json-of-a-class", "gpt2"), ("chat", "qwen2"), ("unigram-bytes", "llama")),
+        *((f"pieces-{name}", "llama") for name in ("first", "legacy", "no-prefix", "eos-behind")),
+    ],
+)
+def test_preferences_and_gaps_are_trained_on_the_tokens_that_generation_reads(name, case, tmp_path):
+    _, theirs = build_checkpoint(DECODERS[case], decoder_tokenizers()[name], tmp_path / "theirs")
+    ours, _ = import_checkpoint(tmp_path / "theirs", tmp_path / "ours")
+    check_preferences(ours.tokenizer, theirs, tmp_path)
+    check_gaps(tmp_path)
 
 
 def test_added_tokens_without_a_row_are_left_out_and_named(tmp_path):

@@ -107,6 +107,16 @@ def matches(corrupted, tokens):
     return len(tokens) in reach
 
 
+@pytest.mark.parametrize("mean", [0.1, 0.3, 1.0, 8.0])
+def test_infilling_hides_its_share_whatever_the_length_of_spans(mean):
+    hidden = []
+    for draw in draws():
+        corrupted = infill(np.arange(100), 0.3, mean, MASK, draw)
+        assert len(corrupted) <= 100
+        hidden.append(100 - (corrupted != MASK).sum())
+    assert np.mean(hidden) == pytest.approx(30, abs=2.0)
+
+
 def test_infilling_hides_whole_spans_behind_one_mask_each():
     hidden, counts, grown = [], [], 0
     for draw in draws():

@@ -119,6 +119,11 @@ def test_what_cannot_be_is_refused(run, words, message, tmp_path, monkeypatch, c
         ("train.jsonl", '{"query": "a", "anchor": "b", "passage": "c"}\n', "two texts for query"),
         ("train.jsonl", "[1]\n", ":1 must be an object"),
         ("train.jsonl", "{\n", ":1 is no JSON"),
+        ("train.jsonl", '{"query": "a", "passage": "b", "label": 0}\n', ":1 has label: 0, which is not read"),
+        ("train.jsonl", '{"query": "a", "passage": "b", "score": 0.25}\n', ":1 has score: 0.25, which"),
+        ("train.jsonl", '{"query": "a", "passage": "b", "negatives": ["c", "d"]}\n', ":1 has negatives: ['c', 'd']"),
+        ("train.jsonl", '{"query": "a", "passage": "b", "negative_2": "c"}\n', ":1 has negative_2: 'c'"),
+        ("train.tsv", "query\tpassage\tlabel\na\tb\t0\n", ":1 has 'label', which is not read"),
     ],
 )
 def test_a_line_that_is_no_pair_is_named(name, content, message, tmp_path):
@@ -126,6 +131,12 @@ def test_a_line_that_is_no_pair_is_named(name, content, message, tmp_path):
     with pytest.raises(UsageError) as caught:
         read_pairs(tmp_path / name)
     assert message in str(caught.value)
+
+
+def test_what_else_a_line_says_is_named(tmp_path, caplog):
+    (tmp_path / "t.jsonl").write_text('{"query": "a", "passage": "b", "label": 1, "id": 7, "negatives": []}\n')
+    assert read_pairs(tmp_path / "t.jsonl") == [TextPair("a", "b")]
+    assert "not read are id, label, negatives" in caplog.text
 
 
 def test_both_formats_give_the_same_pairs(tmp_path):

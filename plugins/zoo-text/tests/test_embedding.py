@@ -87,6 +87,19 @@ def test_recall_and_rank_are_those_of_a_search_by_hand(seed):
     assert 0 <= figures["recall@1_of_4"] <= 1
 
 
+@pytest.mark.parametrize("which", ["queries", "passages", "both"])
+def test_vectors_that_are_no_numbers_find_nothing(which):
+    """Recall and MRR of six pairs, whose own passage is the last of six where a score is nan."""
+    metric, ids = Retrieval(TextEmbedder(**SMALL)), torch.arange(6)
+    good = torch.ones(6, metric.__dict__["net"].width)
+    queries, passages = (good * torch.nan if which in (side, "both") else good for side in ("queries", "passages"))
+    metric.update(Texts(queries, ids, ids + 6), Texts(passages, ids + 6, ids), None)
+    figures = metric.compute()
+    assert (figures["recall@1"], figures["recall@5"]) == (0.0, 0.0)
+    assert figures["mrr"] == pytest.approx(1 / 6)
+    assert math.isnan(figures["loss"])
+
+
 def test_vectors_that_are_all_alike_find_nothing():
     ids = torch.arange(8)
     metric = Retrieval(TextEmbedder(**SMALL))

@@ -2,8 +2,10 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
+from zoo_text.data.taggedfiles import TaggedFiles
 
 import zoo
 from zoo.cli import main
@@ -104,3 +106,31 @@ def test_a_classifier_that_computes_nan_says_so(runs):
             parameter.fill_(float("nan"))
         with pytest.raises(NonFiniteError, match="not a number"):
             getattr(model, call)("the purr of 99")
+
+
+def test_words_are_tagged_by_their_first_tokens_as_they_were_trained(tmp_path, session_cache, monkeypatch, capsys):
+    """Each word has the class that the network gives at the place where the data would have its tag."""
+    monkeypatch.setenv("ZOO_CACHE", str(session_cache))
+    people, places = ("Ada", "Lovelace", "Grace"), ("Paris", "London", "Rom")
+    rows = [([one, "lives", "in", two], ["PER", "O", "O", "LOC"]) for one in people for two in places]
+    (tmp_path / "train.jsonl").write_text(
+        "\n".join(json.dumps({"tokens": row, "tags": tags}) for row, tags in rows * 3)
+    )
+    data = ["--data", "TaggedFiles", "--data.path", str(tmp_path / "train.jsonl"), "--data.vocab_size", "270"]
+    words = ["--runs", str(tmp_path / "runs"), "--name", "w", "--data.max_length", "64", *data]
+    assert main(["fit", "roles-tiny", *words, *SMALL]) == 0
+    run = tmp_path / "runs" / "roles-tiny" / "w" / "s1"
+    model = zoo.load(run)
+    written = TaggedFiles(str(tmp_path / "train.jsonl"), tokenizer=str(run), max_length=64, seed=0)
+    written.ready()
+    batch = written.datasets["train"].batch(np.arange(9), 0)
+    for tokens, valid, labels in zip(batch["tokens"], batch["valid"], batch["labels"], strict=True):
+        text = model.tokenizer.decode(tokens[valid].tolist())
+        with torch.no_grad():
+            chosen = model.net(tokens[valid][None])[0].argmax(-1)[labels[valid] >= 0]
+        answer = model.tag(text)[0]
+        assert [one.text for one in answer] == text.split()
+        assert [one.label for one in answer] == [model.names[one] for one in chosen.tolist()]
+        assert [one.text for one in model.tag(f"  {text}\n")[0]] == text.split()
+    model.export(tmp_path / "out")
+    assert zoo.load(tmp_path / "out").tag(text) == model.tag(text)

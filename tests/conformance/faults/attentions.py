@@ -64,6 +64,14 @@ class DropsNever(MultiHead):
         return self.backend(q, k, v, pattern)
 
 
+@planted(dropout="a token sees later ones")
+class SeesAllWhileDropping(MultiHead):
+    """Where weights are dropped, the pattern is lost."""
+
+    def attend(self, q, k, v, pattern):
+        return super().attend(q, k, v, Pattern() if self.training and self.dropout else pattern)
+
+
 @planted(causality_by_perturbation="see the future")
 class HeadsMixedUp(MultiHead):
     """(B, H, T, D) is reshaped to (B, T, H D) without bringing heads beside features first."""

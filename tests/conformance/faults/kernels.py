@@ -10,6 +10,7 @@ from faults import planted
 from faults.backends import Steps
 from zoo.errors import UsageError
 from zoo.parts.backend import Backend, Naive, Tiled
+from zoo.parts.pattern import Pattern
 
 
 @planted(values="away from Naive")
@@ -146,6 +147,22 @@ class NeedsContiguous(Steps):
     def __call__(self, q, k, v, pattern, dropout=0.0, scale=None):
         q = q.view(-1, *q.shape[2:]).view(q.shape)
         return super().__call__(q, k, v, pattern, dropout, scale)
+
+
+@planted(dropout="causal is lost")
+class LosesThePatternWhileDropping(Steps):
+    """Where weights are dropped, nothing is hidden."""
+
+    def __call__(self, q, k, v, pattern, dropout=0.0, scale=None):
+        return super().__call__(q, k, v, Pattern() if dropout else pattern, dropout, scale)
+
+
+@planted(dropout="valid is lost")
+class LosesPaddingWhileDropping(Steps):
+    """Where weights are dropped, padding is not hidden."""
+
+    def __call__(self, q, k, v, pattern, dropout=0.0, scale=None):
+        return super().__call__(q, k, v, replace(pattern, valid=None) if dropout else pattern, dropout, scale)
 
 
 @planted(claims="supports names rope")

@@ -204,12 +204,16 @@ def dropout(subject: AttentionSubject) -> None:
     # little to a norm of heads behind it
     part, x = subject.build(dropout=0.3).train(), 0.3 * (subject.tokens(1, 1) + 0.3 * subject.tokens(1, LENGTH))
 
-    def run(seed: int) -> torch.Tensor:
+    def run(seed: int, tokens: torch.Tensor = x, pattern: Pattern | None = None) -> torch.Tensor:
         torch.manual_seed(seed)
-        return part(x, pattern=Pattern())
+        return part(tokens, pattern=pattern or Pattern())
 
     require(torch.equal(run(1), run(1)), "the same seed drops other weights: draw from torch's generator.")
     require(not torch.equal(run(1), run(2)), "dropout=0.3 in training drops nothing: pass self.dropout on.")
+    if "causal" in probe.supports & probe.backend.supports:
+        later = torch.cat([x[:, :-1], x[:, -1:] + 1], 1)
+        seen, changed = (run(1, tokens, Pattern(causal=True))[:, :-1] for tokens in (x, later))
+        require(difference(seen, changed) <= 1e-5, "in training, with dropout, a token sees later ones.")
     mean = torch.stack([run(seed).detach() for seed in range(DRAWS)]).mean(0)
     part.eval()
     whole = run(1)

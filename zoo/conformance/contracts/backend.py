@@ -296,6 +296,14 @@ def dropout(subject: BackendSubject) -> None:
     require(whole_keys, "dropout falls on features of the result: drop whole keys, by their weights.")
     message = "dropout falls in front of the softmax: it falls on the weights."
     require(difference(sums, torch.ones_like(sums)) > 1e-3, message)
+    hiding = {"causal": Pattern(causal=True), "valid": Pattern(valid=torch.arange(6)[None] < 5)}
+    for feature in sorted(hiding.keys() & subject.supports):
+        outs = []
+        for last in (0.0, 1.0):
+            torch.manual_seed(1)
+            values = torch.cat([v[..., :-1, :], v[..., -1:, :] + last], -2)
+            outs.append(backend(q, k, values, hiding[feature], 0.3)[..., :-1, :])
+        require(difference(*outs) <= 1e-5, f"with dropout a hidden key is seen: {feature} is lost.")
     require(torch.equal(run(1, 0.0), whole), "rate 0 changes the result.")
     mean = torch.stack([run(seed) for seed in range(600)]).mean(0)
     gap = (mean - whole).abs().mean().item() / whole.abs().mean().item()

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
-from torch.optim import AdamW
+from torch.optim import AdamW, Optimizer
 
 from zoo.errors import UsageError
 from zoo.models.decoding_state import LanguageState
@@ -160,9 +160,20 @@ class DALLE(Task):
         """Cross-entropy summed over words and codes () in nats, at first plus the tokenizer's error; their number."""
         words, codes, size = self._token_losses(batch)
         total = words.sum() + codes.sum()
-        if self._trainer is None or self.global_step < self.tokenizer_steps:
+        if self._tokenizer_learns():
             total = total + self._reconstruction_errors(batch["images"]).sum() * self.net.tokenizer.length
+        else:  # DistributedDataParallel wants a gradient of every parameter, and requires_grad to stay as it was
+            total = total + 0 * sum(parameter.sum() for parameter in self.net.tokenizer.parameters())
         return Loss(total, size)
+
+    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
+        """As the base does; without gradient, an image tokenizer that has learned gets no step."""
+        super().on_before_optimizer_step(optimizer)
+        for parameter in () if self._tokenizer_learns() else self.net.tokenizer.parameters():
+            parameter.grad = None
+
+    def _tokenizer_learns(self) -> bool:
+        return self._trainer is None or self.global_step < self.tokenizer_steps
 
     def evaluate(self, batch: dict[str, Tensor]) -> Loss:
         """Cross-entropy summed over words and codes () and their number (), after updating the metrics."""

@@ -97,8 +97,7 @@ def infill(tokens: Tokens, rate: float, mean: float, mask: int, draw: np.random.
     while budget > 0:
         length = min(int(draw.poisson(mean)), budget)
         if length == 0:
-            empty += 1
-            budget -= 1  # an empty span counts as one, or a mean near zero would never end
+            empty += 1  # hides nothing
             continue
         starts = range(len(tokens) - length + 1)
         free = [start for start in starts if not hidden[max(0, start - 1) : start + length + 1].any()]

@@ -213,8 +213,8 @@ class Denoising(RestorationData):
         for noise in self.noises:
             if noise not in NOISES:
                 raise UsageError(f"unknown noise {noise!r}: it must be one of {', '.join(NOISES)}")
-        if mean_span < 0:
-            raise UsageError(f"mean_span is {mean_span}: it must be at least 0")
+        if not mean_span >= 0.1:
+            raise UsageError(f"mean_span is {mean_span}: it must be at least 0.1, for spans of 0 tokens hide nothing")
         self.rate, self.mean_span = rate, mean_span
 
     def corrupter(self) -> Corrupt:

@@ -93,12 +93,14 @@ class InfillRows(BatchDataset):
         rows, flags = [], []
         for document in self.documents(tokens):
             ends = bool(document[-1] == self.marks.end) and self.level == "document"
-            body = document[: len(document) - ends]
-            body = body[: max(0, room - MARKS)]
+            before = self.tokenizer.template[0]
+            begin = document[: len(before) if document[: len(before)].tolist() == before else 0]
+            body = document[len(begin) : len(document) - ends][: max(0, room - MARKS - len(begin))]
             moves = draw.random() < self.rate
             suffix_first = draw.random() < self.suffix_first
             if moves and len(body) >= SHORTEST:
                 row, flag = arrange(self.parts(body, draw), self.marks, suffix_first)
+                row, flag = np.concatenate([begin, row]), np.concatenate([np.zeros(len(begin), bool), flag])
             else:
                 row = document[:room]
                 flag = np.zeros(len(row), bool)
@@ -124,8 +126,9 @@ class InfillRows(BatchDataset):
         if self.split_at == "character" and not np.isin(body, list(self.tokenizer.specials.values())).any():
             text = self.tokenizer.decode(body.tolist())
             low, high = np.sort(draw.integers(0, len(text) + 1, 2)).tolist()
-            pieces = [self.tokenizer.encode_array(one) for one in (text[:low], text[low:high], text[high:])]
-            prefix, middle, suffix = pieces
+            encode, encode_rest = self.tokenizer.encode, self.tokenizer.encode_rest
+            pieces = (encode(text[:low]), (encode_rest if low else encode)(text[low:high]), encode_rest(text[high:]))
+            prefix, middle, suffix = (np.array(piece, np.int64) for piece in pieces)
             extra = len(prefix) + len(middle) + len(suffix) - len(body)
             if "\ufffd" not in text and 0 <= extra <= len(suffix):
                 return Parts(prefix, middle, suffix[: len(suffix) - extra])

@@ -18,6 +18,7 @@ from zoo.data.data import at_least, log_once
 from zoo.data.text import TokenizedData
 from zoo.data.tokenizer import CLS, PAD, SEP, Tokenizer
 from zoo.errors import UsageError
+from zoo.io import limits
 
 CHOICE = 20180111  # fixed seed for the choice of a few labels
 ADDED = (PAD, CLS, SEP)
@@ -114,6 +115,7 @@ class LabelledData(MarkedTexts):
     """
 
     gives = "texts with classes"
+    of_words = False  # whether words have classes, and of their tokens the first alone
 
     def __init__(
         self,
@@ -152,10 +154,27 @@ class LabelledData(MarkedTexts):
         self.ready()
         return {"vocab_size": self.tokenizer.vocab_size, "num_classes": len(self.names)}
 
+    def number_classes(self, names: set[str]) -> None:
+        """Number classes by their sorted names, or as in the run of ``tokenizer`` where that has the same classes."""
+        self.names = sorted(names)
+        path = Path(self.tokenizer_path or "").expanduser() / "labels.json"
+        if self.tokenizer_path and path.is_file():
+            theirs = json.loads(limits.read_text(path, limits.JSON_BYTES))["names"]
+            if sorted(theirs) == self.names:
+                self.names = theirs
+
+    def digest(self, splits: dict[str, list[Any]]) -> str:
+        """SHA-256 of the texts of the splits and of what their tokens and classes depend on."""
+        numbered = [self.names] if self.names != sorted(self.names) else []
+        content = hashlib.sha256(json.dumps([self.tokenizer.identity(), self.max_length, *numbered]).encode())
+        for split, texts in sorted(splits.items()):
+            content.update(json.dumps([split, texts]).encode())
+        return content.hexdigest()
+
     def save(self, folder: Path) -> None:
         """Write the tokenizer and the names of the classes into a folder."""
         super().save(folder)
-        write_json(folder / "labels.json", {"names": self.names})
+        write_json(folder / "labels.json", {"names": self.names, **({"of_words": True} if self.of_words else {})})
 
 
 class TextLabels(LabelledData):
@@ -175,7 +194,7 @@ class TextLabels(LabelledData):
             if not texts.get(split):
                 raise UsageError(f"the {split} split has no text with a label")
         self.tokenizer = self._tokenizer([one.text for one in texts["train"]])
-        self.names = sorted({one.label for one in texts["train"]})
+        self.number_classes({one.label for one in texts["train"]})
         check_classes(texts["train"])
         place = {name: number for number, name in enumerate(self.names)}
         for split, items in texts.items():
@@ -183,10 +202,7 @@ class TextLabels(LabelledData):
                 if one.label not in place:
                     raise UsageError(f"the {split} split has the label {one.label!r}, which no training text has")
         texts["train"] = select_labels(texts["train"], self.limit)
-        content = hashlib.sha256(json.dumps([self.tokenizer.identity(), self.max_length]).encode())
-        for split, items in sorted(texts.items()):
-            content.update(json.dumps([split, items]).encode())
-        self._fingerprint = content.hexdigest()
+        self._fingerprint = self.digest(texts)
         rows = {split: self._rows(split, items, place) for split, items in texts.items()}
         self.datasets = {"test": rows["val"], **rows}
 

@@ -59,12 +59,12 @@ class PairRows(MaskedRows):
         super().__init__(stream, length, marks[CLS], masker, np.array(sorted(tokenizer.specials.values())))
         self.sep, self.pad = marks[SEP], marks[PAD]
         self.ends = np.array([tokenizer.decode([n]).rstrip(" ").endswith(ENDS) for n in range(tokenizer.vocab_size)])
-        self.pieces = self._pieces(tokenizer.eos)
+        self.pieces = self._pieces(tokenizer.separator)
 
-    def _pieces(self, eos: int | None) -> np.ndarray:
+    def _pieces(self, separator: int | None) -> np.ndarray:
         """(rows, 3): where a piece begins and ends, and the number of its document."""
         tokens, room, pieces = np.asarray(self.stream.tokens), self.length - 3, []
-        edges = [-1, *np.flatnonzero(tokens == eos).tolist(), len(tokens)]
+        edges = [-1, *np.flatnonzero(tokens == separator).tolist(), len(tokens)]
         for document, (before, end) in enumerate(itertools.pairwise(edges)):
             starts = range(before + 1, end, room)
             pieces += [(at, min(at + room, end), document) for at in starts if min(at + room, end) - at >= SHORTEST]

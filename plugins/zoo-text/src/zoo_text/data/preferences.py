@@ -7,7 +7,7 @@ import json
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -223,11 +223,12 @@ class PreferenceFiles(TokenizedData):
         self.datasets = {"test": rows["val"], **rows}
 
     def encode(self, texts: tuple[str, str, str]) -> Preference | None:
-        """The tokens of a pair; None where they are more than ``max_length``."""
-        end = [cast(int, self.tokenizer.eos)]
-        prompt, *answers = (self.tokenizer.encode(text) for text in texts)
-        prompt = prompt or end  # a document begins behind <eos>
-        pair = Preference(*(np.array(one, np.int64) for one in (prompt, *([*answer, *end] for answer in answers))))
+        """The tokens of a pair, the prompt's as generation has them; None where they are more than ``max_length``."""
+        prompt, tokenizer = texts[0], self.tokenizer
+        begin = [*tokenizer.template[0], *tokenizer.encode(prompt)] or tokenizer.beginning()
+        answers = [tokenizer.encode_rest(text, prompt) if prompt else tokenizer.encode(text) for text in texts[1:]]
+        rows = [begin, *([*answer, tokenizer.end_of_document()] for answer in answers)]
+        pair = Preference(*(np.array(row, np.int64) for row in rows))
         return pair if len(pair.prompt) + max(len(pair.chosen), len(pair.rejected)) <= self.max_length else None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 from pathlib import Path
@@ -32,6 +31,8 @@ class TaggedFiles(LabelledData):
     between words. The first token of a word has its tag, and the others have none. Without rows that validate, as a
     split of the folder, `val_fraction` of the training rows does, equal texts together; of every tag a row trains.
     """
+
+    of_words = True
 
     def __init__(
         self,
@@ -80,14 +81,11 @@ class TaggedFiles(LabelledData):
             for name in ("train", "val"):
                 splits[name] = [text for text in texts if held_out[text.words] == (name == "val")]
         self.tokenizer = self._tokenizer([" ".join(text.words) for text in splits["train"]])
-        self.names = sorted({tag for text in splits["train"] for tag in text.tags})
+        self.number_classes({tag for text in splits["train"] for tag in text.tags})
         if len(self.names) < 2:
             raise UsageError(f"{tables.splits['train'][0]} has a single tag, {self.names[0]}: nothing to tell apart.")
         splits["train"] = splits["train"][: self.limit]
-        content = hashlib.sha256(json.dumps([self.tokenizer.identity(), self.max_length]).encode())
-        for split, texts in sorted(splits.items()):
-            content.update(json.dumps([split, texts]).encode())
-        self._fingerprint = content.hexdigest()
+        self._fingerprint = self.digest(splits)
         rows = {split: self._labelled(split, texts) for split, texts in splits.items()}
         self.datasets = {"test": rows["val"], **rows}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,16 @@ import torch
 from zoo.data.batches import BatchDataset, generator, sample_sentence
 from zoo.data.cache import write_json
 from zoo.data.data import log_once, require_fraction, split_by_content, tell_repeated
-from zoo.data.source_files import VAL_NAMES, find_place, missing_file, named_file, read_lines, tell_unused
+from zoo.data.source_files import (
+    VAL_NAMES,
+    find_place,
+    missing_file,
+    named_file,
+    read_lines,
+    tell_once,
+    tell_unused,
+)
+from zoo.data.table_files import is_usual
 from zoo.errors import UsageError
 from zoo.io import atomic_files, limits
 from zoo_text.data.labelled import MarkedTexts, pad_rows
@@ -26,6 +36,7 @@ PROMPTS = "embedding.json"  # of a run: what is put before texts
 NAMES = ("query", "passage", "negative")
 ALIASES = {"anchor": "query", "question": "query", "positive": "passage", "document": "passage", "answer": "passage"}
 HEADERS = {*NAMES, *ALIASES}
+RATINGS = ("label", "labels", "score", "similarity")  # how well a pair belongs together, of which 1 says that it does
 
 
 class TextPair(NamedTuple):
@@ -211,11 +222,14 @@ def read_pairs(file: Path) -> list[TextPair]:
     """The pairs of a file, by its ending. Raises UsageError that names the first line without a query and a passage."""
     is_table = ".tsv" in [suffix.lower() for suffix in file.suffixes[-2:]]
     pairs: list[TextPair] = []
+    unread: set[str] = set()
     for number, line in enumerate(read_lines(file, RECIPES), 1):
-        texts = line.split("\t") if is_table else json_texts(line, f"{file}:{number}")
+        texts = line.split("\t") if is_table else json_texts(line, f"{file}:{number}", unread)
         if number == 1 and is_table and all(text.strip().lower() in HEADERS for text in texts):
             log_once("%s:1 is left out as the header of a table: %s", file, ", ".join(texts))
             continue
+        if number == 1 and is_table and len(texts) > 2 and texts[2].strip().lower() in RATINGS:
+            raise UsageError(f"{file}:1 has {texts[2].strip()!r}, which is not read: every pair is learned alike.")
         if not 2 <= len(texts) <= 3 or not all(text.strip() for text in texts):
             right = "a query, a tab and a passage, and perhaps a tab and a negative" if is_table else "no blank text"
             raise UsageError(f"{file}:{number} must hold {right}")
@@ -228,13 +242,18 @@ def read_pairs(file: Path) -> list[TextPair]:
             has = "no negative" if pair.negative is None else "a negative"
             raise UsageError(f"{file}:{number} has {has}, unlike the lines before: all lines have one, or none")
         pairs.append(pair)
+    if unread:
+        tell_once(f"{file}: not read are {', '.join(sorted(unread))}")
     if not pairs:
         raise UsageError(f"{file} is empty: it must hold a query and its passage per line")
     return pairs
 
 
-def json_texts(line: str, place: str) -> list[str]:
-    """The texts of a line of JSON, in the order of NAMES. Raises UsageError that names the place."""
+def json_texts(line: str, place: str, unread: set[str]) -> list[str]:
+    """The texts of a line of JSON, in the order of NAMES; other keys are added to ``unread``.
+
+    Raises UsageError that names the place, also for a key that says something of what is to be learned.
+    """
     try:
         content = limits.parse_json(line, place)
     except ValueError as error:
@@ -242,6 +261,17 @@ def json_texts(line: str, place: str) -> list[str]:
     texts: dict[object, Any] = {}
     for key, value in content.items() if isinstance(content, dict) else ():
         name = ALIASES.get(key, key)
+        if name not in NAMES:
+            is_rating, more = key in RATINGS, re.fullmatch(r"negatives?_?\d*|neg|hard_negatives?", key)
+            if (
+                (more or is_rating)
+                and not is_usual(key, value)
+                and not (is_rating and str(value) in ("1", "1.0", "True"))
+            ):
+                right = "every pair is learned alike" if is_rating else 'a line holds one hard negative: "negative"'
+                raise UsageError(f"{place} has {key}: {value!r:.40}, which is not read: {right}. Leave it out.")
+            unread.add(key)
+            continue
         if name in texts:
             raise UsageError(f"{place} has two texts for {name}: {key} is another word for it.")
         texts[name] = value

@@ -25,4 +25,5 @@ class TrainedInfill(TrainedLanguageModel):
         if None in numbers:
             raise UsageError(f"{self.place.file('tokenizer.json')} lacks {PREFIX}, {SUFFIX}, {MIDDLE} or {EOS}.")
         marks = Marks(*cast(list[int], numbers))
-        return prompt_tokens(self.tokenizer.encode(prompt.prefix), self.tokenizer.encode(prompt.suffix), marks)
+        prefix, suffix = self.tokenizer.encode(prompt.prefix), self.tokenizer.encode_rest(prompt.suffix)
+        return [*self.tokenizer.template[0], *prompt_tokens(prefix, suffix, marks)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -23,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class TaggedText(NamedTuple):
-    """The text of one token, its most probable class, and the probability."""
+    """The text of one token or word, its most probable class, and the probability."""
 
     text: str
     label: str
@@ -41,7 +42,9 @@ class TrainedLabelling(Trained):
         self.tokenizer = Tokenizer.load(place.file("tokenizer.json"))
         path = place.file("labels.json")
         try:
-            self.names: list[str] = cast(Any, limits.read_json(path))["names"]
+            content = cast(Any, limits.read_json(path))
+            self.names: list[str] = content["names"]
+            self.of_words = bool(content.get("of_words"))
             self.cls = self.tokenizer.special(CLS)
             self.room = self.net.max_length - len(self.tokenizer.marked([]))
         except (ValueError, KeyError, TypeError) as error:
@@ -82,15 +85,23 @@ class TrainedTokenClassification(TrainedLabelling):
     """A classifier of tokens."""
 
     def tag(self, texts: str | Sequence[str]) -> list[list[TaggedText]]:
-        """The tokens of each text with their classes; texts longer than max_length are read in pieces."""
+        """The tokens of each text with their classes; texts longer than max_length are read in pieces.
+
+        Words where words were learned: of each, what stands between spaces, the class of its first token.
+        """
         return [self._tag(text) for text in as_list(texts)]
 
     def _tag(self, text: str) -> list[TaggedText]:
         ids, offsets = self.tokenizer.offsets(text)
+        words = {match.start(): match[0] for match in re.finditer(r"\S+", text)} if self.of_words else {}
         tagged: list[TaggedText] = []
         room, before = self.room, self.tokenizer.marks_before
         for begin in range(0, len(ids), room):
             chance, place = self._chances(ids[begin : begin + room])[before : before + room].max(-1)
             for (start, end), value, one in zip(offsets[begin:], chance.tolist(), place.tolist(), strict=False):
-                tagged.append(TaggedText(text[start:end], self.names[one], value))
+                place_of_word = next((character for character in range(start, end) if character in words), None)
+                if not self.of_words:
+                    tagged.append(TaggedText(text[start:end], self.names[one], value))
+                elif place_of_word is not None:
+                    tagged.append(TaggedText(words.pop(place_of_word), self.names[one], value))
         return tagged

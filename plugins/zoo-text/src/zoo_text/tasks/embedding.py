@@ -286,6 +286,6 @@ class Retrieval(Metric):
             excluded.scatter_(1, own[rows, None], False)
             scores = scores.masked_fill(excluded, -torch.inf)
             right = scores.gather(1, own[rows, None])
-            ranks.append((scores >= right).sum(1))
+            ranks.append((~(scores < right)).sum(1))  # those that are nan count as nearer
             losses.append(F.cross_entropy(net.sharpen(scores), own[rows], reduction="sum"))
         return torch.stack(losses).sum() / len(own), torch.cat(ranks)
