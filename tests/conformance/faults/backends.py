@@ -93,7 +93,7 @@ class NoScale(Steps):
         return 1.0 if scale is None else scale
 
 
-@planted(values="a scale 0.289 times")
+@planted(values="away from Naive")
 class ScaleWithoutRoot(Steps):
     """Scores are divided by the head width instead of its root."""
 
@@ -167,7 +167,7 @@ class WindowTooNarrow(Steps):
         return super().mask(widened(pattern, -1), query, key)
 
 
-@planted(values="True is real", padding="Mask padding")
+@planted(values="away from Naive", padding="Mask padding")
 class ValidInverted(Steps):
     """True is taken for padding, as in torch's key_padding_mask."""
 
@@ -309,7 +309,7 @@ class UpperLeft(SDPA):
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, **options)
 
 
-@planted(values="use repeat_interleave")
+@planted(values="away from Naive")
 class GroupsTiled(Steps):
     """Shared heads are tiled (0 1 0 1) instead of repeated in place (0 0 1 1)."""
 
@@ -344,7 +344,7 @@ class PadsPromptsOnly(Steps):
         return super().mask(replace(pattern, valid=None) if len(query) == 1 and len(key) > 1 else pattern, query, key)
 
 
-@planted(values="without content")
+@planted(values="away from Naive")
 class ContentIsLost(Steps):
     """What tokens add to the scores is claimed and left out."""
 
@@ -361,7 +361,7 @@ class ContentOfTheFirstRow(Steps):
         return cost if pattern.content is None else cost[:1]
 
 
-@planted(values="without score_cap")
+@planted(values="away from Naive")
 class CapIsLost(Steps):
     """A cap on scores is claimed and left out."""
 
