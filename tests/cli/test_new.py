@@ -4,6 +4,8 @@ import ast
 import importlib
 import os
 import re
+import runpy
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -17,6 +19,7 @@ from tests.conformance.sampled import COSTLY, sampled_checks
 from zoo import __version__, recipe_files, registry
 from zoo.conformance import new_command, token_checks
 from zoo.conformance.token_checks import ready_for
+from zoo.parts.norm import RMSNorm
 
 ROOT = Path(__file__).parents[2]
 FAMILIES = str(ROOT / "plugins/zoo-pretrained/src")  # where the base class of families is
@@ -356,3 +359,12 @@ def test_the_wheel_contains_the_templates():
     paths = [str(new_command.TEMPLATES / name) for name in names]
     ignored = subprocess.run(["git", "check-ignore", *paths], cwd=ROOT, capture_output=True, text=True)
     assert ignored.stdout == ""
+
+
+def test_entry_points_of_other_kinds_are_no_parts_to_a_package_s_tests(tmp_path):
+    points = {"zoo.norm": "zoo.parts.norm:RMSNorm", "zoo.strategies": "no.such:Strategy", "zoo.recipes": "no.such"}
+    text = "".join(f'[project.entry-points."{group}"]\nname = "{value}"\n' for group, value in points.items())
+    (tmp_path / "pyproject.toml").write_text(f'{text}[project.entry-points.pytest11]\nname = "no.such.plugin"\n')
+    (tmp_path / "tests").mkdir()
+    test = shutil.copy(new_command.TEMPLATES / "test_contract.py.template", tmp_path / "tests" / "test_contract.py")
+    assert runpy.run_path(test)["PARTS"] == [RMSNorm]

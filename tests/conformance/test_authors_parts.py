@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class Listed(FFN):
+class ParameterListMLP(FFN):
     """Its matrices are in a list of parameters alone."""
 
     def __init__(self, dim: int, hidden: int):
@@ -163,7 +163,7 @@ def outcome(part, name):
 
 
 RIGHT = {
-    Listed: ("initialisation", "dtypes", "strided_inputs", "no_state_between_calls", "meta_construction"),
+    ParameterListMLP: ("initialisation", "dtypes", "strided_inputs", "no_state_between_calls", "meta_construction"),
     ClosedMLP: ("initialisation", "meta_construction"),
     WeightNormed: ("initialisation", "meta_construction", "state_round_trip"),
     CheckersTypes: ("documentation", "shapes"),

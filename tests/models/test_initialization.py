@@ -296,7 +296,7 @@ class Outer(FFN):
         nn.init.constant_(self.inner.down.weight, 0.5)
 
 
-class Listed(FFN):
+class ParameterListMLP(FFN):
     """Its tensors are in a list and in a dictionary of parameters alone."""
 
     def __init__(self, dim: int, hidden: int):
@@ -323,7 +323,7 @@ AUTHORS_PARTS = {  # and what they start with, by the names of tensors in them
     OwnMatrix: {"down.weight": 0.0, "down.bias": 1.0},
     ShiftedMLP: {"up.bias": 1.0, "down.weight": 0.0},
     Outer: {"inner.up.bias": 1.0, "inner.down.weight": 0.5},
-    Listed: {},
+    ParameterListMLP: {},
     WeightNormed: {},
 }
 
@@ -351,11 +351,11 @@ def test_what_a_part_resets_itself_is_what_a_model_starts_with(part, rule):
     place = "stack.blocks.0.ffn.part"
     for name, value in AUTHORS_PARTS[part].items():
         assert (first[f"{place}.{name}"] == value).all(), name
-    drawn = {name: value.clone() for name, value in first.items()}
-    if part in (ClosedMLP, ShiftedMLP, Listed):  # the numbers are those of its own name's seed
+    start = {name: value.clone() for name, value in first.items()}
+    if part in (ClosedMLP, ShiftedMLP, ParameterListMLP):  # the numbers are those of its own name's seed
         torch.manual_seed(derive_seed(0, place))
         models[0].get_submodule(place).reset_parameters()
-        assert all(torch.equal(value, drawn[name]) for name, value in first.items())
+        assert all(torch.equal(value, start[name]) for name, value in first.items())
     seeded = every_tensor(build(seed=1))
     same = {name for name, value in first.items() if name.startswith(place) and torch.equal(value, seeded[name])}
     assert all((first[name] == first[name].flatten()[0]).all() for name in same)  # constants
@@ -363,8 +363,8 @@ def test_what_a_part_resets_itself_is_what_a_model_starts_with(part, rule):
 
 
 def test_a_parametrized_matrix_starts_as_a_plain_one():
-    plain, normed = language(ffn=MLP), language(ffn=WeightNormed)
-    for one, other in zip(plain.stack.blocks, normed.stack.blocks, strict=True):
+    matrices, normed = language(ffn=MLP), language(ffn=WeightNormed)
+    for one, other in zip(matrices.stack.blocks, normed.stack.blocks, strict=True):
         for name in ("up", "down"):
             expected, weight = (block.ffn.part.get_submodule(name).weight for block in (one, other))
             torch.testing.assert_close(weight, expected)

@@ -93,9 +93,9 @@ def moves_with_the_module(subject: Subject) -> None:
             if "unsupported scalarType" in str(error):  # what torch.autocast says of a device that it does not know
                 kind = "it enters torch.autocast on a device without autocast (torch.amp.is_autocast_available)"
             reason = stays if "device" in str(error) and "item" not in str(error) else f"{kind} or {stays}"
-            said = str(error).splitlines()[0]
+            message = str(error).splitlines()[0]
             raise Broken(
-                f"{where}with tensors without data: {reason}: {said}. On a GPU each would wait or fail."
+                f"{where}with tensors without data: {reason}: {message}. On a GPU each would wait or fail."
             ) from error
         require(all(out.is_meta for out in outs), "it computes on another device than its input's.")
 

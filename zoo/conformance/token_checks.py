@@ -143,9 +143,9 @@ def documentation(subject: Subject) -> None:
         require(option.default is not option.empty, f"option {option.name!r} needs a default.")
         default = option.default
         if not isinstance(default, type):  # a part as a default is written by its name
-            plain = in_recipe(default)
+            value = in_recipe(default)
             try:
-                same = json.loads(json.dumps(plain)) == plain
+                same = json.loads(json.dumps(value)) == value
             except TypeError:
                 same = False
             require(same, f"option {option.name!r} has the default {default!r}, which a recipe cannot hold.")

@@ -247,9 +247,9 @@ def settable_weights(module: nn.Module) -> Iterator[None]:
         before = {name: getattr(module, name).clone() for name in lists}
         yield
         for name, weight in before.items():
-            drawn, steps = getattr(module, name), lists[name].children()
-            if not torch.allclose(drawn, weight, 0, 0, True) and all(hasattr(step, "right_inverse") for step in steps):
-                setattr(module, name, drawn)
+            fresh, steps = getattr(module, name), lists[name].children()
+            if not torch.allclose(fresh, weight, 0, 0, True) and all(hasattr(step, "right_inverse") for step in steps):
+                setattr(module, name, fresh)
 
 
 @contextlib.contextmanager

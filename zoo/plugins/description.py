@@ -365,20 +365,22 @@ def _find(module: str, name: str, hops: int = MAX_HOPS) -> _ClassSource | None:
 
 def _find_base(module: str, base: ast.expr) -> _ClassSource | None:
     """The definition of a base as a class statement writes it: ``Base``, ``package.module.Base``, ``Base[T]``."""
-    named = base.value if isinstance(base, ast.Subscript) else base
-    if isinstance(named, ast.Name):
-        return _find(module, named.id)
+    expression = base.value if isinstance(base, ast.Subscript) else base
+    if isinstance(expression, ast.Name):
+        return _find(module, expression.id)
     tree = _tree(module)
-    if tree is None or not isinstance(named, ast.Attribute) or named.attr == "Module":  # torch's has no options
+    if (
+        tree is None or not isinstance(expression, ast.Attribute) or expression.attr == "Module"
+    ):  # torch's has no options
         return None
-    local, dot, inside = ast.unparse(named.value).partition(".")
+    local, dot, inside = ast.unparse(expression.value).partition(".")
     places = [
         f"{_absolute(module, node)}.{alias.name}" if isinstance(node, ast.ImportFrom) else alias.name
         for node in _statements(tree) if isinstance(node, ast.Import | ast.ImportFrom)
         for alias in node.names if (alias.asname or alias.name.partition(".")[0]) == local
     ]  # fmt: skip
     whole = f"{local}{dot}{inside}"  # `import a.b` binds a
-    return _find(whole if whole in places else f"{places[0]}{dot}{inside}", named.attr) if places else None
+    return _find(whole if whole in places else f"{places[0]}{dot}{inside}", expression.attr) if places else None
 
 
 def _absolute(module: str, node: ast.ImportFrom) -> str:

@@ -46,8 +46,8 @@ def no_token_is_dropped(subject: FFNSubject) -> None:
     require(bool((out != 0).any(-1).all()), "some of 64 equal tokens come back as zeros: they were dropped.")
     defaults = [option.default for option in inspect.signature(subject.part).parameters.values()]
     rated = any(isinstance(default, float) and 0 <= default < 1 for default in defaults)  # dropout or noise on demand
-    drawn = not torch.equal(torch.get_rng_state(), state)
-    gap = 0.0 if drawn and rated else difference(out, out[:, :1].expand_as(out))
+    draws = not torch.equal(torch.get_rng_state(), state)
+    gap = 0.0 if draws and rated else difference(out, out[:, :1].expand_as(out))
     require(gap <= 1e-5, "equal tokens get different results.")
 
 
