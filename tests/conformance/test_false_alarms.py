@@ -161,8 +161,8 @@ def outcome(part, name):
     ],
 )
 def test_what_is_right_fails_no_check(part, names):
-    found = {name: outcome(part, name) for name in names}
-    assert not {name: result.sentence for name, result in found.items() if result.status == "FAIL"}
+    outcomes = {name: outcome(part, name) for name in names}
+    assert not {name: result.sentence for name, result in outcomes.items() if result.status == "FAIL"}
 
 
 def test_what_others_see_in_training_alone_is_found_beside_random_numbers():
