@@ -9,13 +9,14 @@ LENGTHS = np.random.default_rng(0).integers(1, 60, 500)
 
 
 def dealt(plan, epoch=0):
-    """Per process, its batches."""
+    """Per process, its batches; all processes say how many there are, also one of too few samples for all."""
     result = []
     for rank in range(plan.world):
         batches = Batches(plan, rank)
         batches.set_epoch(epoch)
         result.append(list(batches))
-        assert len(result[-1]) == len(batches)
+        assert len(batches) == plan.count
+        assert len(result[-1]) == (plan.count if rank < plan.edges[-1] else 0)
     return result
 
 

@@ -396,13 +396,13 @@ def check_preferences(tokenizer, theirs, folder):
     data.ready()
     behind = len(tokenizer.template[1])
     for rows, (prompt, *texts) in zip(data.datasets["train"].pairs, pairs, strict=True):
-        seen, *wholes = (theirs(text).input_ids for text in (prompt, *(prompt + text for text in texts)))
-        seen, *wholes = (ids[: len(ids) - behind] for ids in (seen, *wholes))
-        assert rows.prompt.tolist() == (seen or tokenizer.beginning()), prompt
+        prompt_ids, *wholes = (theirs(text).input_ids for text in (prompt, *(prompt + text for text in texts)))
+        prompt_ids, *wholes = (ids[: len(ids) - behind] for ids in (prompt_ids, *wholes))
+        assert rows.prompt.tolist() == (prompt_ids or tokenizer.beginning()), prompt
         for answer, whole in zip(rows[1:], wholes, strict=True):
             row = [*rows.prompt.tolist(), *answer.tolist()]
             assert tokenizer.decode(row) == tokenizer.decode(whole), (prompt, texts)
-            if prompt and whole[: len(seen)] == seen:
+            if prompt and whole[: len(prompt_ids)] == prompt_ids:
                 assert row == [*whole, tokenizer.eos], (prompt, texts)
 
 
@@ -415,7 +415,7 @@ def check_gaps(folder):
     options = {"path": str(folder / "texts"), "val_path": str(folder / "texts"), "tokenizer": str(folder / "ours")}
     data = InfillText(lambda: TextFiles(max_length=160, seed=0, **options), rate=1.0, spm=0.0, seed=0)
     data.ready()
-    tokenizer, rows, asked = data.tokenizer, data.datasets["train"], 0
+    tokenizer, rows, agreements = data.tokenizer, data.datasets["train"], 0
     marks = [tokenizer.special(mark) for mark in (PREFIX, SUFFIX, MIDDLE)]
     before = tokenizer.template[0]
     for epoch in range(8):
@@ -430,8 +430,8 @@ def check_gaps(folder):
             gap = Gap(tokenizer.decode(prefix), tokenizer.continuation(prefix, suffix))
             prompt = TrainedInfill.encode_prompt(SimpleNamespace(tokenizer=tokenizer), gap)
             size = len(prompt) - 2  # the end of a row's suffix may be missing
-            asked += prompt[:size] == tokens[begin - len(before) :][:size] and bool(prefix and suffix)
-    assert asked >= 12
+            agreements += prompt[:size] == tokens[begin - len(before) :][:size] and bool(prefix and suffix)
+    assert agreements >= 12
 
 
 @pytest.mark.parametrize(

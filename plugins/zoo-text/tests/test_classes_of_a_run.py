@@ -61,12 +61,12 @@ def test_classes_are_numbered_as_in_the_run_of_the_tokenizer(make, theirs, numbe
     data.ready()
     assert data.names == numbered
     rows = data.datasets["train"].batch(np.arange(len(data.datasets["train"])), 0)["labels"].numpy()
-    plain = make(tmp_path / "texts", str(run / "tokenizer.json"))
-    plain.ready()
-    before = plain.datasets["train"].batch(np.arange(len(rows)), 0)["labels"].numpy()
+    by_name = make(tmp_path / "texts", str(run / "tokenizer.json"))
+    by_name.ready()
+    before = by_name.datasets["train"].batch(np.arange(len(rows)), 0)["labels"].numpy()
     assert (rows < 0).tolist() == (before < 0).tolist()
-    assert [numbered[row] for row in rows[rows >= 0]] == [plain.names[row] for row in before[before >= 0]]
-    assert (data.fingerprint() == plain.fingerprint()) == (numbered == plain.names)
+    assert [numbered[row] for row in rows[rows >= 0]] == [by_name.names[row] for row in before[before >= 0]]
+    assert (data.fingerprint() == by_name.fingerprint()) == (numbered == by_name.names)
 
 
 @pytest.mark.parametrize("next_sentence", [False, True])

@@ -121,16 +121,16 @@ def test_words_are_tagged_by_their_first_tokens_as_they_were_trained(tmp_path, s
     assert main(["fit", "roles-tiny", *words, *SMALL]) == 0
     run = tmp_path / "runs" / "roles-tiny" / "w" / "s1"
     model = zoo.load(run)
-    written = TaggedFiles(str(tmp_path / "train.jsonl"), tokenizer=str(run), max_length=64, seed=0)
-    written.ready()
-    batch = written.datasets["train"].batch(np.arange(9), 0)
+    source = TaggedFiles(str(tmp_path / "train.jsonl"), tokenizer=str(run), max_length=64, seed=0)
+    source.ready()
+    batch = source.datasets["train"].batch(np.arange(9), 0)
     for tokens, valid, labels in zip(batch["tokens"], batch["valid"], batch["labels"], strict=True):
         text = model.tokenizer.decode(tokens[valid].tolist())
         with torch.no_grad():
-            chosen = model.net(tokens[valid][None])[0].argmax(-1)[labels[valid] >= 0]
+            classes = model.net(tokens[valid][None])[0].argmax(-1)[labels[valid] >= 0]
         answer = model.tag(text)[0]
         assert [one.text for one in answer] == text.split()
-        assert [one.label for one in answer] == [model.names[one] for one in chosen.tolist()]
+        assert [one.label for one in answer] == [model.names[one] for one in classes.tolist()]
         assert [one.text for one in model.tag(f"  {text}\n")[0]] == text.split()
     model.export(tmp_path / "out")
     assert zoo.load(tmp_path / "out").tag(text) == model.tag(text)

@@ -212,8 +212,8 @@ def dropout(subject: AttentionSubject) -> None:
     require(not torch.equal(run(1), run(2)), "dropout=0.3 in training drops nothing: pass self.dropout on.")
     if "causal" in probe.supports & probe.backend.supports:
         later = torch.cat([x[:, :-1], x[:, -1:] + 1], 1)
-        seen, changed = (run(1, tokens, Pattern(causal=True))[:, :-1] for tokens in (x, later))
-        require(difference(seen, changed) <= 1e-5, "in training, with dropout, a token sees later ones.")
+        before, after = (run(1, tokens, Pattern(causal=True))[:, :-1] for tokens in (x, later))
+        require(difference(before, after) <= 1e-5, "in training, with dropout, a token sees later ones.")
     mean = torch.stack([run(seed).detach() for seed in range(DRAWS)]).mean(0)
     part.eval()
     whole = run(1)
