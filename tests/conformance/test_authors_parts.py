@@ -164,7 +164,7 @@ def outcome(part, name):
 
 RIGHT = {
     ParameterListMLP: ("initialisation", "dtypes", "strided_inputs", "no_state_between_calls", "meta_construction"),
-    ClosedMLP: ("initialisation", "meta_construction"),
+    ClosedMLP: ("initialisation", "meta_construction", "nonlinear", "signals_keep_their_size", "trains_language"),
     WeightNormed: ("initialisation", "meta_construction", "state_round_trip"),
     CheckersTypes: ("documentation", "shapes"),
     Choices: ("documentation",),

@@ -14,7 +14,6 @@ from zoo.conformance.sequence_checks import learns_two_samples, pad
 from zoo.conformance.short_training import TASKS
 from zoo.conformance.subject import FFNSubject, spread
 from zoo.conformance.token_checks import CAP, COMMON, difference, rates_of_dropping, reference, token_by_token
-from zoo.models.initialization import initialize
 from zoo.parts.ffn import aux_losses
 
 
@@ -109,7 +108,6 @@ def many_tokens(subject: FFNSubject) -> None:
 def nonlinear(subject: FFNSubject) -> None:
     """It is no linear map of its input: two layers of one would be one."""
     part = spread(subject.build()).double()
-    initialize(part)
     x, y = subject.tokens(1, 3, torch.float64), subject.tokens(1, 3, torch.float64)
     zero = part(torch.zeros_like(x))
     bent = difference(part(x + y) - zero, part(x) - zero + part(y) - zero)
