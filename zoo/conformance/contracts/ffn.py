@@ -42,8 +42,10 @@ def no_token_is_dropped(subject: FFNSubject) -> None:
     same, state = subject.tokens(1, 1).expand(1, 64, -1).contiguous(), torch.get_rng_state()
     out = part(same)
     require(bool((out != 0).any(-1).all()), "some of 64 equal tokens come back as zeros: they were dropped.")
-    gap, draws = difference(out, out[:, :1].expand_as(out)), not torch.equal(torch.get_rng_state(), state)
-    require(gap <= 1e-5 or draws, "equal tokens get different results.")
+    gap = difference(out, out[:, :1].expand_as(out))
+    # what draws random numbers may move tokens apart, by less than a rate of dropping of 0.8 does
+    slight = not torch.equal(torch.get_rng_state(), state) and bool(out.std(1).norm() <= 2 * out.mean(1).norm())
+    require(gap <= 1e-5 or slight, "equal tokens get different results.")
 
 
 def aux_loss(subject: FFNSubject) -> None:
