@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import itertools
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -65,6 +66,7 @@ class Subject:
 
     def __init__(self, part: type, options: dict[str, Any]):
         self.part, self.options = part, options
+        self._variants: list[tuple[str, Self]] | None = None  # those of `other_options`, which all checks try
 
     @property
     def name(self) -> str:
@@ -79,7 +81,7 @@ class Subject:
     def changed(self, **options: Any) -> Self:
         """The part with other options."""
         subject = copy.copy(self)
-        subject.options = self.options | options
+        subject.options, subject._variants = self.options | options, None
         return subject
 
     def missing_options(self) -> list[str]:
@@ -91,13 +93,17 @@ class Subject:
 
     def other_options(self) -> Iterator[tuple[str, Subject]]:
         """The part with one option changed at a time, to values that it takes; and how that is written."""
-        for name, values in candidates(self.part, self.options).items():
-            count = 0
-            for value in values:
-                subject = self.changed(**(value if isinstance(value, dict) else {name: value}))
-                if count < MOST_VALUES and subject.places() >= self.places() - {"grid"}:
-                    count += 1
-                    yield option_text(name, value), subject
+        if self._variants is None:
+            places, variants = self.places() - {"grid"}, []
+            for name, values in candidates(self.part, self.options).items():
+                changed = [(value, self.changed(**(value if isinstance(value, dict) else {name: value})))
+                           for value in values]  # fmt: skip
+                fitting = (
+                    (option_text(name, value), subject) for value, subject in changed if subject.places() >= places
+                )
+                variants += itertools.islice(fitting, MOST_VALUES)
+            self._variants = variants
+        yield from self._variants
 
     def places(self) -> set[str]:
         """Where it can be used with its options: in a causal stack or not, and on a grid.
@@ -115,7 +121,7 @@ class Subject:
         """The part in stacks that look at a memory; None where it makes no sense there."""
         if not self.crosses or self.looks:
             return None
-        subject = copy.copy(self)
+        subject = self.changed()
         subject.looks = True
         return subject if subject.places() else None
 
