@@ -522,3 +522,19 @@ def test_verdicts_are_false_in_five_percent_and_intervals_hold_in_93_with_30_per
 def test_a_target_is_one_however_it_is_written(spelling):
     assert expand_target({"to": f"loss={spelling}"}) == {"to": f"loss={spelling}", "goal": "loss", "at": "to:5.5"}
     assert expand_target(expand_target({"to": f"loss={spelling}"}))["at"] == "to:5.5"
+
+
+@pytest.mark.parametrize(
+    ("content", "words", "seeds", "until"),
+    [
+        ("looks: '5,10'", ["--seeds", "3"], 3, None), ("looks: '5,10'", ["--until", "decided"], 30, "decided"),
+        ("seeds: 50", ["--until", "decided"], 50, "decided"), ("seeds: 50", ["--looks", "4,8"], 8, "4,8"),
+        ("until: decided", ["--seeds", "12"], 12, "decided"), ("seeds: 50", [], 50, None),
+        ("looks: '5,10'", [], 10, "5,10"),
+    ],
+)  # fmt: skip
+def test_a_file_and_the_command_line_are_one_comparison(tmp_path, content, words, seeds, until):
+    path = tmp_path / "positions.yaml"
+    path.write_text(f"recipe: lm-tiny\nvary: {{model.position: [rope, alibi]}}\n{content}\n")
+    comparison = read_comparison(parse(find_command("compare"), [str(path), *words]))
+    assert (len(comparison.seeds), comparison.until) == (seeds, until)

@@ -47,6 +47,8 @@ RUN_OPTIONS = (
     "seeds", "until", "looks", "design", "budget", "match", "tune", "tune_seeds", "jobs", "shard", "executor",
     "resources",
 )  # fmt: skip
+# what an option of the command line replaces in a comparison's file, besides itself
+RIVALS = {"looks": ("seeds", "until"), "seeds": ("looks",), "until": ("looks",), "to": ("goal", "at")}
 
 
 def compare(
@@ -250,7 +252,9 @@ def _from_file(options: ParsedOptions) -> Comparison | None:
     )
     fields = {name: _parse_value(path, name, content[name]) for name in keys
               if name not in OWN_KEYS and content.get(name) is not None}  # fmt: skip
-    return with_options(with_options(comparison, fields), options.values)
+    replaced = {rival for name in options.values for rival in RIVALS.get(name, ())}
+    kept = {name: value for name, value in fields.items() if name not in replaced}
+    return with_options(comparison, kept | options.values)
 
 
 def _varied_options(path: Path, content: Mapping[str, Any], section: str = "") -> Iterator[tuple[str, list[Any]]]:
