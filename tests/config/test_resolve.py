@@ -2,7 +2,9 @@ import cli_toys
 import pytest
 from cli_parts import TOYS, part
 
-from zoo.errors import UsageError
+from zoo.config.signatures import parameters
+from zoo.errors import PluginError, UsageError
+from zoo.parts.norm import Norm
 
 BASE = """\
 model:
@@ -272,3 +274,13 @@ def test_nothing_is_built_while_resolving(resolve):
     cli_toys.INSTANCES.clear()
     resolve(BASE)
     assert cli_toys.INSTANCES == []
+
+
+class ByPlace(Norm):
+    def __init__(self, dim: int, eps: float = 1e-6, /):
+        super().__init__()
+
+
+def test_an_option_without_a_name_is_the_parts_mistake():
+    with pytest.raises(PluginError, match="ByPlace takes 'eps' by its place alone: remove the / behind it"):
+        parameters(ByPlace, 1)

@@ -19,7 +19,7 @@ from typing import Any
 
 from zoo import registry
 from zoo.config.jsonargparse_internals import get_signature_parameters
-from zoo.errors import UsageError
+from zoo.errors import PluginError, UsageError
 from zoo.plugins.description import PLACE_PARAMETERS
 
 PLAIN_MODULES = tuple("builtins inspect typing datetime pathlib os enum collections types jsonargparse".split())
@@ -70,9 +70,15 @@ class Param:
 
 @functools.cache
 def parameters(cls: type, skipped: int = 0) -> dict[str, Param]:
-    """The options of a class by name, including those behind `**kwargs`, without the first ``skipped`` ones."""
+    """The options of a class by name, including those behind `**kwargs`, without the first ``skipped`` ones.
+
+    Raises PluginError for a part with an option that has no name.
+    """
     refuse_hidden_packages()
     params = get_signature_parameters(cls)[skipped:]
+    by_place = [item.name for item in params if item.kind is inspect.Parameter.POSITIONAL_ONLY]
+    if by_place and registry.kind_of(cls):
+        raise PluginError(f"{cls.__name__} takes {by_place[0]!r} by its place alone: remove the / behind it.")
     return {
         item.name: Param(item.name, item.annotation, item.default, slot_of(item.annotation), _owner(item.parent))
         for item in params
