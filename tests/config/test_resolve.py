@@ -102,7 +102,9 @@ def test_the_order_of_options_and_task_does_not_matter(resolve):
     after = resolve(BASE, options="--model similar --model.ahead 2 --model.dim 4")
     assert resolve(BASE, options="--model.ahead 2 --model.dim 4 --model similar").config == after.config
     for order in ("--model similar --model.flag true", "--model.flag true --model similar"):
-        assert "unknown key 'model.flag'" in error(resolve, BASE, options=order)
+        message = error(resolve, BASE, options=order)
+        assert "model.flag is no option of Similar" in message
+        assert "Add --model Toy" in message
 
 
 def test_a_file_between_may_name_another_task(resolve):

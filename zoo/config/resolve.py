@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,7 @@ from zoo.config.coercion import coerce, is_plain
 from zoo.config.layers import MISSING, Node, merge_node, nested_children, where
 from zoo.config.output_paths import check_output_path, is_from_file
 from zoo.config.signatures import Param, Slot, members_of, option_names, parameters, takes_code
-from zoo.errors import PartError, UsageError
+from zoo.errors import PartError, PluginError, UsageError
 from zoo.inference.import_policy import admit_class
 from zoo.registry import nearest_key
 
@@ -240,11 +241,26 @@ class _Resolver:
     def no_option(self, key: str, slot: Slot, cls: type, name: str, origin: str) -> UsageError:
         params = parameters(cls, slot.owner_arguments)
         if key in ("model", "data"):
-            sources = {option: param.default for option, param in params.items() if isinstance(param.default, type)}
-            if nested := [option for option, source in sources.items() if key == "data" and name in parameters(source)]:
+            slots = {option: param.default for option, param in params.items() if param.slot}
+            inner = {option: default for option, default in slots.items() if isinstance(default, type)}
+            if key == "data" and (
+                nested := [option for option, default in inner.items() if name in parameters(default)]
+            ):
                 return UsageError(
                     f"data.{name} is no option of {cls.__name__}. Did you mean 'data.{nested[0]}.{name}'?"
                     f"{where(origin)}"
+                )
+            others = [f"--{key} {part}" for part in _parts_with_option(key if key == "data" else "task", name, cls)]
+            if not others and key == "data":  # as MaskedText reads TextFiles
+                others = [
+                    f"--data.{option} {part}, and write --data.{option}.{name}"
+                    for option, default in inner.items()
+                    for part in _parts_with_option(key, name, default)
+                ]
+            if others:
+                return UsageError(
+                    f"{key}.{name} is no option of {cls.__name__}, which the recipe names, but of another {slot.word}. "
+                    f"Add {' or '.join(others)}.{where(origin)}"
                 )
             return self.unknown(f"{key}.{name}", params, origin, f" See: zoo show {slot.word} {cls.__name__}")
         if name in option_names(cls, slot.owner_arguments):
@@ -275,6 +291,27 @@ class _Resolver:
             elif owner is not None and is_plain(param.default):
                 values[name] = param.default
         return values
+
+
+def _parts_with_option(kind: str, option: str, but: type) -> list[str]:
+    """The parts of a kind with an option of this name that are most akin to a class, by the bases that they share.
+
+    Of the bases of data those count that say what their samples are, and of tasks those that learn from the same.
+    """
+    from zoo.plugins.description import describe
+
+    bases = {base for base in but.__mro__ if registry.kind_of(base) == kind}
+    if kind == "data":
+        bases = {base for base in bases if "gives" in vars(base)}
+    akin: dict[int, list[str]] = {}
+    for part in registry.installed_parts(kind):
+        if part.name != but.__name__ and any(entry.name == option for entry in describe(part).options):
+            with contextlib.suppress(PluginError, PartError):
+                other = part.load()
+                if getattr(other, "learns_from", "") == getattr(but, "learns_from", ""):
+                    akin.setdefault(len(bases.intersection(other.__mro__)), []).append(part.name)
+    nearest = max(akin, default=0)
+    return akin[nearest][:3] if nearest > (kind == "data") else []  # all data share one base, and may be of any sort
 
 
 def _changed_options(record: dict[str, object], cls: type) -> dict[str, object]:
