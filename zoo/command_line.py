@@ -353,14 +353,14 @@ def _unknown_option(command: Command, spelling: str, elsewhere: Callable[[str], 
     """The sentence about an option that a command does not have, with the one that was probably meant."""
     from zoo import registry  # not needed to start a command
 
-    reads_runs = any(argument.name == "RUN" for argument in command.arguments)  # and writes none below --runs
-    names = [option.strings[0] for option in command.all_options
-             if (option.heading or option.key) and not (reads_runs and option.name == "runs")]  # fmt: skip
+    names = [option.strings[0] for option in command.all_options if option.heading or option.key]
     # people write --lr for --model.lr
     ends = {name.lstrip("-").rpartition(".")[2].replace("-", "_"): name for name in names}
     last = spelling.lstrip("-").rpartition(".")[2].lower().replace("-", "_")
     begins = [name for name in names if name.startswith(spelling.lower()) and len(spelling) > len("--")]
     near = registry.nearest_key(last, ends, 0.5 if len(last) in (2, 3) else 0.66)  # else --verbose were --overwrite
+    if near == "runs" and last in registry.SYNONYMS and any(word.name == "RUN" for word in command.arguments):
+        near = ""  # where it reads runs, and writes nothing
     likely = [ends[last]] if last in ends else begins[:3] or ([ends[near]] if near else [])
     if command.option_kind and (package := registry.not_installed(command.option_kind, spelling.lstrip("-"))):
         return f"zoo {command.name} has no option {spelling!r}.{package}"

@@ -52,7 +52,7 @@ SYNONYMS = {
     "max_seq_length": ("max_length",), "gradient_accumulation_steps": ("accumulate_grad_batches",),
     "resume_from": ("ckpt_path",), "checkpoint": ("ckpt_path", "start"), "dataset": ("data",),
     "workers": ("num_workers",),
-    **dict.fromkeys(("out", "output", "output_dir", "save_dir", "log_dir", "logdir"), ("out", "runs")),
+    **dict.fromkeys(("output", "output_dir", "save_dir", "log_dir", "logdir"), ("out", "runs")),
     **dict.fromkeys(
         ("max_new_tokens", "max_tokens", "max_length", "num_tokens"), ("length", "max_tokens", "max_length")
     ),

@@ -259,7 +259,7 @@ def test_a_name_or_a_path_is_not_empty(command, option, empty):
         ("fit -n", ""), ("generate --greedy", ""), ("generate --input", ""), ("generate --repetition-penalty", ""),
         ("compare --trials", ""), ("fit --workers", ""), ("chat --max-new-tokens", "max-tokens"),
         ("chat --max-length", "max-tokens"), ("generate --max-tokens", "length"), ("export --output", ""),
-        ("embed --output", "out"), ("compare --save-dir", "out"),
+        ("compare --save-dir", "out"),
     ],
 )  # fmt: skip
 def test_an_option_of_another_program_is_likened_to_what_it_means_or_to_nothing(argv, suggestion):

@@ -30,7 +30,7 @@ B = Factor("model.norm", ("LayerNorm", "RMSNorm"))
         (" a , b ,", ["a", "b"]),
         ("{class_path: RoPE, init_args: {base: 500}},b", ["{class_path: RoPE, init_args: {base: 500}}", "b"]),
         ("[1, 2],[3]", ["[1, 2]", "[3]"]),
-        ("'x,y',\"z,[\",w", ["'x,y'", '"z,["', "w"]),
+        ("'x,y',\"z,[\",w", ["x,y", "z,[", "w"]),
         ("RoPE(base=1,x=2),b", ["RoPE(base=1,x=2)", "b"]),
         ("", []),
     ],

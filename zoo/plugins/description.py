@@ -284,7 +284,8 @@ def _search_spec(module: str) -> importlib.machinery.ModuleSpec | None:
     except Exception:  # third-party import hooks may raise anything, and Python's where folders have no __init__
         folders = [Path(place, module.rpartition(".")[2]) for place in places or ()]
         spec = importlib.machinery.ModuleSpec(module, None, is_package=True)
-        spec.submodule_search_locations = [str(folder) for folder in folders if folder.is_dir()]
+        in_archive = (folder for folder in folders if not folder.parent.is_dir())  # whose folders the system has not
+        spec.submodule_search_locations = [str(folder) for folder in (*filter(Path.is_dir, folders), *in_archive)]
         return spec if spec.submodule_search_locations else None
 
 

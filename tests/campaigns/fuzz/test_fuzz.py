@@ -126,7 +126,7 @@ def test_command_lines(words):
     with Answers():
         fit_options.parse("fit", words)
     with Answers():
-        yaml_source.option_layer(fit_options.parse("fit", [f"--model.{word}" for word in words]).options)
+        yaml_source.option_layer(fit_options.parse("fit", [f"--model.{word}" for word in words]).settings)
 
 
 lines = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=12), max_size=6)
