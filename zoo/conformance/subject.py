@@ -94,7 +94,8 @@ class Subject:
     def other_options(self) -> Iterator[tuple[str, Subject]]:
         """The part with one option changed at a time, to values that it takes; and how that is written."""
         if self._variants is None:
-            places, variants = self.places() - {"grid"}, []
+            places = self.places() - {"grid"}
+            variants: list[tuple[str, Self]] = []
             for name, values in candidates(self.part, self.options).items():
                 changed = [(value, self.changed(**(value if isinstance(value, dict) else {name: value})))
                            for value in values]  # fmt: skip
