@@ -66,7 +66,7 @@ class Subject:
 
     def __init__(self, part: type, options: dict[str, Any]):
         self.part, self.options = part, options
-        self._variants: list[tuple[str, Self]] | None = None  # those of `other_options`, which all checks try
+        self._variants: list[tuple[str, Subject]] | None = None  # those of `other_options`, which all checks try
 
     @property
     def name(self) -> str:
@@ -95,7 +95,7 @@ class Subject:
         """The part with one option changed at a time, to values that it takes; and how that is written."""
         if self._variants is None:
             places = self.places() - {"grid"}
-            variants: list[tuple[str, Self]] = []
+            variants: list[tuple[str, Subject]] = []
             for name, values in candidates(self.part, self.options).items():
                 changed = [(value, self.changed(**(value if isinstance(value, dict) else {name: value})))
                            for value in values]  # fmt: skip
