@@ -426,7 +426,7 @@ VALUES = {
     "rope,alibi": ["rope", "alibi"], "[1,2],[3, 4]": ["[1,2]", "[3, 4]"], "'a,b',c": ["a,b", "c"],
     "/d/o'brien.txt,/d/b.txt": ["/d/o'brien.txt", "/d/b.txt"], "{a: 'x,y'},z": ["{a: 'x,y'}", "z"],
     '"my,data.txt",other.txt': ["my,data.txt", "other.txt"], "[it's, x],y": ["[it's, x]", "y"],
-    "['a,b', 'c'],d": ["['a,b', 'c']", "d"], "it's": ["it's"],
+    "['a,b', 'c'],d": ["['a,b', 'c']", "d"], "it's": ["it's"], "\"'tis\",a": ["\"'tis\"", "a"],
 }  # fmt: skip
 
 

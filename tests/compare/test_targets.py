@@ -538,3 +538,10 @@ def test_a_file_and_the_command_line_are_one_comparison(tmp_path, content, words
     path.write_text(f"recipe: lm-tiny\nvary: {{model.position: [rope, alibi]}}\n{content}\n")
     comparison = read_comparison(parse(find_command("compare"), [str(path), *words]))
     assert (len(comparison.seeds), comparison.until) == (seeds, until)
+
+
+def test_a_target_of_a_file_gives_way_to_the_command_line(tmp_path):
+    path = tmp_path / "positions.yaml"
+    path.write_text("recipe: lm-tiny\nvary: {model.position: [rope, alibi]}\nto: loss=4.2\n")
+    comparison = read_comparison(parse(find_command("compare"), [str(path), "--at", "last:3"]))
+    assert (comparison.goal, comparison.at) == (None, "last:3")

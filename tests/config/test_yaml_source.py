@@ -161,3 +161,11 @@ def test_a_class_that_is_named_again_in_any_spelling_begins_with_its_own_options
     layer = yaml_source.option_layer([(key, value, "") for key, value in options])
     norm = layer.children["model"].children["norm"]
     assert (norm.value, norm.children) == ("RMSNorm", {})
+
+
+@pytest.mark.parametrize("key", ["model.norm", "model.norm.class_path", "model.init_args.norm"])
+def test_a_mapping_of_options_and_a_class_may_stand_in_any_order(key):
+    options = [("model.norm.init_args", "{eps: 1}", ""), (key, "LayerNorm", "")]
+    for order in (options, options[::-1]):
+        norm = yaml_source.option_layer(order).children["model"].children["norm"]
+        assert (norm.value, norm.children["eps"].value) == ("LayerNorm", 1)

@@ -275,8 +275,8 @@ def _report(part: registry.Part, outcome: Mapping[str, Any] | None) -> dict[str,
         if "error" in outcome:
             problem = outcome["error"].partition("\n")[0].removeprefix("PluginError: ")
             problems.append(problem.removeprefix(str(part)).lstrip(": "))
-        seconds = outcome.get("elapsed", 0.0)
-        if seconds >= SLOW and "error" not in outcome:
+        seconds = outcome.get("elapsed")
+        if seconds is not None and seconds >= SLOW and "error" not in outcome:
             warnings.append(f"takes {seconds:.1f} s to import")
         if printed := " ".join(outcome.get("said", "").split()):
             warnings.append(f"prints on import: {printed[:80]!r}")

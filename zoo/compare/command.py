@@ -48,7 +48,10 @@ RUN_OPTIONS = (
     "resources",
 )  # fmt: skip
 # what an option of the command line replaces in a comparison's file, besides itself
-RIVALS = {"looks": ("seeds", "until"), "seeds": ("looks",), "until": ("looks",), "to": ("goal", "at")}
+RIVALS = {
+    "looks": ("seeds", "until"), "seeds": ("looks",), "until": ("looks",),
+    "to": ("goal", "at"), "goal": ("to",), "at": ("to",),
+}  # fmt: skip
 
 
 def compare(
@@ -253,8 +256,8 @@ def _from_file(options: ParsedOptions) -> Comparison | None:
     fields = {name: _parse_value(path, name, content[name]) for name in keys
               if name not in OWN_KEYS and content.get(name) is not None}  # fmt: skip
     replaced = {rival for name in options.values for rival in RIVALS.get(name, ())}
-    kept = {name: value for name, value in fields.items() if name not in replaced}
-    return with_options(comparison, kept | options.values)
+    of_file = {name: value for name, value in fields.items() if name not in replaced}
+    return with_options(comparison, of_file | options.values)
 
 
 def _varied_options(path: Path, content: Mapping[str, Any], section: str = "") -> Iterator[tuple[str, list[Any]]]:

@@ -497,8 +497,8 @@ def split_values(text: str) -> list[str]:
 
 
 def quote_value(value: str) -> str:
-    """A value as `split_values` reads it: in quotes where it holds a comma outside of brackets."""
-    quotes = "," in value and value[:1] not in OPEN
+    """A value as `split_values` reads it: in quotes where it holds a comma outside of brackets, or begins with one."""
+    quotes = ("," in value and value[:1] not in OPEN) or value[:1] in PAIRS
     return next((f"{mark}{value}{mark}" for mark in PAIRS if quotes and mark not in value), value)
 
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from zoo.compare.number_format import NONE
-from zoo.data.source_files import list_folder
 from zoo.errors import UsageError
 from zoo.io import atomic_files, limits
 from zoo.io.content_digests import KEY, check_digest, content_digest, with_digest
+from zoo.io.linked_folders import files_below
 from zoo.logging.run_state import CONFIG, LEDGER, TEST, path_beside
 
 LARGEST_SEED = 2**32 - 1  # the largest that numpy takes
@@ -231,7 +231,7 @@ def read_records(*folders: str | Path) -> list[RunRecord]:
     for root in map(Path, folders):
         if not root.is_dir():
             raise UsageError(f"{root} is not a folder of runs. To make one: zoo compare RECIPE --vary … --seeds 5")
-        files = list_folder(root, (LEDGER, CONFIG).__contains__).files
+        files = files_below(root, (LEDGER, CONFIG).__contains__)
         below = list(dict.fromkeys(path.parent / LEDGER for path in files))
         if not below:
             raise UsageError(f"{root} holds no run: no {LEDGER} below it. zoo fit writes one into each run's folder.")
@@ -523,7 +523,7 @@ def load_record(home: Path) -> Record | None:
     try:
         content: Any = limits.read_json(path)
         check_digest(content)
-        place = home if home.resolve() == home.absolute() else home.resolve()  # beside a folder that a link leads to
+        place = home.resolve() if home.is_symlink() else home
         folders = tuple(Path(os.path.normpath(place / run)) for run in content["runs"])
         tuned = {str(name): str(sentence) for name, sentence in content["tuned"].items()}
         fields = {name: content[name] for name in ("baseline", "goal", "budget", "command", "at", "until")}

@@ -14,9 +14,9 @@ from urllib.parse import quote
 
 from zoo.cli.environment_errors import port_problem
 from zoo.command_line import ParsedOptions
-from zoo.data.source_files import list_folder
 from zoo.errors import UsageError
 from zoo.io import atomic_files
+from zoo.io.linked_folders import files_below
 from zoo.plugins.discovery import tolerate_damaged_metadata
 
 HOST = "127.0.0.1"  # this machine's own address only
@@ -43,7 +43,7 @@ def run(options: ParsedOptions) -> int:
     folder = Path(options.words[0] if options.words else "runs")
     if not folder.is_dir():
         raise UsageError(f"no folder {str(folder)!r}. Train something first: zoo fit RECIPE")
-    if not list_folder(folder, lambda name: "tfevents" in name).files:
+    if not files_below(folder, lambda name: "tfevents" in name):
         atomic_files.warn(f"no run below {folder} has logged anything yet: charts appear as soon as one does")
     from zoo.compare import tensorboard_summary
 

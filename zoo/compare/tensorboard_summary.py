@@ -20,8 +20,8 @@ from zoo.compare.targets import survival
 from zoo.compare.verdict import Answer, answer
 from zoo.config.run_folder import slug
 from zoo.console import printable
-from zoo.data.source_files import list_folder
 from zoo.errors import UsageError
+from zoo.io.linked_folders import files_below
 from zoo.logging import run_state
 
 NAME = "tensorboard"
@@ -130,7 +130,7 @@ def pinned_tags(goal: str, goals: Iterable[str]) -> tuple[str, ...]:
 def headline_tags(folder: Path) -> tuple[str, ...]:
     """The charts to pin for all runs below a folder: the headlines of their tasks, then their other figures."""
     examples = {
-        path.absolute().parents[2]: path for path in list_folder(folder, run_state.LEDGER.__eq__).files
+        path.absolute().parents[2]: path for path in files_below(folder, run_state.LEDGER.__eq__)
     }  # one run per recipe
     goals = [list(run_state.read_record(path.parent).get("goals") or ()) for path in examples.values()]
     headlines = [name for names in goals for name in names[:1]]

@@ -159,7 +159,10 @@ def option_layer(options: Iterable[tuple[str, str | bool, str]]) -> Node:
         else:
             leaf = Node(value, text, typed=not isinstance(value, str), bare=value is True)
         if leaf.value is not MISSING:  # a class that is named again begins with its own options
-            leaves = [(other, earlier) for other, earlier in leaves if _short_path(other) != _short_path(key)]
+            leaves = [
+                (other, earlier) for other, earlier in leaves
+                if _short_path(other) != _short_path(key) or other.endswith(".init_args")
+            ]  # fmt: skip
         leaves.append((key, leaf))
     root = Node()
     for key, leaf in sorted(leaves, key=lambda option: len(_short_path(option[0]))):

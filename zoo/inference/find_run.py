@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from zoo import recipe_files
-from zoo.data.source_files import list_folder
 from zoo.errors import CheckpointError, UsageError
 from zoo.inference.hub import is_remote, local_folder
 from zoo.io import checkpoint_manifest, limits, plain_yaml
+from zoo.io.linked_folders import files_below
 from zoo.registry import suggest
 
 FINISHED, CONFIG = "finished.json", "config.yaml"
@@ -130,7 +130,7 @@ def newest_run(name: str, runs: str | Path) -> Path:
 
 def _newest_run(folder: Path) -> Path:
     """The run below a folder that finished last. Raises UsageError if none has."""
-    folders = [path.parent for path in list_folder(folder, CONFIG.__eq__).files]
+    folders = [path.parent for path in files_below(folder, CONFIG.__eq__)]
     finished = [path for path in folders if (path / FINISHED).is_file()]
     if finished:
         return max(finished, key=lambda path: (path / FINISHED).stat().st_mtime)

@@ -24,6 +24,7 @@ from zoo.system import threads
 from zoo.system.group_clock import GroupClock
 
 MOST_BYTES = 2**16  # bytes of what a call prints
+MOST_LETTERS = 2_000  # of the text of an error
 
 
 def measure_in_fresh_process(
@@ -135,7 +136,7 @@ def _call(call: Callable[[], object], output_pipe: int, result_pipe: int, own_gr
         try:
             call()
         except BaseException as error:
-            result["error"] = f"{type(error).__name__}: {error}"
+            result["error"] = f"{type(error).__name__}: {error}"[:MOST_LETTERS]
         result["seconds"] = time.process_time() - processor
         result["elapsed"] = time.monotonic() - start - (threads.scheduling_delay() - delay)
         torch = sys.modules.get("torch")

@@ -148,7 +148,7 @@ class GloVe(Task):
             raise UsageError(
                 f"GloVe learns from a text, and {type(data).__name__} has none. Use TextFiles or StdlibDocs."
             )
-        self.separator = NOTHING if data.tokenizer.eos is None else data.tokenizer.eos
+        self.separator = NOTHING if data.tokenizer.separator is None else data.tokenizer.separator
         self.table = cooccurrences(np.asarray(stream[:], np.int64), self.window, self.net.vocab_size, self.separator)
 
     def batch_cells(self, tokens: Tensor) -> Cells:

@@ -187,7 +187,7 @@ class Word2Vec(Task):
             )
         counts = torch.bincount(torch.as_tensor(stream[:].astype("int64")), minlength=self.net.vocab_size)
         self.net.frequency.copy_(counts / counts.sum())
-        end = data.tokenizer.eos
+        end = data.tokenizer.separator
         self.separator.fill_(NOTHING if end is None else end)
 
     def pairs(self, tokens: Tensor) -> Pairs:

@@ -159,8 +159,12 @@ class LabelledData(MarkedTexts):
         self.names = sorted(names)
         path = Path(self.tokenizer_path or "").expanduser() / "labels.json"
         if self.tokenizer_path and path.is_file():
-            theirs = json.loads(limits.read_text(path, limits.JSON_BYTES))["names"]
-            if sorted(theirs) == self.names:
+            try:
+                theirs = limits.read_json(path)["names"]  # type: ignore[index]
+                same = sorted(theirs) == self.names
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                raise UsageError(f"{path} is damaged: {limits.describe_damage(error)}.") from error
+            if same:
                 self.names = theirs
 
     def digest(self, splits: dict[str, list[Any]]) -> str:
