@@ -15,6 +15,7 @@ from zoo.data.text import TextFiles
 from zoo.tasks.classification import Classification
 from zoo.tasks.lm import CausalLM
 from zoo.tasks.translation import Translation
+from zoo.training.checkpoint import CheckpointSaver
 
 TINY = {"dim": 16, "depth": 1, "heads": 2}
 
@@ -88,6 +89,7 @@ def train(task: str, batch: int, folder: Path, options: dict[str, Any] | None = 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     name, rows, home, world = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])
-    record = train(name, rows, home, devices=world, strategy="ddp")
+    saver = CheckpointSaver(home / "checkpoints")  # at whose moments the processes agree, as in a run
+    record = train(name, rows, home, devices=world, strategy="ddp", enable_checkpointing=True, callbacks=[saver])
     if torch.distributed.get_rank() == 0:
         (home / f"{name}-{world}.json").write_text(json.dumps([record.lines, record.weights.tolist()]))  # type: ignore[attr-defined]

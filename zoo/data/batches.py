@@ -194,6 +194,11 @@ class Batches(Sampler[Indices]):
         """Choose the order."""
         self.position.enter(epoch)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether a split has so few rows that this process gets none of them."""
+        return bool(self.plan.edges[-1] <= self.rank)
+
     def __len__(self) -> int:
         return self.plan.count  # also where this process gets none of the rows: metrics are exchanged at the end
 

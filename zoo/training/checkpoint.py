@@ -245,6 +245,9 @@ class CheckpointSaver(Checkpoint):
             self.state.before_validation = rng_state.capture(trainer.strategy.root_device)
         # processes can only agree at a batch that all of them have
         batches = sum(int(count) for count in trainer.num_val_batches if count != float("inf"))
+        loaders = trainer.val_dataloaders if isinstance(trainer.val_dataloaders, list) else [trainer.val_dataloaders]
+        if any(getattr(getattr(loader, "batch_sampler", None), "is_empty", False) for loader in loaders):
+            batches = 0
         most, least = self.agreement.maximum(batches, -batches)
         self._together = most == -least
 
