@@ -50,7 +50,7 @@ RUN_OPTIONS = (
 # what an option of the command line replaces in a comparison's file, besides itself
 RIVALS = {
     "looks": ("seeds", "until"), "seeds": ("looks",), "until": ("looks",),
-    "to": ("goal", "at"), "goal": ("to",), "at": ("to",),
+    "to": ("goal", "at"), "at": ("to",),
 }  # fmt: skip
 
 
@@ -255,9 +255,12 @@ def _from_file(options: ParsedOptions) -> Comparison | None:
     )
     fields = {name: _parse_value(path, name, content[name]) for name in keys
               if name not in OWN_KEYS and content.get(name) is not None}  # fmt: skip
-    replaced = {rival for name in options.values for rival in RIVALS.get(name, ())}
+    values = options.values
+    if "goal" in values and not {"at", "to"} & values.keys() and values["goal"] != fields.get("goal"):
+        check_target(str(fields.get("at", "")), goal=values["goal"])
+    replaced = {rival for name in values for rival in RIVALS.get(name, ())}
     of_file = {name: value for name, value in fields.items() if name not in replaced}
-    return with_options(comparison, of_file | options.values)
+    return with_options(comparison, of_file | values)
 
 
 def _varied_options(path: Path, content: Mapping[str, Any], section: str = "") -> Iterator[tuple[str, list[Any]]]:
