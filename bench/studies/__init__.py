@@ -8,7 +8,7 @@ from bench.study import Study
 
 NAMES = (
     "attention curves operations roofline bounds overhead startup verdict_time loading mixers exercises recall widths "
-    "speculation busy compilation kernels claims"
+    "speculation busy compilation kernels claims preparation"
 ).split()
 
 

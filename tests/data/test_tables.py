@@ -102,6 +102,17 @@ def test_tsv_knows_no_quotes(tmp_path):
     assert values == [{"text": '"one', "label": "x"}, {"text": 'two"', "label": "y"}]
 
 
+@pytest.mark.parametrize("quoted", [True, False])
+def test_fields_that_a_program_quoted_in_tsv_are_told(tmp_path, caplog, quoted):
+    quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+    with (tmp_path / "a.tsv").open("w", newline="") as file:
+        csv.writer(file, delimiter="\t", quoting=quoting, quotechar='"' if quoted else None).writerows(
+            [["text"], ['she said "no"'], ['"no"'], ["no"]]
+        )
+    assert len(list(read_rows(tmp_path / "a.tsv", Columns({"text": ["text"]})))) == 3
+    assert ("a.tsv:2: fields in quotes keep these" in caplog.text) == quoted
+
+
 BROKEN = {
     "no column": ("a.csv", b"body,label\na,b\n", r"has no column 'text'; it has 'body', 'label'"),
     "another delimiter": ("a.csv", b"text;label\na;b\n", "divided by another character"),

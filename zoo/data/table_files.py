@@ -45,6 +45,7 @@ DATASET, DATASETS, INFO = "state.json", "dataset_dict.json", "dataset_info.json"
 SPLITS = {"train": ("train", "training"), "val": VAL_NAMES, "test": ("test",)}
 SPLIT_WORDS = {word for names in SPLITS.values() for word in names}
 SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\..*)")
+QUOTED = re.compile('"(?:[^"]|"")*""(?:[^"]|"")*"')  # as CSV quotes a field with quotation marks
 BLOCK = 2**18  # bytes that are read at a time
 ROWS = 64  # of Parquet and Arrow that are in memory
 LONGEST_RECORD = 2**26  # bytes of a line or a field, which is parsed as a whole
@@ -672,6 +673,8 @@ def _delimited_rows(path: Path, columns: Columns, start: int) -> Iterator[Row]:
             if len(cells) != len(names):
                 hint = " A field of .tsv cannot hold a tab or a line end: save it as .csv." * (_ending(path) == ".tsv")
                 raise UsageError(f"{place} has {len(cells)} fields, and the header has {len(names)}.{hint}")
+            if "quoting" in quoting and any(map(QUOTED.fullmatch, cells)):
+                tell_once(f"{place}: fields in quotes keep these in .tsv. If a program quoted them, save it as .csv.")
             number += 1
             if number > start:
                 cells_by_name = dict(zip(names, cells, strict=True))

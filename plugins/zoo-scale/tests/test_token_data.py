@@ -2,9 +2,7 @@
 
 import json
 import os
-import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -13,7 +11,7 @@ from zoo_scale.token_data import TokenFile, WindowPlan, permute
 from zoo_scale.token_file import HEADER, open_tokens
 
 from zoo.data.batches import Batches, RowPlan
-from zoo.data.tokenizer import EOS, Tokenizer
+from zoo.data.tokenizer import EOS
 
 try:
     from tests.forks import run as run_program  # in zoo's checkout: a fork has imported torch
@@ -122,36 +120,3 @@ def test_a_sparse_file_of_20_gb_opens_within_a_second_and_trains_with_flat_memor
     print(f"opened in {opened:.3f} s, 5 steps took {megabytes:.1f} MB more")
     assert opened < 1
     assert megabytes < 200
-
-
-@pytest.mark.campaign
-def test_speed_is_that_of_the_library(tmp_path):
-    """Two processes against encode_batch on two threads, in turn, with their start-up in both."""
-    import random
-
-    draw = random.Random(0)
-    words = ["".join(draw.choices("abcdefghijklm", k=draw.randint(2, 9))) for _ in range(20_000)]
-    texts = [" ".join(draw.choices(words, k=150_000)) for _ in range(40)]
-    tokenizer = Tokenizer.bpe(texts[:3], 8000)
-    tokenizer.save(tmp_path / "tokenizer.json")
-    (tmp_path / "texts").mkdir()
-    for number, text in enumerate(texts):
-        (tmp_path / "texts" / f"{number}.txt").write_text(text)
-    library = (
-        "import sys, tokenizers, pathlib\n"
-        "tokenizer = tokenizers.Tokenizer.from_file(sys.argv[1])\n"
-        "texts = [path.read_text() for path in sorted(pathlib.Path(sys.argv[2]).iterdir())]\n"
-        "tokenizer.encode_batch(texts, add_special_tokens=False)\n"
-    )
-    seconds = {"library": [], "zoo": []}
-    for trial in range(3):
-        for name, command in {
-            "library": [sys.executable, "-c", library, str(tmp_path / "tokenizer.json"), str(tmp_path / "texts")],
-            "zoo": [sys.executable, "-m", "zoo", "prepare", str(tmp_path / f"out{trial}"), str(tmp_path / "texts"),
-                    "--tokenizer", str(tmp_path / "tokenizer.json"), "--processes", "2", "--val", "0.1"],
-        }.items():  # fmt: skip
-            start = time.perf_counter()
-            subprocess.run(command, check=True)
-            seconds[name].append(time.perf_counter() - start)
-    print(seconds, sum(len(text) for text in texts))
-    assert np.median(seconds["library"]) / np.median(seconds["zoo"]) >= 0.8
