@@ -157,7 +157,8 @@ def open_comparison(options: ParsedOptions, command_lines: Sequence[Sequence[str
     warning_filters.filter_warnings(options.get("debug"))
     from zoo.training.config_meter import ConfigMeter
 
-    return plan.ZooFit(options.get("runs")), ConfigMeter(options.allowed)
+    request = read_request(options)[1]
+    return plan.ZooFit(options.get("runs")), ConfigMeter(options.allowed, request.gpus_of_run)
 
 
 @dataclass

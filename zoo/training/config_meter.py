@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from zoo.data.data import Data
 from zoo.errors import UsageError, root_cause
 from zoo.inference.rebuild_task import import_section, rebuild_task
 from zoo.tasks.task import Task
+from zoo.training.distributed import count_data_shares
 from zoo.training.model_cost import Cost, cost
 
 BATCHES = 8  # training batches in which tokens are counted
@@ -26,11 +26,12 @@ BATCHES = 8  # training batches in which tokens are counted
 class ConfigMeter:
     """Measures configurations, ``{"model": ..., "data": ..., "trainer": ...}``, and caches data and costs.
 
-    ``allow`` are modules that class paths may name besides zoo and its plugins.
+    ``allow`` are modules that class paths may name besides zoo and its plugins; ``gpus`` gives how many of the GPUs
+    here a run sees.
     """
 
-    def __init__(self, allow: tuple[str, ...] = ()) -> None:
-        self.allow = allow
+    def __init__(self, allow: tuple[str, ...] = (), gpus: Callable[[int], int] = lambda visible: visible) -> None:
+        self.allow, self.gpus = allow, gpus
         self._data: dict[str, Data] = {}
         self._costs: dict[str, Cost] = {}
 
@@ -59,7 +60,7 @@ class ConfigMeter:
         return self._costs[key]
 
     def tokens_per_step(self, config: Mapping[str, Any]) -> float:
-        """Tokens with a loss per optimizer step: mean over the first BATCHES batches × accumulation × devices."""
+        """Tokens with a loss per optimizer step: mean over the first BATCHES batches × accumulation × data shares."""
         data = self.data(config)
         module = self._task(config["model"], self._sizes(config), "cpu").eval()
         with warnings.catch_warnings(), torch.no_grad():
@@ -67,8 +68,8 @@ class ConfigMeter:
             batches = [batch for _, batch in zip(range(BATCHES), data.train_dataloader(), strict=False)]
             sizes = [int(module.loss(batch).size) for batch in batches]
         trainer = config["trainer"]
-        several = [trainer.get(name) for name in ("accumulate_grad_batches", "devices", "num_nodes")]
-        return sum(sizes) / len(sizes) * math.prod(int(n) for n in several if isinstance(n, (int, str)) and _count(n))
+        accumulated = trainer.get("accumulate_grad_batches") or 1
+        return sum(sizes) / len(sizes) * int(accumulated) * count_data_shares(trainer, self.gpus)
 
     def batches_per_epoch(self, config: Mapping[str, Any]) -> int | None:
         """The number of batches of an epoch; None for data that do not know it, such as streams."""
@@ -102,10 +103,6 @@ class ConfigMeter:
         filled = {"model": {"class_path": model["class_path"], "init_args": options}}
         with torch.device(device):
             return rebuild_task(filled, Path(f"the configuration of {model['class_path']}"), self.allow)
-
-
-def _count(value: int | str) -> bool:
-    return str(value).isdecimal() and int(value) > 0
 
 
 def _class(model: Mapping[str, Any]) -> type[Task]:

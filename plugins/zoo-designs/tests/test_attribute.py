@@ -5,6 +5,7 @@ import json
 import math
 import random
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from zoo_designs import attribute
@@ -12,17 +13,16 @@ from zoo_designs.attribute import (
     OptionDifference,
     build_hybrids,
     compute_shares,
-    hybrid_figures,
     shapley_values,
+    share_sections,
     shares_table,
-    shares_text,
     subsets,
 )
 
 from tests.compare.fake_zoo import Costs, Fits
 from zoo.compare import plan
+from zoo.compare.design import find_design
 from zoo.compare.plan import Arm, Choice, option_text
-from zoo.compare.run_records import RunRecord
 from zoo.compare.simultaneous_tests import PairedTestPlan
 from zoo.errors import UsageError
 from zoo.training.config_meter import ConfigMeter
@@ -36,6 +36,12 @@ def fits(tmp_path_factory):
 
 def point(fits, name, *options):
     return fits.point((name, *options))
+
+
+def notes(shares):
+    """How to read the table of these shares."""
+    (section,) = share_sections(shares, SimpleNamespace(goal="loss", plan=PairedTestPlan("t", 0.04)))
+    return section.notes[0]
 
 
 # what differs
@@ -208,7 +214,7 @@ def test_of_many_differences_both_ends_are_told():
     assert done[0].alone.mean == pytest.approx(0.4, abs=0.01)
     rows = shares_table(done)
     assert rows[0] == ["option", "alone", "last", "verdict"]
-    assert "Shapley" not in shares_text(done, "loss")
+    assert "Shapley" not in notes(done)
 
 
 def test_a_seed_that_a_hybrid_lacks_does_not_count_and_diverged_runs_are_attributed_as_such():
@@ -220,33 +226,48 @@ def test_a_seed_that_a_hybrid_lacks_does_not_count_and_diverged_runs_are_attribu
     assert sum(share.shapley.mean for share in done) == pytest.approx(0.5)  # of the rate: one of two runs of `ab`
     assert {share.verdict.sentence for share in done} == {"1 of 8 runs failed: no verdict"}
     assert all(math.isnan(share.shapley.low) and math.isnan(share.alone.p) for share in done)
-    assert "in the share of runs that failed" in " ".join(shares_text(done, "loss").split())
+    assert "In the share of runs that failed" in notes(done)
     assert shares_table(done)[1][1:3] == ["+0.25", ""]
-    with pytest.raises(UsageError, match="no seed is finished in all hybrids"):
-        compute_shares(four("ab"), {**result, frozenset("b"): {}}, True)
+    assert compute_shares(four("ab"), {**result, frozenset("b"): {}}, True) == []
 
 
-def test_figures_are_read_by_variant():
+def recorded_answer(figures):
+    """The record of the hybrids of two options, and an answer with their figures by seed."""
     fits = Fits(Path("runs"))
-    first = Arm((), ("toy",), fits.point(("toy",)))
-    hybrids = build_hybrids(first, four("ab"), fits, Costs().check)
-
-    def ledger(variant, seed, loss, finished=True):
-        best = {"loss": loss}
-        return RunRecord(Path(), "toy", variant, seed, goals={"loss": "min"}, best=best, last=best, finished=finished)
-
-    records = [ledger("default", 1, 1.0), ledger("a=a2", 1, 2.0), ledger("a=a2", 2, 3.0), ledger("b=b2", 1, 4.0, False)]
-    result = hybrid_figures(hybrids.values(), [*records, ledger("else", 1, 9.0)], "loss")
-    assert result == {frozenset(): {1: 1.0}, frozenset("a"): {1: 2.0, 2: 3.0}, frozenset("b"): {}, frozenset("ab"): {}}
+    hybrids = build_hybrids(Arm((), ("toy",), fits.point(("toy",))), four("ab"), fits, Costs().check)
+    run = SimpleNamespace(stages=[SimpleNamespace(details=four("ab"))], arms=list(hybrids.values()))
+    procedure = find_design("attribute").load()
+    record = SimpleNamespace(design={"attribute": json.loads(json.dumps(procedure.record(run)))})
+    rows = [SimpleNamespace(variant=arm.name, figures=figures[subset]) for subset, arm in hybrids.items()]
+    answer = SimpleNamespace(rows=rows, lower_is_better=True, plan=PairedTestPlan("t", 0.04), goal="loss")
+    return procedure, answer, record
 
 
-def test_the_table_says_how_to_read_it():
-    done = compute_shares(four("ab"), additive({"a": -0.1, "b": 0.2}), True)
-    table = shares_text(done, "loss")
-    assert "option" in table.splitlines()[0]
-    assert "b (b1 → b2)" in table.splitlines()[1]
-    assert "Shapley's" in table
-    assert max(map(len, table.splitlines())) <= 120
+def test_the_folder_of_a_comparison_has_the_contributions():
+    """Text, JSON and charts of a folder that is read again show what the comparison itself has shown."""
+    figures = additive({"a": -0.1, "b": 0.2}, seeds=range(1, 6))
+    procedure, answer, record = recorded_answer(figures)
+    answer.finding = procedure.complete(answer, Path(), record)
+    assert answer.finding == compute_shares(four("ab"), figures, True, answer.plan)
+    (section,) = procedure.sections(answer)
+    assert section.headings[0] == "option"
+    assert section.rows[0][0] == "b (b1 → b2)"
+    assert section.words == ["worse", "better"]
+    assert "Shapley's" in section.notes[0]
+    options = procedure.as_data(answer)["options"]
+    assert [option["option"] for option in options] == ["b", "a"]
+    assert options[0]["shapley"]["mean"] == pytest.approx(0.2, abs=0.01)
+    assert len(procedure.charts(answer)) == 1
+
+
+def test_hybrids_without_a_seed_in_common_have_no_contributions():
+    procedure, answer, record = recorded_answer({**additive({"a": -0.1, "b": 0.2}), frozenset("b"): {}})
+    answer.finding = procedure.complete(answer, Path(), record)
+    assert "No seed is finished in all hybrids" in procedure.sections(answer)[0].items[0]
+    assert procedure.charts(answer) == []
+    record.design["attribute"]["hybrids"] = None
+    with pytest.raises(UsageError, match="its list of hybrids is damaged"):
+        procedure.complete(answer, Path(), record)
 
 
 def test_values_are_written_so_that_a_command_line_reads_them(fits):

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import itertools
 import math
-import textwrap
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,14 +20,16 @@ from zoo.compare.command import with_options
 from zoo.compare.design import Procedure
 from zoo.compare.plan import Arm, Choice, Comparison, Point, ZooFit, fit_words, label_arms, option_text
 from zoo.compare.prepare_runs import Stage, check_ends
-from zoo.compare.run_records import DECISIVE, RunRecord, number
 from zoo.compare.simultaneous_tests import T_TEST, PairedTestPlan, count_fewest_seeds
 from zoo.compare.statistics import Paired, Verdict, holm_adjust, judge, last_p, paired_t_test, round_count, rounding_of
 from zoo.errors import UsageError
+from zoo.io import limits
 
 if TYPE_CHECKING:
     from zoo.compare.charts import ReportChart
+    from zoo.compare.document import Section
     from zoo.compare.run_comparison import ComparisonRun, Runner
+    from zoo.compare.run_records import Record
     from zoo.compare.verdict import Answer
 
 # what --attribute leaves no choice of
@@ -201,12 +202,12 @@ def compute_shares(
     ``plan`` has the level that this look may spend, and says whether it is one of several.
 
     Where a run failed (NaN), no difference of figures exists: the shares are then of the rate of failed runs, without
-    interval and verdict. Raises UsageError if the hybrids have no ended seed in common.
+    interval and verdict. No shares if the hybrids have no ended seed in common.
     """
     names = [difference.name for difference in differences]
     common = plan.sort_seeds(sorted(set.intersection(*(set(by_seed) for by_seed in figures.values()))))
     if not common:
-        raise UsageError("no seed is finished in all hybrids: run the same command again.")
+        return []
     at = {subset: [by_seed[seed] for seed in common] for subset, by_seed in figures.items()}
     failed = sum(math.isnan(value) for values in at.values() for value in values)
     if failed:
@@ -240,30 +241,37 @@ def compute_shares(
     return sorted(shares, key=lambda share: -abs(share.tested.mean))
 
 
-def hybrid_figures(
-    arms: Iterable[Arm], ledgers: Iterable[RunRecord], goal: str, at: str = DECISIVE
-) -> dict[Subset, dict[int, float]]:
-    """The headline figure of every hybrid by seed, NaN where a run failed; by what it has of the second recipe."""
-    names = {arm.name: frozenset(choice.key.rpartition(".")[2] for choice in arm.variant) for arm in arms}
-    values: dict[Subset, dict[int, float]] = {subset: {} for subset in names.values()}
-    for ledger in ledgers:
-        figure = ledger.figure(goal, at)
-        if ledger.variant in names and figure is not None:
-            values[names[ledger.variant]][ledger.seed] = number(figure)
-    return values
+def share_sections(shares: Sequence[Share], answer: Answer) -> list[Section]:
+    """The table of contributions, and how to read it; a line where no seed has ended in all hybrids."""
+    from zoo.compare.document import Section
 
-
-def shares_text(shares: Sequence[Share], goal: str) -> str:
-    """The table of contributions, and how to read it."""
-    from zoo.compare.document import plain_columns
-
+    title = "Contribution of each option"
+    if not shares:
+        return [Section(title, items=["No seed is finished in all hybrids: run the same command again."])]
+    figure = "the share of runs that failed, because some did" if shares[0].of_failures else answer.goal
     shapley = "share: Shapley's, the mean over all orders of adding the options. " if shares[0].shapley else ""
-    figure = "the share of runs that failed, because some did" if shares[0].of_failures else goal
     legend = (
-        f"Contribution of each option, in {figure}, paired by seed. {shapley}alone: added to the first recipe alone; "
-        "last: added last, to the second recipe without it. ± is the standard deviation over seeds."
+        f"In {figure}, paired by seed. {shapley}alone: added to the first recipe alone; last: added last, to the "
+        "second recipe without it. ± is the standard deviation over seeds. The verdicts on the options are a family "
+        f"of their own, one of which is false with probability {answer.plan.level:.2g} at most, beside those on the "
+        "hybrids."
     )
-    return "\n".join([*plain_columns(shares_table(shares)), *textwrap.wrap(legend, 118)])
+    headings, *rows = shares_table(shares)
+    return [Section(title, headings, rows, notes=[legend], words=[share.verdict.word for share in shares])]
+
+
+def shares_data(shares: Sequence[Share]) -> dict[str, Any]:
+    """The shares as a JSON document; NaN stays NaN."""
+    return {
+        "options": [
+            {
+                "option": share.difference.name, "first": share.difference.first, "second": share.difference.second,
+                "of_failures": share.of_failures, "shapley": share.shapley and asdict(share.shapley),
+                "alone": asdict(share.alone), "last": asdict(share.last), "verdict": share.verdict.word,
+            }
+            for share in shares
+        ]
+    }  # fmt: skip
 
 
 def shares_chart(shares: Sequence[Share], answer: Answer) -> ReportChart:
@@ -345,12 +353,38 @@ class AttributeProcedure(Procedure):
         recipes = f"{run.recipe} and {second_name(run.comparison)}"
         return [f"{recipes} differ in {len(changes)} options: {', '.join(map(str, changes))}"]
 
-    def show(self, run: ComparisonRun, options: ParsedOptions) -> int:
-        """Print and write the answer, and the contribution of each option; the exit code."""
-        answer, folder = run.look()
-        records = [record for seeds in answer.runs.values() for record in seeds.values()]
-        figures = hybrid_figures(run.arms, records, answer.goal, answer.at)
-        shares = compute_shares(run.stages[-1].details, figures, answer.lower_is_better, answer.plan)
-        code = run.print_answer(answer, folder, [shares_chart(shares, answer)])
-        run.runner.print_progress(f"\n{shares_text(shares, answer.goal)}")
-        return code
+    def record(self, run: ComparisonRun) -> dict[str, Any]:
+        """What the options are, and which of them each hybrid takes from the second recipe."""
+        return {
+            "options": [
+                [change.choice.key, change.choice.value, change.first, change.second]
+                for change in run.stages[-1].details
+            ],
+            "hybrids": {arm.name: [choice.key for choice in arm.variant] for arm in run.arms},
+        }
+
+    def complete(self, answer: Answer, home: Path, record: Record) -> list[Share]:
+        """The shares of the options; none while no seed has ended in all hybrids. Raises UsageError for damage."""
+        try:
+            recorded = record.design[self.design.name]
+            differences = [OptionDifference(Choice(key, value), *sides) for key, value, *sides in recorded["options"]]
+            subsets_by_name = {name: frozenset(key.rpartition(".")[2] for key in keys)
+                     for name, keys in recorded["hybrids"].items()}  # fmt: skip
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            damage = limits.describe_damage(error)
+            raise UsageError(f"{home}: its list of hybrids is damaged: {damage}. Run the comparison again.") from error
+        figures: dict[Subset, Mapping[int, float]] = {subset: {} for subset in subsets_by_name.values()}
+        figures |= {subsets_by_name[row.variant]: row.figures for row in answer.rows if row.variant in subsets_by_name}
+        return compute_shares(differences, figures, answer.lower_is_better, answer.plan)
+
+    def sections(self, answer: Answer) -> list[Section]:
+        """The contribution of each option."""
+        return share_sections(answer.finding, answer)
+
+    def charts(self, answer: Answer) -> list[ReportChart]:
+        """The contributions as bars."""
+        return [shares_chart(answer.finding, answer)] if answer.finding else []
+
+    def as_data(self, answer: Answer) -> dict[str, Any]:
+        """The contributions."""
+        return shares_data(answer.finding)
