@@ -127,7 +127,7 @@ def count_data_shares(options: Mapping[str, Any], gpus: Callable[[int], int] = l
             count = gpus(count)
     except Exception:  # the trainer of the run says why, where there is none
         numbers = devices if isinstance(devices, (list, tuple)) else str(devices).split(",")
-        count = len(numbers) if len(numbers) > 1 else int(devices) if str(devices).isdecimal() else 1
+        count = len(numbers) if len(numbers) > 1 else int(str(devices)) if str(devices).isdecimal() else 1
     processes = count * int(options.get("num_nodes") or 1)
     target = registry.strategies().get(str(options.get("strategy")), "")
     divided = getattr(import_object(*target.split(":")), "tensor_parallel", 1) if target else 1

@@ -368,8 +368,9 @@ class AttributeProcedure(Procedure):
         try:
             recorded = record.design[self.design.name]
             differences = [OptionDifference(Choice(key, value), *sides) for key, value, *sides in recorded["options"]]
-            subsets_by_name = {name: frozenset(key.rpartition(".")[2] for key in keys)
-                     for name, keys in recorded["hybrids"].items()}  # fmt: skip
+            subsets_by_name = {
+                name: frozenset(key.rpartition(".")[2] for key in keys) for name, keys in recorded["hybrids"].items()
+            }
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             damage = limits.describe_damage(error)
             raise UsageError(f"{home}: its list of hybrids is damaged: {damage}. Run the comparison again.") from error
