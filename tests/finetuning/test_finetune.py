@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+import zoo
 from zoo import recipe_files
 from zoo.cli import main
 from zoo.config import fit_options, run_config
@@ -16,12 +17,14 @@ from zoo.errors import UsageError
 from zoo.finetuning.finetune import Tune, class_tensors, depth_of, network_of, prepare_task
 from zoo.finetuning.weight_transfer import transfer_weights
 from zoo.inference.find_run import ModelLocation, find_model
+from zoo.inference.rebuild_task import rebuild_task
 from zoo.models.language import LanguageModel
 from zoo.models.seq2seq import Seq2Seq
 from zoo.models.vit import ViT
 from zoo.parts.attention import MultiHead
 from zoo.parts.disentangled import Disentangled
 from zoo.parts.ffn import MLP, SwiGLU
+from zoo.parts.lora import merge
 from zoo.parts.norm import LayerNorm, RMSNorm
 from zoo.parts.position import T5, Learned, NoPosition, RoPE
 from zoo.parts.shaw import Shaw
@@ -255,6 +258,22 @@ def test_with_adapters_every_tensor_with_new_numbers_learns_and_no_other(tmp_pat
         assert parameter.requires_grad == (name in adapters or bool((parameter == new).any())), name
     learn = {name for name, parameter in task.net.named_parameters() if parameter.requires_grad} - adapters
     assert {"embedding.weight", "head.linear.weight", "stack.blocks.0.ffn.part.up.linear.weight"} <= learn
+
+
+def test_a_start_from_a_run_with_adapters_is_that_run(tmp_path, monkeypatch):
+    """A second round on other data begins with what the adapters of the first one have learned."""
+    monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "cache"))
+    assert main(["fit", "lm-tiny", "--name", "whole", "--runs", str(tmp_path), *SMALL]) == 0
+    tune = ["--tune.start", str(tmp_path / "lm-tiny/whole/s1"), "--tune.rank", "2", "--model.lr", "0.1"]
+    assert main(["fit", "lm-tiny", "--name", "adapted", "--runs", str(tmp_path), *SMALL, *tune]) == 0
+    start = str(tmp_path / "lm-tiny/adapted/s1")
+    old = zoo.load(start)
+    for rank in (0, 2):
+        task = rebuild_task(old.place.config, old.place.source)
+        transferred = prepare_task(task, Tune(start=start, rank=rank), tmp_path)
+        assert not transferred.fresh | transferred.partly_new | {*transferred.unused}
+        tokens = torch.randint(30, (2, 9))
+        assert torch.equal(merge(task.eval().net)(tokens), old.net(tokens))
 
 
 NETS = {

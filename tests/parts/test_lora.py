@@ -6,7 +6,7 @@ from torch import nn
 
 from zoo.errors import UsageError
 from zoo.models import LanguageModel, Seq2Seq
-from zoo.parts.lora import LowRank, adapt, merge
+from zoo.parts.lora import LowRank, adapt, merge, merge_tensors
 
 TINY = {"dim": 16, "depth": 2, "heads": 2}
 
@@ -43,6 +43,18 @@ def test_a_merged_model_says_the_same(double):
     assert not torch.allclose(adapted, LanguageModel(40, 16, **TINY).eval()(tokens))
     torch.testing.assert_close(merge(net)(tokens), adapted, atol=1e-12, rtol=0)
     assert [name for name, _ in net.named_parameters()] == names
+
+
+@pytest.mark.parametrize("selects", ["", "blocks", "down", "embedding"])
+def test_saved_tensors_are_merged_to_those_of_the_merged_model(selects):
+    """A feed-forward has layers called up and down, as an adapter has matrices."""
+    net = shaken(LanguageModel(40, 16, **TINY))
+    adapt(net, lambda name: bool(selects) and selects in name, 4, 8.0)
+    saved = {name: tensor.clone() for name, tensor in shaken(net).state_dict().items()}
+    merged = merge(net).state_dict()
+    result = merge_tensors(saved, 4, 8.0)
+    assert list(result) == list(merged)
+    assert all(torch.equal(tensor, merged[name]) for name, tensor in result.items())
 
 
 def test_parts_that_read_the_matrix_themselves_see_the_adapter(double):

@@ -26,7 +26,7 @@ from zoo.inference.rebuild_task import rebuild_task
 from zoo.io.checkpoint_manifest import sha256
 from zoo.models.initialization import derive_seed
 from zoo.models.vit import LearnedTokens
-from zoo.parts.lora import adapt
+from zoo.parts.lora import adapt, merge_tensors
 from zoo.parts.position import Position
 
 if TYPE_CHECKING:
@@ -106,6 +106,8 @@ def prepare_task(task: Task, tune: Tune, runs: str | Path, data: Any = None, fre
             for name, tensor in weight_files.read_tensors(place.weights).items()
             if name.startswith(NET)
         }
+        if (before := tune_of_config(place.config)) and before.rank:
+            tensors = merge_tensors(tensors, before.rank, before.alpha)
         transferred = transfer_weights(task.net, tensors, place.weights, network_of(place), others)
         task.take_start()
     if tune.rank:

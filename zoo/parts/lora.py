@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 import torch.nn.functional as F
@@ -76,6 +76,21 @@ def merge(net: nn.Module) -> nn.Module:
         if isinstance(module, LowRank):
             replace(net, name, module.merged())
     return net
+
+
+def merge_tensors(tensors: Mapping[str, Tensor], rank: int, alpha: float) -> dict[str, Tensor]:
+    """The tensors of a model with adapters by the names of one whose layers are plain, the adapters in its matrices."""
+    layers = [name.removesuffix(".down") for name in tensors if name.endswith(".down")]
+    adapted = {f"{name}.linear.": name for name in layers if f"{name}.linear.weight" in tensors}
+    result = {}
+    for name, tensor in tensors.items():
+        inside = next((prefix for prefix in adapted if name.startswith(prefix)), "")
+        own, field = adapted.get(inside, ""), name.removeprefix(inside)
+        if inside and field == "weight":
+            tensor = tensor + alpha / rank * (tensors[f"{own}.up"] @ tensors[f"{own}.down"])
+        if name.rpartition(".")[0] not in adapted.values() or not name.endswith((".up", ".down")):
+            result[f"{own}.{field}" if inside else name] = tensor
+    return result
 
 
 def replace(net: nn.Module, name: str, module: nn.Module) -> None:
