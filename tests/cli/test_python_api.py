@@ -15,6 +15,7 @@ from zoo.cli.fit import names_logger
 from zoo.cli.train import option_words
 from zoo.compare import run_comparison
 from zoo.errors import UsageError
+from zoo.tasks.lm import CausalLM
 
 TINY = {
     "model.dim": 8, "model.depth": 1, "model.heads": 2, "trainer.max_steps": 2, "trainer.limit_val_batches": 1,
@@ -154,3 +155,22 @@ def test_a_run_without_checkpoints_or_epochs_leaves_no_mark_and_no_wrong_total(t
     assert not (run.folder / "starting").exists()
     zoo.fit("lm-tiny", {**options, "trainer.max_steps": -1, "trainer.max_epochs": 0}, name="none")
     assert "step 0/0 ·" in capsys.readouterr().out
+
+
+def test_figures_of_an_earlier_validation_do_not_stand_for_one_that_is_nan(tmp_path, monkeypatch):
+    """Neither in what the run returns nor for callbacks: early stopping ends it, as Lightning does where it is nan."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "book.txt").write_text("all the king's horses and all the king's men\n" * 60)
+    evaluate = CausalLM.evaluate
+
+    def overflow(task, batch):
+        total, size = evaluate(task, batch)
+        return (total * float("nan") if task.trainer.global_step >= 4 else total), size
+
+    monkeypatch.setattr(CausalLM, "evaluate", overflow)
+    stop = {"class_path": "EarlyStopping", "init_args": {"monitor": "val/loss", "patience": 9}}
+    more = {"data.path": "book.txt", "trainer.max_steps": 8, "trainer.val_check_interval": 2}
+    run = zoo.fit("lm-tiny", {**TINY, **more, "trainer.callbacks": [stop]})
+    assert not [name for name in run.figures if name.startswith("val/")]
+    assert '"step": 4' in (run.folder / "finished.json").read_text()

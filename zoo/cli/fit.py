@@ -273,9 +273,9 @@ class ZooCLI(LightningCLI):
             return
         done = self.run_folder / run_folder.FINISHED
         if not done.exists() or self.plan.command.get("resume"):
-            measurements = {f"val/{name}": value for name, value in getattr(self.model, "measured", {}).items()}
-            measured = {name: value for name, value in measurements.items() if value == value}  # also before a resume
-            figures = {name: float(value) for name, value in self.trainer.callback_metrics.items()} | measured
+            measured = {f"val/{name}": value for name, value in getattr(self.model, "measured", {}).items()}
+            numbers = {name: float(value) for name, value in (self.trainer.callback_metrics | measured).items()}
+            figures = {name: value for name, value in numbers.items() if value == value}  # also before a resume
             try:
                 atomic_files.write_json(done, {"step": self.trainer.global_step, **figures}, indent=None, end="\n")
                 (self.run_folder / run_folder.STARTING).unlink(missing_ok=True)  # where no checkpoint was to be saved

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run: its folder, and the figures of its last validation, such as ``val/loss``."""
+    """A finished run: its folder, and the figures of its last validation, such as ``val/loss``, without those that are
+    nan.
+    """
 
     folder: Path
     figures: Mapping[str, float]

@@ -283,8 +283,10 @@ class Task(LightningModule):
         if self.nan_batches:
             measured = dict.fromkeys(measured, math.nan)
         figures = {name: value for name, value in measured.items() if value == value}
-        for name, value in figures.items():
-            self.log(f"{split}/{name}", value, prog_bar=name in self.monitored_metrics, logger=split == "test")
+        # logged as nan: else callbacks would take what an earlier validation measured for this one's
+        for name, value in measured.items() if self.nan_batches else figures.items():
+            shows = name in self.monitored_metrics
+            self.log(f"{split}/{name}", value, prog_bar=shows, logger=split == "test" and value == value)
         if split == "val" and not self.trainer.sanity_checking:
             self.measured = measured
             self._write_validation(figures)
