@@ -1,10 +1,12 @@
+import itertools
 import json
 import random
 import time
 
+import numpy as np
 import pytest
 import tokenizers
-from tokenizers import decoders, models
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
 from zoo.data import tokenizer as tokenizer_module
 from zoo.data.tokenizer import BOS, CLS, EOS, PAD, SEP, Tokenizer
@@ -77,6 +79,42 @@ def test_an_unknown_character_is_named():
         Tokenizer.chars(["Hello"]).encode("Hellö")
     with pytest.raises(UsageError, match="U\\+10FFFF"):
         Tokenizer.chars(["Hello"]).encode("\U0010ffff")
+
+
+NORMALIZERS = {
+    "none": None,
+    "lower case": normalizers.Lowercase(),
+    "U to T": normalizers.Replace("U", "T"),
+    "no accents": normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents()]),
+}
+PATTERNS = {"each": Regex(r"[\s\S]"), "empty": "", "atoms": Regex(r"Cl|Br|[\s\S]")}
+
+
+def letters(pattern, unknown):
+    """A tokenizer of letters that somebody else made: of characters, DNA, or atoms."""
+    words = ["[PAD]", "[SEP]", *(["[UNK]"] * unknown), *"ACGTUabcé ", *(["Cl", "Br"] if pattern == "atoms" else [])]
+    inner = tokenizers.Tokenizer(models.WordLevel({word: n for n, word in enumerate(words)}, unk_token="[UNK]"))
+    inner.pre_tokenizer = pre_tokenizers.Split(PATTERNS[pattern], "isolated")
+    inner.add_special_tokens(["[PAD]", "[SEP]", *(["[UNK]"] * unknown)])
+    return inner
+
+
+@pytest.mark.parametrize("published", [True, False])
+@pytest.mark.parametrize("normalizer", NORMALIZERS)
+@pytest.mark.parametrize(("pattern", "unknown"), [*itertools.product(PATTERNS, (True, False)), ("bytes", False)])
+def test_tokenizers_of_letters_read_as_the_library(published, normalizer, pattern, unknown):
+    inner = Tokenizer.bytes(["[SEP]"]).inner if pattern == "bytes" else letters(pattern, unknown)
+    inner.normalizer = NORMALIZERS[normalizer]
+    own = Tokenizer(inner, {SEP: "[SEP]"} if published else None)
+    for text in ("ACGU", "aAé", "AC[SEP]CClBr", "a b", ""):
+        try:
+            expected = inner.encode(text, add_special_tokens=False).ids
+        except Exception:  # a letter that is no token, without one for unknown letters
+            with pytest.raises(UsageError, match=r"is not in the vocabulary|has no token for"):
+                own.encode(text)
+            continue
+        assert own.encode(text) == own.offsets(text)[0] == expected, text
+        assert [number for part in own.encode_parts(text, np.uint16) for number in part] == expected
 
 
 def test_too_small_a_vocabulary_is_refused():

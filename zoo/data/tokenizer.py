@@ -262,7 +262,7 @@ class Tokenizer:
 
     def encode_parts(self, text: str, kind: type[np.uint16 | np.uint32]) -> Iterator[np.ndarray]:
         """The same as arrays (N,) of a type; a long text, where characters are encoded alone, in parts of PART."""
-        size = PART if self.scheme in ("chars", "bytes") else max(1, len(text))
+        size = PART if self._is_letterwise else max(1, len(text))
         for begin in range(0, len(text), size):
             yield self.encode_array(text[begin : begin + size], begin).astype(kind)
 
@@ -271,20 +271,29 @@ class Tokenizer:
 
         ``begin`` is where the text begins in a longer one, in characters.
         """
-        if self._table is not None:
-            codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
-            numbers = self._table[np.minimum(codes, len(self._table) - 1)]
-            if (numbers < 0).any():
-                place = int(np.argmax(numbers < 0))
-                raise UsageError(
-                    f"character {text[place]!r} (U+{ord(text[place]):04X}) at index {begin + place} is not in the "
-                    f"vocabulary of {self.vocab_size} characters.\nUse tokenizer: bytes or bpe, which know every text."
-                )
-            return numbers
+        if self._table is not None and self._is_letterwise:
+            return self._look_up(self._table, text, begin)
         with native_call(self.source, text, self.foreign):
-            if self.scheme == "bytes":
+            if self._is_letterwise:
                 return np.frombuffer(text.encode(), np.uint8).astype(np.int64)
             return np.array(self.inner.encode_batch_fast([text], add_special_tokens=False)[0].ids, dtype=np.int64)
+
+    @property
+    def _is_letterwise(self) -> bool:
+        """Whether each character or byte of a text is a token, whatever stands beside it."""
+        return self.scheme != "bpe" and self.splits_specials
+
+    def _look_up(self, table: np.ndarray, text: str, begin: int) -> np.ndarray:
+        """The numbers of characters. Raises UsageError that names the first one without a number."""
+        codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+        numbers = table[np.minimum(codes, len(table) - 1)]
+        if (numbers < 0).any():
+            place = int(np.argmax(numbers < 0))
+            raise UsageError(
+                f"character {text[place]!r} (U+{ord(text[place]):04X}) at index {begin + place} is not in the "
+                f"vocabulary of {self.vocab_size} characters.\nUse tokenizer: bytes or bpe, which know every text."
+            )
+        return np.asarray(numbers)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The token numbers of several texts. Raises UsageError as `encode` does."""
@@ -324,7 +333,7 @@ class Tokenizer:
 
         Raises UsageError as `encode` does.
         """
-        if self._table is not None:  # a token per character; the library has no word for one that it does not know
+        if self._table is not None and self._is_letterwise:
             return self.encode(text), [(place, place + 1) for place in range(len(text))]
         with native_call(self.source, text, self.foreign):
             encoding = self.inner.encode(text, add_special_tokens=False)
@@ -342,7 +351,7 @@ class Tokenizer:
         """How tokens that were not added are spelled: a letter for each "byte", as "text", in "pieces" of words of
         which ## begins all but the first, or as text with a "mark" ▁ for a space and <0x0A> for a byte.
         """
-        if self.scheme == "chars":
+        if isinstance(self.inner.model, models.WordLevel):
             return "text"
         if self.scheme == "bytes" or '"ByteLevel"' in json.dumps(json.loads(self.inner.to_str())["decoder"]):
             return "byte"
@@ -402,11 +411,18 @@ def _with_specials(inner: tokenizers.Tokenizer, specials: Sequence[str]) -> toke
 
 
 def _scheme(inner: tokenizers.Tokenizer) -> str:
+    """Whether each character, or each byte, is a token, as zoo's own tokenizers have it; "bpe" for all others."""
     content = json.loads(inner.to_str())
-    model = content["model"]
-    if model["type"] == "WordLevel" and (content["pre_tokenizer"] or {}).get("type") == "Split":
-        return "chars"
+    model, split = content["model"], content["pre_tokenizer"] or {}
+    if content["normalizer"] is not None:
+        return "bpe"
+    if model["type"] == "WordLevel" and split.get("pattern") == {"Regex": CHARACTER}:
+        added = {token["content"] for token in content["added_tokens"]}
+        has_unknown = model["unk_token"] in model["vocab"]
+        letters = all(len(token) == 1 for token in model["vocab"].keys() - added)
+        return "chars" if letters and not has_unknown else "bpe"
     if model["type"] == "BPE" and not model["merges"] and len(model["vocab"]) == ALPHABET_SIZE:
         in_order = all(model["vocab"].get(token) == byte for byte, token in enumerate(_byte_tokens()))
-        return "bytes" if in_order else "bpe"
+        prefixed = '"add_prefix_space": true' in json.dumps(split)
+        return "bytes" if in_order and not prefixed else "bpe"
     return "bpe"

@@ -22,7 +22,7 @@ def native_call(source: str, texts: Any = (), silent: bool = False) -> Iterator[
     """While the library reads the tokenizer of ``source``, or ``texts`` with it.
 
     ``silent`` keeps what the library prints when it gives up, a report of its own failure, off standard error.
-    Raises UsageError where a text is not Unicode, or where the library gives up.
+    Raises UsageError where a text is not Unicode, where it has no tokens, or where the library gives up.
     """
     with _hold_errors() if silent else contextlib.nullcontext():
         try:
@@ -31,6 +31,10 @@ def native_call(source: str, texts: Any = (), silent: bool = False) -> Iterator[
             refuse_surrogates(texts, error)
             raise
         except BaseException as error:
+            if texts and type(error) is Exception:  # the library's own, as for words without a token
+                raise UsageError(
+                    f"{source or 'the tokenizer'} has no token for a part of the text, nor for what is unknown: {error}"
+                ) from None
             if not is_panic(error):
                 raise
             reason = " ".join(str(error).split())[:200]
