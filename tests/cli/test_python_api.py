@@ -1,21 +1,30 @@
 """`zoo.fit` and `zoo.compare` in a program: its values, its random numbers and its settings."""
 
+import json
+import logging
+import mmap
 import os
 import random
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import yaml
+from jsonargparse import ArgumentParser
+from jsonargparse._common import parsing_settings
 
 import zoo
 from zoo.cli.fit import names_logger
-from zoo.cli.train import option_words
+from zoo.cli.train import keep_globals, option_words
 from zoo.compare import run_comparison
 from zoo.errors import UsageError
+from zoo.inference import import_policy
+from zoo.system import kernel_choice
 from zoo.tasks.lm import CausalLM
+from zoo.training import callbacks
 
 TINY = {
     "model.dim": 8, "model.depth": 1, "model.heads": 2, "trainer.max_steps": 2, "trainer.limit_val_batches": 1,
@@ -174,3 +183,63 @@ def test_figures_of_an_earlier_validation_do_not_stand_for_one_that_is_nan(tmp_p
     run = zoo.fit("lm-tiny", {**TINY, **more, "trainer.callbacks": [stop]})
     assert not [name for name in run.figures if name.startswith("val/")]
     assert '"step": 4' in (run.folder / "finished.json").read_text()
+
+
+class Own:
+    """A class of the program around."""
+
+    def __init__(self, size: int = 1):
+        self.size = size
+
+
+class OwnInHeir(Own):
+    pass
+
+
+def test_a_run_and_a_loaded_model_leave_the_process_as_it_was(tmp_path, monkeypatch):
+    """Its own classes can still be parsed, its warnings and loggers say what they said, and kernels are chosen anew."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "book.txt").write_text("all the king's horses and all the king's men\n" * 60)
+
+    # as in a program that has not used zoo yet
+    monkeypatch.setitem(parsing_settings, "import_path_verdicts", {})
+    for name in ("_allowlist", "_denylist"):
+        monkeypatch.setattr(import_policy, name, set())
+
+    def state():
+        parser = ArgumentParser(exit_on_error=False)
+        parser.add_subclass_arguments(Own, "own")
+        kind = {"class_path": f"{__name__}.OwnInHeir", "init_args": {"size": 3}}
+        own = parser.instantiate(parser.parse_object({"own": kind})).own
+        levels = [logging.getLogger(name).level for name in ("lightning.pytorch", "lightning.pytorch.profilers")]
+        return own.size, levels, len(warnings.filters), kernel_choice.mode(), torch.backends.cudnn.benchmark
+
+    before = state()
+    run = zoo.fit("lm-tiny", {**TINY, "data.path": "book.txt", "trainer.benchmark": True})
+    assert state() == before
+    ledger = run.folder / "ledger.json"
+    assert json.loads(ledger.read_text())["finished"]
+    kernel_choice.adopt({"mode": "plain", "choices": {}})  # as a resumed run does
+    again = zoo.fit("lm-tiny", {**TINY, "data.path": "book.txt"}, name="again")
+    assert json.loads((again.folder / "ledger.json").read_text())["kernels"]["mode"] == before[3]
+    torch.set_default_dtype(torch.float64)
+    try:
+        model = zoo.load(run.folder)
+        assert {parameter.dtype for parameter in model.net.parameters()} == {torch.float32}
+        assert torch.get_default_dtype() is torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert state() == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets the peak of a process begin anew")
+def test_the_peak_of_memory_is_that_of_a_run_alone():
+    callbacks.reset_peak_memory()
+    before = callbacks.peak_memory()
+    with mmap.mmap(-1, 160_000_000) as held:  # what torch frees may be kept
+        for _ in range(160):
+            held.write(b"1" * 1_000_000)
+    assert callbacks.peak_memory() > before + 100_000_000
+    with keep_globals():
+        assert callbacks.peak_memory() < before + 100_000_000

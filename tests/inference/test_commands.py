@@ -142,6 +142,7 @@ def test_generate_with_weights_in_bf16_equals_a_converted_model(runs, capsys, mo
     assert full == same
     assert json.loads(half)["score"] != json.loads(full)["score"]
     assert "--dtype bf16 and --int8 exclude each other" in refused(capsys, *words, "--dtype", "bf16", "--int8")
+    assert "does not go with 8-bit matrices" in refused(capsys, *words, "--speculate", "lookup", "--int8")
     monkeypatch.setattr(precision, "has_bf16", lambda place: False)
     assert "no bfloat16 instructions on cpu" in refused(capsys, *words, "--dtype", "bf16")
     rounded = load(folder)

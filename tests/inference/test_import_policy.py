@@ -3,11 +3,13 @@
 import json
 import random
 
+import jsonargparse._common
 import pytest
 from jsonargparse import Namespace
 
 from tests.campaigns.chaos import toys
 from tests.covering import choices_in_turn
+from tests.private_names import Canary, check
 from zoo import registry
 from zoo.cli import fit, main
 from zoo.cli.doctor import warn_of_unknown_plugins
@@ -300,3 +302,7 @@ def test_infrastructure_of_data_is_passive_at_any_depth(name, depth):
         return describe_configuration({}, inner)
 
     assert name == "pin_memory" or data(0) == data(2)
+
+
+def test_jsonargparse_keeps_its_settings_where_they_are_restored():
+    check(Canary("jsonargparse", jsonargparse._common, "parsing_settings"), "zoo/inference/import_policy.py")

@@ -50,7 +50,7 @@ def load_trained(options: ParsedOptions, bare: bool = False) -> Any:
     if options.values.get("split_special_tokens"):
         for tokenizer in model.tokenizers:
             tokenizer.splits_specials = True
-    if options.values.get("dtype") == "bf16":
+    if options.values.get("dtype") == "bf16" and options.command != "export":
         convert_to_bf16(model, options)
     if options.values.get("int8"):
         model.quantise()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,20 +86,33 @@ def fit(
 
 @contextlib.contextmanager
 def keep_globals() -> Iterator[None]:
-    """Put back what a run sets for itself: random numbers, types and modes of torch, Lightning's variables."""
+    """Put back what a run sets for itself: random numbers, types and modes of torch, Lightning's variables, warnings,
+    levels of loggers, what may be imported. Kernels and the peak of memory of runs before are forgotten.
+    """
     import torch
 
-    from zoo.training import rng_state
+    from zoo.inference.import_policy import restore_policy
+    from zoo.system import kernel_choice
+    from zoo.training import callbacks, rng_state
 
     device = torch.device("cuda" if torch.cuda.is_available() and torch.cuda.is_initialized() else "cpu")
     states, dtype, learns = rng_state.capture(device), torch.get_default_dtype(), torch.is_grad_enabled()
     is_strict = torch.are_deterministic_algorithms_enabled()
     warns_only = torch.is_deterministic_algorithms_warn_only_enabled()
     variables = {name: os.environ.get(name) for name in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS")}
+    loggers = [logging.getLogger(name) for name in (*warning_filters.LOGGERS, warning_filters.PROFILER_LOGGER)]
+    levels, benchmark = [logger.level for logger in loggers], torch.backends.cudnn.benchmark
     torch.set_default_dtype(torch.float32)
+    kernel_choice.forget()
+    callbacks.reset_peak_memory()
     try:
-        yield
+        with warnings.catch_warnings(), restore_policy():
+            yield
     finally:
+        kernel_choice.forget()
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+        torch.backends.cudnn.benchmark = benchmark
         torch.set_default_dtype(dtype)
         torch.set_grad_enabled(learns)
         torch.use_deterministic_algorithms(is_strict, warn_only=warns_only)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from zoo import registry
 from zoo.errors import UsageError
@@ -140,6 +141,21 @@ def apply_policy(allow: tuple[str, ...] = ()) -> None:
     _denylist.update(paths - allowed)
     _allowlist.clear()
     _allowlist.update(allowed, opened)
+
+
+@contextmanager
+def restore_policy() -> Iterator[None]:
+    """Undo at the end what `apply_policy` has restricted within: the program around has classes of its own to parse."""
+    from jsonargparse._common import parsing_settings  # in public, what is denied can be allowed name by name alone
+
+    settings, lists = dict(parsing_settings), [set(_allowlist), set(_denylist)]
+    try:
+        yield
+    finally:
+        parsing_settings.update(settings)
+        for names, before in zip((_allowlist, _denylist), lists, strict=True):
+            names.clear()
+            names.update(before)
 
 
 def admit_class(cls: object, path: str) -> None:

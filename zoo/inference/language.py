@@ -133,10 +133,15 @@ class TrainedLanguageModel(Trained):
 
         ``draft`` is a model with the same tokenizer, "lookup", which guesses that a text goes on as where its last
         tokens stood before, or None. Greedy texts and the distribution of samples are those without. Raises
-        UsageError for a draft with another tokenizer and for a model that cannot be decoded so.
+        UsageError for a draft with another tokenizer and for a model that cannot be decoded so, as after ``quantise``.
         """
         if isinstance(draft, str) and draft != LOOKUP:
             raise UsageError(f"speculate={draft!r}: give {LOOKUP!r}, or a language model with the same tokenizer.")
+        if draft is not None and self.rounded:
+            raise UsageError(
+                "speculation does not go with 8-bit matrices (--int8): they round tokens that are read together by one "
+                "scale, so that texts would depend on the guesses."
+            )
         if draft is not None and self.rules is not None and self.rules.change_logits:
             raise UsageError(
                 f"{self.place.folder} was imported with rules of generation (config.json: generation) that speculation "

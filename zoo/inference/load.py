@@ -13,6 +13,7 @@ from zoo.errors import CheckpointError, PluginError, UsageError
 from zoo.finetuning.finetune import add_adapters, tune_of_config
 from zoo.inference import part_versions, weight_files
 from zoo.inference.find_run import CONFIG, ModelLocation, find_model
+from zoo.inference.import_policy import restore_policy
 from zoo.inference.rebuild_task import TaskNetwork, import_section, rebuild_network, rebuild_task
 from zoo.inference.trained_model import Trained
 from zoo.io import checkpoint_manifest
@@ -44,15 +45,25 @@ def load(
     PluginError for a missing plugin; another version of a plugin than in training causes a warning.
     """
     place = run if isinstance(run, ModelLocation) else find_model(run, runs)
+    dtype = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)  # or a program that computes in another type would round the weights
+    try:
+        with restore_policy():
+            return _load(place, device, tuple(allow), bare)
+    finally:
+        torch.set_default_dtype(dtype)
+
+
+def _load(place: ModelLocation, device: str, allow: tuple[str, ...], bare: bool) -> Trained:
     records = part_versions.records_of_model(place)
-    part_versions.require_packages(records, tuple(allow))
+    part_versions.require_packages(records, allow)
     part_versions.warn_versions(records)
-    network = None if bare else rebuild_network(place.config, place.source, tuple(allow))
-    model = import_section(place.config["model"], place.source, tuple(allow)) if network is None else network[1]
+    network = None if bare else rebuild_network(place.config, place.source, allow)
+    model = import_section(place.config["model"], place.source, allow) if network is None else network[1]
     place = replace(place, config={**place.config, "model": model})
     if network is not None:
         return use_module(fill(network[0], place, device), place)
-    task = fill(rebuild_task(place.config, place.source, tuple(allow)), place, device)
+    task = fill(rebuild_task(place.config, place.source, allow), place, device)
     if bare:
         return Trained(task, place)
     return use_module(task, place)

@@ -83,6 +83,8 @@ def matching_layers(pattern: str, depth: int) -> list[int]:
     elif re.fullmatch(r"\d+(-\d+)?(, ?\d+(-\d+)?)*", words):
         numbers = set()
         for begin, _, end in (span.strip().partition("-") for span in words.split(",")):
+            if int(end or begin) < int(begin):
+                raise UsageError(f"overrides: layers={pattern!r}: {begin}-{end} runs backwards. Write {end}-{begin}.")
             numbers |= {int(begin), *range(int(begin), min(int(end or begin), depth) + 1)}
         if beyond := sorted(numbers - set(every)):
             raise UsageError(f"overrides: layers={pattern!r}: there is no layer {beyond[0]} among 0 to {depth - 1}.")

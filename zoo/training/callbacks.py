@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import resource
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -104,8 +107,19 @@ def peak_memory() -> int:
     """The most bytes this process has held: on its GPU where it has one, of the machine's memory elsewhere."""
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated()
+    with contextlib.suppress(OSError):  # only Linux has it, and lets it begin anew
+        if match := re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text(encoding="utf-8")):
+            return int(match[1]) * 1024
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def reset_peak_memory() -> None:
+    """Let the peak begin with what this process holds now, where the system can."""
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
 
 
 class Provenance(Callback):
