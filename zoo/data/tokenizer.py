@@ -172,6 +172,8 @@ class Tokenizer:
                 inner.no_truncation()
                 if isinstance(inner.model, models.BPE):
                     inner.model.dropout = None  # which would draw other tokens each time
+                if names:  # tokenizer.json need not say that they are special
+                    inner.add_special_tokens([name for name in names.values() if inner.token_to_id(name) is not None])
                 result = cls(inner, names, splits_specials)
             result.source = str(path)
             return result

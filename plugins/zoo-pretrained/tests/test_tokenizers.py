@@ -648,3 +648,20 @@ def test_an_export_of_several_languages_can_be_asked_for_one(tmp_path):
     export_tokenizers(tmp_path, out, TRANSLATOR, {"model_type": "bart"})
     ids = transformers.AutoTokenizer.from_pretrained(out)("<2fr>hello")["input_ids"]
     assert ids[: 1 + len("hello")] == [source.special("<2fr>"), *b"hello"]
+
+
+@pytest.mark.parametrize("kind", ["a word", "added", "special"])
+def test_special_tokens_that_a_file_beside_names_are_special_whatever_tokenizer_json_says(kind, tmp_path):
+    content = json.loads(byte_bpe(("<pad>", "</s>")).to_str())
+    content["added_tokens"] = [token | {"special": kind == "special"} for token in content["added_tokens"]]
+    if kind == "a word":
+        content["added_tokens"] = []
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "</s>", "pad_token": "<pad>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    ours = Tokenizer.of_run(tmp_path)
+    ids = theirs("a</s>b the<pad>", add_special_tokens=False).input_ids
+    assert ours.encode("a</s>b the<pad>") == ids
+    assert (ours.eos, ours.pad) == (theirs.eos_token_id, theirs.pad_token_id)
+    assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
