@@ -231,13 +231,25 @@ class Batched:
     batch_size = 12
 
 
+class Masked:
+    batch_size = 12
+
+    def __init__(self, text):
+        self.text = text
+
+
 def test_what_would_fit():
     error = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 99 bytes")
     assert out_of_memory.is_out_of_memory(error)
     assert not out_of_memory.is_out_of_memory(RuntimeError("something else"))
     text = str(out_of_memory.explain_out_of_memory(error, FakeProcessGroup, Batched))
     assert "out of memory at step 7 with data.batch_size=12: about batch_size=6 would fit" in text
-    assert "--data.batch_size 6 --trainer.accumulate_grad_batches 4" in text
+    assert text.endswith("--data.batch_size 6 --trainer.accumulate_grad_batches 4")
+    FakeProcessGroup.val_check_interval, FakeProcessGroup.limit_val_batches = 50, 1.0
+    text = str(out_of_memory.explain_out_of_memory(error, FakeProcessGroup, Masked(Batched)))
+    assert "with data.text.batch_size=12" in text
+    right = "--data.text.batch_size 6 --trainer.accumulate_grad_batches 4 --trainer.val_check_interval 100"
+    assert text.endswith(right)
     assert out_of_memory.scale_batch(64, 100, 160, 20) == 36
     assert out_of_memory.required_bytes("CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0") == int(1.5 * 2**30)
 

@@ -73,7 +73,7 @@ BOUNDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "limit_test_batches": BATCHES,
     "limit_predict_batches": BATCHES,
     "overfit_batches": BATCHES,
-    "val_check_interval": (_interval, "a number of steps from 1, a share above 0.0 to 1.0, or a time DD:HH:MM:SS"),
+    "val_check_interval": (_interval, "a number of batches from 1, a share above 0.0 to 1.0, or a time DD:HH:MM:SS"),
     "max_time": (_duration, "a time DD:HH:MM:SS, such as 00:02:30:00"),
     "gradient_clip_val": (lambda value: isinstance(value, (int, float)) and value >= 0, "0 or above"),
     "gradient_clip_algorithm": (lambda value: value in ("norm", "value"), "'norm' or 'value'"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from inspect import signature
 from typing import Any
 
 import torch
@@ -26,10 +27,14 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def explain_out_of_memory(error: BaseException, trainer: Trainer, data: Any) -> OutOfMemoryError:
-    """The error in terms of options: halving a batch and doubling the accumulation learns the same."""
+    """The error in terms of options: halving a batch and doubling the accumulation learns the same.
+
+    What counts batches, when to validate and how many of them, is to be doubled then, too.
+    """
     option = "max_tokens" if hasattr(data, "max_tokens") else "batch_size"
     size = int(getattr(data, option, 1))
-    accumulate = trainer.accumulate_grad_batches
+    # data that are made of a text's samples have its batches
+    place = "data.text" if hasattr(data, "text") and option not in signature(type(data)).parameters else "data"
     estimate = fitting_batch(size, required_bytes(str(error)), trainer)
     parts = next(n for n in (2**k for k in range(1, 64)) if size // n <= max(1, estimate))
     if size == 1:
@@ -37,12 +42,12 @@ def explain_out_of_memory(error: BaseException, trainer: Trainer, data: Any) -> 
             "a batch is one sample already: take a smaller model, --data.max_length, or --trainer.precision bf16-mixed"
         )
     else:
-        smaller = max(1, size // parts)
-        hint = (
-            f"about {option}={estimate} would fit. The same steps: "
-            f"--data.{option} {smaller} --trainer.accumulate_grad_batches {accumulate * parts}"
-        )
-    return OutOfMemoryError(f"out of memory at step {trainer.global_step} with data.{option}={size}: {hint}")
+        words = [f"--{place}.{option} {max(1, size // parts)}"]
+        for name in ("accumulate_grad_batches", "val_check_interval", "limit_val_batches"):
+            count = getattr(trainer, name, None)
+            words += [f"--trainer.{name} {count * parts}"] if type(count) is int and count else []
+        hint = f"about {option}={estimate} would fit. The same steps: {' '.join(words)}"
+    return OutOfMemoryError(f"out of memory at step {trainer.global_step} with {place}.{option}={size}: {hint}")
 
 
 def required_bytes(message: str) -> int:
