@@ -276,6 +276,14 @@ def test_a_start_from_a_run_with_adapters_is_that_run(tmp_path, monkeypatch):
         assert torch.equal(merge(task.eval().net)(tokens), old.net(tokens))
 
 
+@pytest.mark.parametrize(("options", "code"), [({"thaw": 2}, 2), ({"thaw": 1}, 0)])
+def test_a_run_that_ends_before_anything_thaws_is_refused(options, code, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "cache"))
+    words = ["--tune.freeze", '["*"]', *(f"--tune.{name}={value}" for name, value in options.items())]
+    assert main(["fit", "lm-tiny", "--runs", str(tmp_path), *SMALL, *words, "--trainer.max_steps", "2"]) == code
+    assert ("nothing would be trained" in capsys.readouterr().err) == bool(code)
+
+
 NETS = {
     "text": lambda: LanguageModel(9, 16, embedding_norm=True, tie=False, **TINY),
     "image": lambda: ViT(3, image_size=16, patch_size=4, pool="cls", registers=2, embedding_norm=True, **TINY),

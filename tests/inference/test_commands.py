@@ -1,5 +1,6 @@
 """The commands that use a trained model."""
 
+import copy
 import io
 import json
 import os
@@ -128,9 +129,14 @@ def test_generate_writes_with_matrices_in_eight_bits(runs, model):
     assert after == pytest.approx(before, rel=0.3)
     _, err = zoo(*words, "--int8", "--device", "meta", code=2)
     assert "--device cpu" in err
+    trained = load(next(runs.glob("*/rope/s1")))
+    full = trained.score("the dog").log_probability
+    trained.quantise()
+    scores = [each.score("the dog").log_probability for each in (trained, copy.deepcopy(trained))]
+    assert scores[0] == scores[1] != full  # a copy computes in eight bits as well
 
 
-def test_generate_with_weights_in_bf16_equals_a_converted_model(runs, capsys, monkeypatch):
+def test_generate_with_weights_in_bf16_equals_a_converted_model(runs, capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(precision, "has_bf16", lambda place: place == "cpu")
     folder = next(runs.glob("*/rope/s1"))
     words = ["generate", folder, "--length", 12, "--prompt", "the", "--temperature", 0, "--json"]
@@ -144,6 +150,8 @@ def test_generate_with_weights_in_bf16_equals_a_converted_model(runs, capsys, mo
     assert "--dtype bf16 and --int8 exclude each other" in refused(capsys, *words, "--dtype", "bf16", "--int8")
     assert "does not go with 8-bit matrices" in refused(capsys, *words, "--speculate", "lookup", "--int8")
     monkeypatch.setattr(precision, "has_bf16", lambda place: False)
+    (output, _) = zoo("export", folder, tmp_path / "half", "--dtype", "bf16")  # rounded, and not multiplied
+    assert "model.safetensors" in output
     assert "no bfloat16 instructions on cpu" in refused(capsys, *words, "--dtype", "bf16")
     rounded = load(folder)
     rounded.rounded = [1]

@@ -137,6 +137,16 @@ class Trained:
         output = getattr(self.net, "output", None)  # language models have one
         self.rounded = quantize([*linears, *([output] if linears and isinstance(output, Tensor) else [])])
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy has matrices of its own, which are rounded anew."""
+        return {**self.__dict__, "rounded": bool(self.rounded)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take over a copied state."""
+        self.__dict__.update(state | {"rounded": ()})
+        if state["rounded"]:
+            self.quantise()
+
     def check_entries(self, option: str, size: int, file: str) -> None:
         """Raise CheckpointError if ``file`` has more entries (tokens, classes) than the model's ``option``."""
         entries = (self.place.config["model"].get("init_args") or {}).get(option)

@@ -323,6 +323,13 @@ class Task(LightningModule):
             raise UsageError("a run needs an end, for its schedule too: set trainer.max_steps or trainer.max_epochs.")
         if steps < 0:
             raise UsageError("the length of a stream is not known before it is read: set trainer.max_steps.")
+        late = {name for name, step in self.thaws.items() if step >= steps}
+        if late and not any(p.requires_grad for name, p in self.net.named_parameters() if name not in late):
+            raise UsageError(
+                f"tune.thaw is step {min(self.thaws.values())} of a run of {steps}: nothing would be trained."
+            )
+        if late:
+            rank_zero_only(log.warning)("%d parameters would thaw after the run's %d steps", len(late), int(steps))
         optimizer = self.make_optimizer()
         factor = self.schedule_factory(int(steps))
         if (warmup := getattr(factor, "warmup", 0)) >= steps > 1:
