@@ -7,7 +7,7 @@ import math
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -28,6 +28,7 @@ from zoo.compare.parallel_runs import (
 )
 from zoo.compare.plan import Arm, Comparison
 from zoo.compare.prepare_runs import Stage
+from zoo.config import run_folder
 from zoo.errors import StorageError, UsageError, ZooError
 from zoo.logging import run_state
 from zoo.registry import suggest
@@ -164,13 +165,24 @@ def open_comparison(options: ParsedOptions, command_lines: Sequence[Sequence[str
 class ComparisonRun:
     """A comparison on its way from its plan to the record of its runs. ``stages`` are its sizes; the last one decides.
 
-    ``folders`` are those of the runs that decide, once they are planned.
+    ``folders`` are those of the runs that decide, once they are planned, and ``place`` is that of the comparison. It is
+    named after what varies and how the baseline differs from its recipe otherwise: where its runs are others, it is
+    another comparison.
     """
 
     comparison: Comparison
     stages: list[Stage]
     runner: Runner
     folders: tuple[Path, ...] = ()
+    place: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        shared = set.intersection(*({*run_records.name_pieces(stage.arms[0].name)} for stage in self.stages))
+        keys = [f".{factor.key}" for factor in self.comparison.vary]
+        pieces = [piece for piece in run_records.name_pieces(self.arms[0].name) if piece in shared]
+        others = [piece for piece in pieces if not any(key.endswith(f".{piece.partition('=')[0]}") for key in keys)]
+        title = run_folder.join_pieces([self.comparison.title, *others])
+        self.place = run_records.comparison_path(self.arms[0].point.root, self.recipe, title)
 
     @property
     def arms(self) -> tuple[Arm, ...]:
@@ -181,11 +193,6 @@ class ComparisonRun:
     def recipe(self) -> str:
         """The name of the recipe's folder."""
         return self.arms[0].point.recipe
-
-    @property
-    def place(self) -> Path:
-        """The folder of the comparison."""
-        return run_records.comparison_path(self.arms[0].point.root, self.recipe, self.comparison.title)
 
     @property
     def goals(self) -> dict[str, str]:
@@ -288,11 +295,16 @@ class ComparisonRun:
                 runner(stage.arms, seeds, whole=False)
         if has_runs_left(jobs, runner):
             return False
-        if comparison.at == "test":
+        self.measure_test_figures([job.folder for job in jobs])
+        return True
+
+    def measure_test_figures(self, folders: Sequence[Path]) -> None:
+        """Evaluate finished runs on the test split where its figures decide. Raises ZooError."""
+        options = self.runner.options
+        if self.comparison.at == "test":
             words = [*(f"--allow-import={name}" for name in options.get("allow_import") or ()),
                      *(["--trust"] if options.get("trust") else [])]  # fmt: skip
-            measure_test_figures([job.folder for job in jobs], words, runner.print_progress)
-        return True
+            measure_test_figures(folders, words, self.runner.print_progress)
 
     @property
     def record(self) -> run_records.Record:
@@ -380,6 +392,7 @@ class ComparisonRun:
             run_records.save_record(self.place, self.record)
             runner((base, *undecided), now)
             done += len(now)
+            self.measure_test_figures(self.folders)
             ledgers = run_records.read_ledgers(self.folders, self.record.budget)
             answer = error_budget.interim_answer(ledgers, runner.options, self.record, self.place)
             rows = {row.variant: row for row in answer.rows}

@@ -51,6 +51,7 @@ def write_summary(home: Path, answer: Answer) -> list[str]:
         }
     )
     writer.close()
+    tracked: dict[Path, dict[str, float | str]] = {}
     for index, row in enumerate(answer.rows):
         run = next(iter(answer.runs[row.variant].values()))
         values = {
@@ -59,18 +60,19 @@ def write_summary(home: Path, answer: Answer) -> list[str]:
         }  # fmt: skip
         scalars = {f"comparison/{name}": value for name, value in values.items() if math.isfinite(value)}
         choices = {**row.choices, "verdict": row.verdict.word}
-        words = {"comparison/verdict": row.verdict.word, "comparison/baseline": answer.base.variant}
-        for record in answer.runs[row.variant].values():
-            if (record.path.parent / "trackers").is_dir():
-                from zoo.logging.trackers import write_verdict  # which loads Lightning
-
-                write_verdict(record.path.parent, scalars, words)
+        verdict = scalars | {"comparison/verdict": row.verdict.word, "comparison/baseline": answer.base.variant}
+        folders = [record.path.parent for record in answer.runs[row.variant].values()]
+        tracked |= {folder: verdict for folder in folders if (folder / "trackers").is_dir()}
         # the row of HParams that the runs of the variant share
         steps = planned_steps(answer.runs[row.variant])
         curve = survival(row.figures, float(max(steps.values())), steps) if target_of(answer.at) is not None else ()
         write_row(
             folder / f"{index}-{slug(row.variant)[:60]}", f"{run.variant} ({run.recipe})", choices, scalars, curve
         )
+    if tracked:
+        from zoo.logging.trackers import write_verdicts  # which loads Lightning
+
+        write_verdicts(tracked)
     return figures
 
 

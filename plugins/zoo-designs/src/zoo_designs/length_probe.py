@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from zoo.command_line import ParsedOptions
 from zoo.compare.design import Procedure
 from zoo.compare.number_format import format_interval, format_span
-from zoo.compare.run_records import comparison_path, read_ledgers, read_object
+from zoo.compare.run_records import read_ledgers, read_object
 from zoo.compare.simultaneous_tests import NOT_TESTED, T_TEST, Sample, compare_samples, failure_text
 from zoo.compare.statistics import Interval, Paired
 from zoo.errors import UsageError
@@ -22,7 +22,7 @@ from zoo.registry import suggest
 
 if TYPE_CHECKING:
     from zoo.compare.charts import ReportChart
-    from zoo.compare.plan import Arm, Comparison
+    from zoo.compare.plan import Comparison
     from zoo.compare.prepare_runs import Stage
     from zoo.compare.run_comparison import ComparisonRun, Runner
     from zoo.compare.verdict import Answer
@@ -95,24 +95,22 @@ def probe(
 
 
 def probe_variants(
-    answer: Answer, comparison: Comparison, arms: Sequence[Arm], allow: tuple[str, ...], report: Callable[[str], object]
+    answer: Answer, run: ComparisonRun, allow: tuple[str, ...], report: Callable[[str], object]
 ) -> ReportChart:
     """Measure every finished run on longer texts, report the tables, and draw the chart in the answer's colours."""
     from zoo.compare.charts import variant_styles
     from zoo.compare.document import plain_columns
     from zoo_designs.charts import draw_lines
 
-    factors, home = parse_factors(comparison.design_values["probe"]), comparison_path(
-        arms[0].point.root, arms[0].point.recipe, comparison.title
-    )  # fmt: skip
+    factors, home = parse_factors(run.comparison.design_values["probe"]), run.place
     labels = {row.variant: row.label for row in answer.rows}
     folders = {
         labels.get(arm.name, arm.name): {
             seed: folder
-            for seed in comparison.seeds
+            for seed in run.comparison.seeds
             if run_state.read_state(folder := arm.point.folder(seed)) == "finished"
         }
-        for arm in arms
+        for arm in run.arms
     }
     losses = probe(folders, factors, home, allow, report)
     failures = {row.label: failure_text(row.failures, len(row.figures)) for row in answer.rows if row.failures}
@@ -379,6 +377,5 @@ class ProbeProcedure(Procedure):
         from zoo.compare import error_budget
 
         answer = error_budget.answer_records(read_ledgers(run.folders), options, run.record)
-        tell = run.runner.print_progress
-        chart = probe_variants(answer, run.comparison, run.arms, options.allowed, tell)
+        chart = probe_variants(answer, run, options.allowed, run.runner.print_progress)
         return run.print_answer(*run.look(), [chart])
