@@ -5,6 +5,7 @@ import json
 import math
 import random
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from zoo_designs import attribute
@@ -14,16 +15,17 @@ from zoo_designs.attribute import (
     compute_shares,
     hybrid_figures,
     shapley_values,
+    shares_section,
     shares_table,
-    shares_text,
     subsets,
 )
+from zoo_designs.designs import Attribute
 
 from tests.compare.fake_zoo import Costs, Fits
 from zoo.compare import plan
 from zoo.compare.plan import Arm, Choice, option_text
-from zoo.compare.run_records import RunRecord
-from zoo.compare.simultaneous_tests import PairedTestPlan
+from zoo.compare.run_records import Record, RunRecord
+from zoo.compare.simultaneous_tests import T_TEST, PairedTestPlan
 from zoo.errors import UsageError
 from zoo.training.config_meter import ConfigMeter
 from zoo.training.setup import display_value
@@ -208,7 +210,7 @@ def test_of_many_differences_both_ends_are_told():
     assert done[0].alone.mean == pytest.approx(0.4, abs=0.01)
     rows = shares_table(done)
     assert rows[0] == ["option", "alone", "last", "verdict"]
-    assert "Shapley" not in shares_text(done, "loss")
+    assert "Shapley" not in shares_section(done, "loss", 0.04).text
 
 
 def test_a_seed_that_a_hybrid_lacks_does_not_count_and_diverged_runs_are_attributed_as_such():
@@ -220,10 +222,10 @@ def test_a_seed_that_a_hybrid_lacks_does_not_count_and_diverged_runs_are_attribu
     assert sum(share.shapley.mean for share in done) == pytest.approx(0.5)  # of the rate: one of two runs of `ab`
     assert {share.verdict.sentence for share in done} == {"1 of 8 runs failed: no verdict"}
     assert all(math.isnan(share.shapley.low) and math.isnan(share.alone.p) for share in done)
-    assert "in the share of runs that failed" in " ".join(shares_text(done, "loss").split())
+    assert "in the share of runs that failed" in shares_section(done, "loss", 0.04).text
     assert shares_table(done)[1][1:3] == ["+0.25", ""]
-    with pytest.raises(UsageError, match="no seed is finished in all hybrids"):
-        compute_shares(four("ab"), {**result, frozenset("b"): {}}, True)
+    none = compute_shares(four("ab"), {**result, frozenset("b"): {}}, True)
+    assert "No seed is finished in all hybrids" in shares_section(none, "loss", 0.04).text
 
 
 def test_figures_are_read_by_variant():
@@ -236,17 +238,44 @@ def test_figures_are_read_by_variant():
         return RunRecord(Path(), "toy", variant, seed, goals={"loss": "min"}, best=best, last=best, finished=finished)
 
     records = [ledger("default", 1, 1.0), ledger("a=a2", 1, 2.0), ledger("a=a2", 2, 3.0), ledger("b=b2", 1, 4.0, False)]
-    result = hybrid_figures(hybrids.values(), [*records, ledger("else", 1, 9.0)], "loss")
+    names = {arm.name: subset for subset, arm in hybrids.items()}
+    result = hybrid_figures(names, [*records, ledger("else", 1, 9.0)], "loss")
     assert result == {frozenset(): {1: 1.0}, frozenset("a"): {1: 2.0, 2: 3.0}, frozenset("b"): {}, frozenset("ab"): {}}
+
+
+def test_the_folder_of_a_comparison_tells_the_shares_again():
+    first = Arm((), ("toy",), Fits(Path("runs")).point(("toy",)))
+    hybrids = build_hybrids(first, four("ab"), Fits(Path("runs")), Costs().check)
+    figures = additive({"a": -0.1, "b": 0.2})
+    runs = {
+        arm.name: {
+            seed: RunRecord(Path(), "toy", arm.name, seed, goals={"loss": "min"}, last={"loss": loss}, finished=True)
+            for seed, loss in figures[subset].items()
+        }
+        for subset, arm in hybrids.items()
+    }  # fmt: skip
+    procedure = Attribute().load()
+    planned = SimpleNamespace(stages=[SimpleNamespace(details=four("ab"))], arms=[*hybrids.values()])
+    recorded = json.loads(json.dumps(procedure.record(planned)))
+    record = Record((), "default", design={procedure.design.name: recorded})
+    answer = SimpleNamespace(runs=runs, goal="loss", at="last", lower_is_better=True, plan=T_TEST)
+    answer.finding = procedure.complete(answer, Path("home"), record)
+    shares = compute_shares(four("ab"), figures, True)
+    assert repr(answer.finding) == repr(shares)
+    assert [option["option"] for option in procedure.as_data(answer)["options"]] == ["model.b", "model.a"]
+    assert [*procedure.sections(answer)[0].rows] == shares_table(shares)[1:]
+    assert [chart.name for chart in procedure.charts(answer)] == ["shares"]
+    with pytest.raises(UsageError, match=r"home: what it records of hybrids is damaged"):
+        procedure.complete(answer, Path("home"), Record((), "default", design={procedure.design.name: {}}))
 
 
 def test_the_table_says_how_to_read_it():
     done = compute_shares(four("ab"), additive({"a": -0.1, "b": 0.2}), True)
-    table = shares_text(done, "loss")
-    assert "option" in table.splitlines()[0]
-    assert "b (b1 → b2)" in table.splitlines()[1]
-    assert "Shapley's" in table
-    assert max(map(len, table.splitlines())) <= 120
+    section = shares_section(done, "loss", 0.04)
+    assert section.headings[0] == "option"
+    assert section.rows[0][0] == "b (b1 → b2)"
+    assert "Shapley's" in section.text
+    assert section.text.endswith("is false with a probability of at most 0.04.")
 
 
 def test_values_are_written_so_that_a_command_line_reads_them(fits):

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import itertools
 import math
-import textwrap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +18,14 @@ from zoo import registry
 from zoo.command_line import ParsedOptions
 from zoo.compare.command import with_options
 from zoo.compare.design import Procedure
+from zoo.compare.document import Section
 from zoo.compare.plan import Arm, Choice, Comparison, Point, ZooFit, fit_words, label_arms, option_text
 from zoo.compare.prepare_runs import Stage, check_ends
-from zoo.compare.run_records import DECISIVE, RunRecord, number
+from zoo.compare.run_records import DECISIVE, Record, RunRecord, number
 from zoo.compare.simultaneous_tests import T_TEST, PairedTestPlan, count_fewest_seeds
 from zoo.compare.statistics import Paired, Verdict, holm_adjust, judge, last_p, paired_t_test, round_count, rounding_of
 from zoo.errors import UsageError
+from zoo.io import limits
 
 if TYPE_CHECKING:
     from zoo.compare.charts import ReportChart
@@ -196,17 +197,17 @@ def compute_shares(
     differences: Sequence[OptionDifference], figures: Mapping[Subset, Mapping[int, float]], lower_is_better: bool,
     plan: PairedTestPlan = T_TEST,
 ) -> list[Share]:  # fmt: skip
-    """The share of each option over the seeds that every hybrid has, the largest effect first.
+    """The share of each option over the seeds that every hybrid has, the largest effect first; none without a seed.
 
     ``plan`` has the level that this look may spend, and says whether it is one of several.
 
     Where a run failed (NaN), no difference of figures exists: the shares are then of the rate of failed runs, without
-    interval and verdict. Raises UsageError if the hybrids have no ended seed in common.
+    interval and verdict.
     """
     names = [difference.name for difference in differences]
     common = plan.sort_seeds(sorted(set.intersection(*(set(by_seed) for by_seed in figures.values()))))
     if not common:
-        raise UsageError("no seed is finished in all hybrids: run the same command again.")
+        return []
     at = {subset: [by_seed[seed] for seed in common] for subset, by_seed in figures.items()}
     failed = sum(math.isnan(value) for values in at.values() for value in values)
     if failed:
@@ -241,29 +242,34 @@ def compute_shares(
 
 
 def hybrid_figures(
-    arms: Iterable[Arm], ledgers: Iterable[RunRecord], goal: str, at: str = DECISIVE
+    hybrids: Mapping[str, Subset], ledgers: Iterable[RunRecord], goal: str, at: str = DECISIVE
 ) -> dict[Subset, dict[int, float]]:
-    """The headline figure of every hybrid by seed, NaN where a run failed; by what it has of the second recipe."""
-    names = {arm.name: frozenset(choice.key.rpartition(".")[2] for choice in arm.variant) for arm in arms}
-    values: dict[Subset, dict[int, float]] = {subset: {} for subset in names.values()}
+    """The headline figure of every hybrid by seed, NaN where a run failed; by what it has of the second recipe.
+
+    ``hybrids`` are these options by the hybrid's name.
+    """
+    values: dict[Subset, dict[int, float]] = {subset: {} for subset in hybrids.values()}
     for ledger in ledgers:
         figure = ledger.figure(goal, at)
-        if ledger.variant in names and figure is not None:
-            values[names[ledger.variant]][ledger.seed] = number(figure)
+        if ledger.variant in hybrids and figure is not None:
+            values[hybrids[ledger.variant]][ledger.seed] = number(figure)
     return values
 
 
-def shares_text(shares: Sequence[Share], goal: str) -> str:
-    """The table of contributions, and how to read it."""
-    from zoo.compare.document import plain_columns
-
+def shares_section(shares: Sequence[Share], goal: str, level: float) -> Section:
+    """The table of contributions, and how to read it; without one where no seed has all hybrids."""
+    title = "Contribution of each option"
+    if not shares:
+        return Section(title, text="No seed is finished in all hybrids: run the same command again.")
     shapley = "share: Shapley's, the mean over all orders of adding the options. " if shares[0].shapley else ""
     figure = "the share of runs that failed, because some did" if shares[0].of_failures else goal
     legend = (
-        f"Contribution of each option, in {figure}, paired by seed. {shapley}alone: added to the first recipe alone; "
-        "last: added last, to the second recipe without it. ± is the standard deviation over seeds."
+        f"{title}, in {figure}, paired by seed. {shapley}alone: added to the first recipe alone; last: added last, to "
+        "the second recipe without it. ± is the standard deviation over seeds. These verdicts are a family of their "
+        f"own: besides those on hybrids, any of them is false with a probability of at most {level:.2g}."
     )
-    return "\n".join([*plain_columns(shares_table(shares)), *textwrap.wrap(legend, 118)])
+    headings, *rows = shares_table(shares)
+    return Section(title, headings, rows, legend, words=[share.verdict.word for share in shares])
 
 
 def shares_chart(shares: Sequence[Share], answer: Answer) -> ReportChart:
@@ -345,12 +351,50 @@ class AttributeProcedure(Procedure):
         recipes = f"{run.recipe} and {second_name(run.comparison)}"
         return [f"{recipes} differ in {len(changes)} options: {', '.join(map(str, changes))}"]
 
-    def show(self, run: ComparisonRun, options: ParsedOptions) -> int:
-        """Print and write the answer, and the contribution of each option; the exit code."""
-        answer, folder = run.look()
-        records = [record for seeds in answer.runs.values() for record in seeds.values()]
-        figures = hybrid_figures(run.arms, records, answer.goal, answer.at)
-        shares = compute_shares(run.stages[-1].details, figures, answer.lower_is_better, answer.plan)
-        code = run.print_answer(answer, folder, [shares_chart(shares, answer)])
-        run.runner.print_progress(f"\n{shares_text(shares, answer.goal)}")
-        return code
+    def record(self, run: ComparisonRun) -> dict[str, Any]:
+        """In what the recipes differ, and what each hybrid has of the second one."""
+        return {
+            "differences": [asdict(difference) for difference in run.stages[-1].details],
+            "hybrids": {arm.name: [choice.key.rpartition(".")[2] for choice in arm.variant] for arm in run.arms},
+        }
+
+    def complete(self, answer: Answer, home: Path, record: Record) -> list[Share]:
+        """The share of each option. Raises UsageError for a damaged record."""
+        try:
+            content = record.design[self.design.name]
+            differences = [
+                OptionDifference(Choice(**item["choice"]), item["first"], item["second"])
+                for item in content["differences"]
+            ]
+            hybrids = {str(name): Subset(options) for name, options in content["hybrids"].items()}
+        except (KeyError, TypeError, AttributeError) as error:
+            raise UsageError(
+                f"{home}: what it records of hybrids is damaged: {limits.describe_damage(error)}. Run the comparison "
+                "again."
+            ) from error
+        runs = [run for seeds in answer.runs.values() for run in seeds.values()]
+        figures = hybrid_figures(hybrids, runs, answer.goal, answer.at)
+        return compute_shares(differences, figures, answer.lower_is_better, answer.plan)
+
+    def sections(self, answer: Answer) -> list[Section]:
+        """The contribution of each option."""
+        return [shares_section(answer.finding, answer.goal, answer.plan.level)]
+
+    def charts(self, answer: Answer) -> list[ReportChart]:
+        """The shares as bars."""
+        return [shares_chart(answer.finding, answer)] if answer.finding else []
+
+    def as_data(self, answer: Answer) -> dict[str, Any]:
+        """The share of each option, its effects alone and last, and the verdict."""
+        shares: list[Share] = answer.finding
+        return {
+            "options": [
+                {
+                    "option": share.difference.choice.key, "first": share.difference.first,
+                    "second": share.difference.second, "share": asdict(share.shapley) if share.shapley else None,
+                    "alone": asdict(share.alone), "last": asdict(share.last), "of_failures": share.of_failures,
+                    "verdict": share.verdict.word, "sentence": share.verdict.sentence,
+                }
+                for share in shares
+            ]
+        }  # fmt: skip

@@ -18,7 +18,8 @@ from zoo.compare.simultaneous_tests import NOT_TESTED, T_TEST, Sample, compare_s
 from zoo.compare.statistics import Interval, Paired
 from zoo.errors import UsageError
 from zoo.logging import run_state
-from zoo.registry import suggest
+from zoo.plugins.safe_import import import_object
+from zoo.registry import current_path, suggest
 
 if TYPE_CHECKING:
     from zoo.compare.charts import ReportChart
@@ -140,11 +141,13 @@ def probe_variants(
 
 def check_config(config: Mapping[str, Any], task: type) -> None:
     """Raise UsageError, before training, unless ``config`` and its class of task are of a language model on text."""
+    from zoo.data.text import TextData
     from zoo.tasks.lm import CausalLM
 
-    if not issubclass(task, CausalLM) or "max_length" not in config["data"].get("init_args", {}):
-        data = str(config["data"].get("class_path")).rpartition(".")[2]
-        raise UsageError(f"--probe length is for language models on text, and this is a {task.__name__} on {data}.")
+    module, _, name = current_path(str(config["data"]["class_path"])).rpartition(".")
+    has_length = "max_length" in config["data"].get("init_args", {})
+    if not (issubclass(task, CausalLM) and has_length and issubclass(import_object(module, name), TextData)):
+        raise UsageError(f"--probe length is for language models on text, and this is a {task.__name__} on {name}.")
 
 
 def measure(folder: Path, factors: Sequence[int], allow: tuple[str, ...] = ()) -> list[LengthLoss]:
@@ -368,8 +371,8 @@ class ProbeProcedure(Procedure):
     def draft(self, comparison: Comparison, runner: Runner) -> list[Stage]:
         """The variants. Raises UsageError unless they are language models on text."""
         stage = runner.draft(comparison)
-        config = stage.arms[0].point.config
-        check_config(config, runner.meter.task_class(config))
+        for arm in stage.arms:
+            check_config(arm.point.config, runner.meter.task_class(arm.point.config))
         return [stage]
 
     def show(self, run: ComparisonRun, options: ParsedOptions) -> int:
