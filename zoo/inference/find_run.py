@@ -111,12 +111,13 @@ def _recipe_folder(name: str, root: Path) -> Path:
     folder_name = recipe.name if recipe else name
     if not Path(name).is_absolute() and (root / folder_name).is_dir():
         return Path(folder_name)
+    option = "" if str(root) == "runs" else f" --runs {shlex.quote(str(root))}"
     if recipe:
-        raise UsageError(f"recipe {folder_name!r} has no run in {root}. Train it first: zoo fit {folder_name}")
+        raise UsageError(f"recipe {folder_name!r} has no run in {root}. Train it first: zoo fit {folder_name}{option}")
     trained = sorted(path.name for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
     have = f"Trained in {root}: {', '.join(trained[:8])}." if trained else f"Nothing is trained in {root} yet."
     hint = suggest(name, [*trained, *(recipe.name for recipe in recipe_files.recipes())])
-    raise UsageError(f"no run, checkpoint or recipe {name!r}.{hint}\n{have} Train one: zoo fit RECIPE")
+    raise UsageError(f"no run, checkpoint or recipe {name!r}.{hint}\n{have} Train one: zoo fit RECIPE{option}")
 
 
 def newest_run(name: str, runs: str | Path) -> Path:
