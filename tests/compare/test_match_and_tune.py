@@ -1,5 +1,7 @@
 """Parameters and FLOPs of real models, matched by the width of the feed-forward, and what a step holds."""
 
+from types import SimpleNamespace
+
 import pytest
 from lightning.pytorch import seed_everything
 
@@ -8,6 +10,7 @@ from zoo.compare import match_and_tune
 from zoo.compare.plan import Arm, Choice, Point
 from zoo.errors import UsageError
 from zoo.inference.rebuild_task import rebuild_task
+from zoo.training import config_meter
 from zoo.training.config_meter import ConfigMeter
 
 PARTS = "zoo.parts"
@@ -137,11 +140,27 @@ def test_the_width_itself_cannot_vary(text, meter):
 
 @pytest.mark.parametrize(
     ("trainer", "count"),
-    [({}, 128), ({"accumulate_grad_batches": 3}, 384), ({"devices": 2}, 256), ({"devices": "auto"}, 128)],
-)
-def test_predictions_in_a_step(trainer, count, text, meter):
+    [
+        ({}, 128), ({"accumulate_grad_batches": 3}, 384), ({"devices": 2}, 256), ({"devices": "2"}, 256),
+        ({"devices": [0, 1]}, 256), ({"devices": "0,1"}, 256), ({"devices": "1,"}, 128),
+        ({"devices": 2, "num_nodes": 2}, 512), *(({"devices": word}, 128) for word in ("auto", -1, "-1")),
+        ({"devices": 4, "strategy": "of_all"}, 128), ({"devices": 4, "strategy": "of_two"}, 256),
+    ],
+)  # fmt: skip
+def test_predictions_in_a_step(trainer, count, text, meter, monkeypatch):
+    for name, size in {"of_all": None, "of_two": 2}.items():
+        entry = {"strategy": SimpleNamespace(tensor_parallel=size)}
+        monkeypatch.setitem(config_meter.StrategyRegistry, name, entry)
     small = config(text, dim=8, heads=2, depth=1)
-    assert meter.tokens_per_step({**small, "trainer": trainer}) == count
+    assert meter.tokens_per_step({**small, "trainer": {"accelerator": "cpu", **trainer}}) == count
+
+
+@pytest.mark.parametrize("devices", [None, "auto", -1])
+def test_predictions_in_a_step_on_devices_that_only_the_machine_tells(devices, text, meter, monkeypatch):
+    small = config(text, dim=8, heads=2, depth=1)
+    monkeypatch.setattr(config_meter, "plan_trainer", lambda *_, **__: SimpleNamespace(num_devices=8))
+    with pytest.raises(UsageError, match="this machine has 8: name their number"):
+        meter.tokens_per_step({**small, "trainer": {"devices": devices}})
 
 
 def test_parts_that_do_not_fit_are_refused_without_data(text, meter, tmp_path):

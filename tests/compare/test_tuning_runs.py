@@ -94,6 +94,18 @@ def test_a_rate_with_a_failed_seed_is_behind_all_others(fits):
         tune(Fits(fits.root / "x"), lambda name, seed: None if "alibi" in name else 1.0)
 
 
+def test_no_rate_is_chosen_while_a_run_has_not_ended(fits):
+    def run(arms, seeds):
+        for arm in arms:
+            for seed in seeds:
+                if (arm.name, seed) != ("lr=0.3,position=alibi", 1001):  # whose machine had no space left
+                    finish(arm.point.folder(seed), LOSSES[arm.name])
+
+    draft = draft_runs(request(tune="model.lr=0.1,0.2,0.3"), fits, Costs())
+    with pytest.raises(ZooError, match=r"--tune model\.lr: .* lr=0\.3 s1001 has not ended"):
+        complete_runs(draft, fits, Costs(), run)
+
+
 def test_a_run_short_of_the_target_is_not_called_failed(fits):
     target = {"goal": "loss", "at": "to:2.6"}
     result = tune(fits, lambda name, seed: LOSSES[name], **target)

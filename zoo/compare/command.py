@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -156,9 +157,10 @@ def find_folder(word: str, runs: str) -> Path:
     if below.is_dir():
         return below
     if recipe:
+        option = "" if runs == "runs" else f" --runs {shlex.quote(runs)}"
         raise UsageError(
             f"{recipe.name} has no run in {runs}. Say what varies, and it is run: zoo compare {recipe.name} --vary "
-            "model.position=rope,alibi"
+            f"model.position=rope,alibi{option}"
         )
     names = [
         *(packaged.name for packaged in recipe_files.recipes()),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from zoo.compare import run_records
 from zoo.compare.number_format import format_duration, join_words
-from zoo.compare.plan import MOST_SEEDS, Arm, Comparison, Factor, ZooFit, parse_factor, variant_text
+from zoo.compare.plan import MOST_SEEDS, Arm, Comparison, Factor, ZooFit, list_jobs, parse_factor, variant_text
 from zoo.compare.run_records import BACKWARD, DECISIVE, RunRecord, is_lower_better, number
 from zoo.errors import UsageError, ZooError
 from zoo.logging import run_state
@@ -216,10 +216,19 @@ def tune_variants(
     failed), how many seeds failed with it, whether it is at the edge of the grid, and its cost.
 
     A value with which fewer seeds failed goes before any other. ``at`` is when the figure is taken; the test split is
-    left alone. Raises ZooError if all runs of a variant failed.
+    left alone. Raises ZooError if all runs of a variant failed, and for a run that has not ended.
     """
-    sweeps = [(arm, [(choice, arm.with_options(fits, choice.word)) for choice in sweep.choices()]) for arm in arms]
-    execute([trial for _, several in sweeps for _, trial in several], seeds)
+    sweeps = [(arm, [(choice, replace(arm.with_options(fits, choice.word), label=f"{arm.label or arm.name} {choice}"))
+                     for choice in sweep.choices()]) for arm in arms]  # fmt: skip
+    trials = [trial for _, several in sweeps for _, trial in several]
+    execute(trials, seeds)
+    for job in list_jobs(trials, seeds):
+        record = run_records.parse_record(job.folder / run_state.LEDGER)
+        if not (record.finished or record.diverged):
+            raise ZooError(
+                f"--tune {sweep.key}: {job.title} has not ended, and no value is chosen without it: see "
+                f"{run_state.path_beside(job.folder, '.log')}\nThe same command tries it again."
+            )
     winners, variants = [], {}
     for arm, several in sweeps:
         records = {
@@ -235,7 +244,7 @@ def tune_variants(
         if math.isnan(means[best]):
             lack = "ended with a figure" if run_records.target_of(at) is None else "reached the target"
             raise ZooError(f"--tune {sweep.key}: no run of {arm.name} {lack}. See the logs beside the runs.")
-        winner = next(trial for choice, trial in several if choice.value == best)
+        winner = next(replace(trial, label=arm.label) for choice, trial in several if choice.value == best)
         winners.append(winner)
         runs = [run for of_value in records.values() for run in of_value]
         example = next((run for run in runs if run.goals), runs[0])

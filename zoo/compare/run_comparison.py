@@ -19,6 +19,7 @@ from zoo.compare.design import PLAIN_DESIGN, check_target
 from zoo.compare.executor import Executor, Request, read_request
 from zoo.compare.number_format import format_duration
 from zoo.compare.parallel_runs import (
+    SHARE,
     FitJob,
     RunOptions,
     execute,
@@ -55,7 +56,7 @@ class Runner:
         self.goal: str | None = None
         self.at = run_records.DECISIVE
         self.budget: str | None = None
-        self.failed: dict[str, int] = {}  # exit codes by title
+        self.failed: dict[Path, int] = {}  # exit codes by folder
         self.executor, self.request = read_request(options)  # `Processes` unless --executor names another
         self.started: Executor | None = None
 
@@ -73,10 +74,11 @@ class Runner:
         if self.started is None:
             self.executor.start(self.request_of(arms))
             self.started = self.executor
+        variables = {"ZOO_BUDGET": self.budget or "", SHARE: str(self.request.gpu_share or "")}
         self.failed |= execute(
             own,
             RunOptions(
-                jobs=self.request.jobs, environment={"ZOO_BUDGET": self.budget} if self.budget else {},
+                jobs=self.request.jobs, environment={name: value for name, value in variables.items() if value},
                 wait=whole or shard is None, report=self.print_progress, goal=self.goal or "", at=self.at,
                 executor=self.started,
             ),
@@ -396,7 +398,7 @@ class ComparisonRun:
             ledgers = run_records.read_ledgers(self.folders, self.record.budget)
             answer = error_budget.interim_answer(ledgers, runner.options, self.record, self.place)
             rows = {row.variant: row for row in answer.rows}
-            failed = {arm.name for arm in (base, *undecided) for seed in now if arm.job(seed).title in runner.failed}
+            failed = {arm.name for arm in (base, *undecided) for seed in now if arm.point.folder(seed) in runner.failed}
             failed |= {base.name} if StorageError.code in runner.failed.values() else set()  # no run goes on
             open_arms = []
             for arm in undecided:
@@ -434,7 +436,7 @@ def command_line(options: ParsedOptions) -> str:
 def has_runs_left(jobs: Sequence[FitJob], runner: Runner) -> bool:
     """Whether runs of other shards are missing. Raises ZooError if all runs failed."""
     unfinished = plan.unfinished_jobs(jobs)
-    elsewhere = [job for job in unfinished if job.title not in runner.failed]
+    elsewhere = [job for job in unfinished if job.folder not in runner.failed]
     if runner.options.get("shard") and elsewhere:
         failed = f", {len(unfinished) - len(elsewhere)} failed" if len(elsewhere) < len(unfinished) else ""
         runner.print_progress(

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from filelock import FileLock
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
@@ -71,7 +72,13 @@ def make_trackers(identities: Mapping[str, str], folder: Path) -> list[Logger]:
             loggers.append(WandbLogger(run_name, home, offline=offline, id=key, **about))
         elif name == "mlflow":
             from lightning.pytorch.loggers import MLFlowLogger
+            from mlflow.tracking import MlflowClient
 
+            home.mkdir(parents=True, exist_ok=True)
+            with FileLock(home / ".mlflow.lock"):  # runs that start together would both make the store
+                client = MlflowClient(mlflow_store(home))
+                if client.get_experiment_by_name(recipe) is None:
+                    client.create_experiment(recipe)
             loggers.append(MLFlowLogger(recipe, run_name, mlflow_store(home), run_id=identity or None))
         else:
             from aim.pytorch_lightning import AimLogger
@@ -195,7 +202,10 @@ def _write_verdict(name: str, folder: Path, verdict: Mapping[str, float | str]) 
     elif name == "mlflow":
         from mlflow.tracking import MlflowClient
 
-        client = MlflowClient(mlflow_store(home))
+        store, database = mlflow_store(home), home / "mlflow.db"
+        if store.endswith(f"sqlite:///{database}") and not database.exists():  # a client would make it
+            raise FileNotFoundError(f"there is no {database}")
+        client = MlflowClient(store)
         for key, value in verdict.items():
             if isinstance(value, str):
                 client.set_tag(identity, key, value)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import math
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +11,9 @@ from typing import Any
 
 import torch
 from jsonargparse import ArgumentParser, Namespace
+from lightning.pytorch.plugins.environments import LightningEnvironment
+from lightning.pytorch.strategies import StrategyRegistry
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from zoo import registry
 from zoo.config import data_sizes
@@ -18,6 +21,7 @@ from zoo.data.data import Data
 from zoo.errors import UsageError, root_cause
 from zoo.inference.rebuild_task import import_section, rebuild_task
 from zoo.tasks.task import Task
+from zoo.training.distributed import plan_trainer
 from zoo.training.model_cost import Cost, cost
 
 BATCHES = 8  # training batches in which tokens are counted
@@ -59,7 +63,7 @@ class ConfigMeter:
         return self._costs[key]
 
     def tokens_per_step(self, config: Mapping[str, Any]) -> float:
-        """Tokens with a loss per optimizer step: mean over the first BATCHES batches × accumulation × devices."""
+        """Tokens with a loss per optimizer step: mean over the first BATCHES batches × accumulation × data shares."""
         data = self.data(config)
         module = self._task(config["model"], self._sizes(config), "cpu").eval()
         with warnings.catch_warnings(), torch.no_grad():
@@ -67,8 +71,7 @@ class ConfigMeter:
             batches = [batch for _, batch in zip(range(BATCHES), data.train_dataloader(), strict=False)]
             sizes = [int(module.loss(batch).size) for batch in batches]
         trainer = config["trainer"]
-        several = [trainer.get(name) for name in ("accumulate_grad_batches", "devices", "num_nodes")]
-        return sum(sizes) / len(sizes) * math.prod(int(n) for n in several if isinstance(n, (int, str)) and _count(n))
+        return sum(sizes) / len(sizes) * int(trainer.get("accumulate_grad_batches") or 1) * _count_shares(trainer)
 
     def batches_per_epoch(self, config: Mapping[str, Any]) -> int | None:
         """The number of batches of an epoch; None for data that do not know it, such as streams."""
@@ -104,8 +107,26 @@ class ConfigMeter:
             return rebuild_task(filled, Path(f"the configuration of {model['class_path']}"), self.allow)
 
 
-def _count(value: int | str) -> bool:
-    return str(value).isdecimal() and int(value) > 0
+def _count_shares(trainer: Mapping[str, Any]) -> int:
+    """How many processes of a run have samples of their own. Raises UsageError where that depends on the machine."""
+    devices = trainer.get("devices")
+    named: Any = devices.strip(",").split(",") if isinstance(devices, str) and "," in devices else devices
+    if isinstance(named, (list, tuple)):
+        count = len(named)
+    elif str(named).isdecimal() and int(named):
+        count = int(named)
+    else:
+        count = 1
+        with contextlib.suppress(MisconfigurationException, TypeError, ValueError):  # the runs will say it
+            count = plan_trainer(trainer, plugins=[LightningEnvironment()]).num_devices
+        if count > 1:
+            raise UsageError(
+                f"how many tokens a step has depends on the devices of a run, and this machine has {count}: name their "
+                "number, such as --trainer.devices 1"
+            )
+    count *= int(trainer.get("num_nodes") or 1)
+    strategy = dict.get(StrategyRegistry, str(trainer.get("strategy")), {}).get("strategy")
+    return max(1, count // (getattr(strategy, "tensor_parallel", 1) or count))  # None: all divide the model
 
 
 def _class(model: Mapping[str, Any]) -> type[Task]:
