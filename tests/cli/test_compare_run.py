@@ -220,6 +220,7 @@ def test_options_that_exclude_each_other_are_refused(compare, capsys):
     for words, message in (
         (("toy", "--vary", "model.norm=a,b", "--until", "decided", "--shard", "1/2"), "leave one out"),
         (("toy", "--vary", "model.norm=a,b", "--margin", "-1"), "--margin"),
+        (("toy", "--vary", "model.norm=a,b", "--tune-seeds", "3"), "add --tune OPTION=VALUE,VALUE"),
     ):
         assert main(["compare", *words]) == 2
         assert message in capsys.readouterr().err

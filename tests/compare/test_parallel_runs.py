@@ -565,6 +565,8 @@ def test_the_error_of_a_failed_run_is_printed_whole_and_without_its_header(tmp_p
     path = tmp_path / "s1.log"
     path.write_text("error: an old one\nTraining lm\n\n  folder  runs\nerror: no space (config.yaml)\nFree some.\n")
     assert [line.strip() for line in last_log_lines(path, 0)] == ["error: no space (config.yaml)", "Free some."]
+    path.write_text("Traceback\n  line\nValueError: 7\nerror: this looks like a bug in zoo\nmore\n")
+    assert last_log_lines(path, 0)[0].strip() == "ValueError: 7"
     path.write_text("error: 1\n2\n3\n4\n")
     assert [line.strip() for line in last_log_lines(path, 0)] == ["error: 1", "2", "3"]
 

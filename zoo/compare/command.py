@@ -120,6 +120,8 @@ def run(options: ParsedOptions) -> int:
             f"--test {options.get('test')} does not go with --until decided, which looks after any number of seeds by "
             "a test of its own. Leave one out, or plan the looks: --looks 5,10"
         )
+    if comparison is not None and "tune_seeds" in options.values and not comparison.tune:
+        raise UsageError("--tune-seeds is the number of seeds that tune an option: add --tune OPTION=VALUE,VALUE")
     executor.read_request(options)
     if comparison is None:
         return _answer_folders(options)

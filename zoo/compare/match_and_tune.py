@@ -6,6 +6,7 @@ Those tune an option for each variant on seeds of their own, and measure the spe
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +29,7 @@ SIZE_KINDS = get_args(SizeKind)
 BUDGETS = ("tokens", "flops", "time")
 WIDEST = 1 << 20
 UNITS = {"k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "t": 1e12, "": 1.0}
+LENGTHS = ("trainer.max_steps", "trainer.max_epochs")  # which a budget sets
 TIMES = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "": 1.0}
 
 
@@ -137,7 +139,7 @@ def with_steps(arm: Arm, fits: ZooFit, target: float, what: str) -> Arm:
     count = math.floor(target + 1e-9)
     if count < 1:
         raise UsageError(f"--budget: {what} is less than one step of {variant_text(arm.variant)}.")
-    if any(choice.key in ("trainer.max_steps", "trainer.max_epochs") for choice in arm.variant):
+    if any(choice.key in LENGTHS for choice in arm.variant):
         raise UsageError("--budget sets trainer.max_steps, so it cannot be a varied option: remove it from --vary.")
     words = [f"--trainer.max_steps={count}"]
     if arm.point.config["trainer"].get("max_epochs") not in (None, -1):
@@ -167,6 +169,24 @@ def sweep_rates(text: str, varied: Sequence[Factor]) -> Factor:
     if factor.key in [varying.key for varying in varied]:
         raise UsageError(f"--tune {factor.key}: it is a varied option (--vary) and cannot be tuned for each variant.")
     return factor
+
+
+def check_sweep(arms: Sequence[Arm], comparison: Comparison, fits: ZooFit, costs: ConfigMeter) -> None:
+    """Raise UsageError for a tuned option that changes a size, or a number of steps, that was made equal."""
+    if not comparison.tune or not (comparison.match or comparison.budget):
+        return
+    sweep = sweep_rates(comparison.tune, comparison.vary)
+    budget = parse_budget(comparison.budget)[0] if comparison.budget else ""
+    for arm, choice in itertools.product(arms, sweep.choices()):
+        usual, tuned = arm.point.config, arm.with_options(fits, choice.word).point.config
+        if sweep.key.startswith("model."):
+            resized = costs.cost(usual)[:2] != costs.cost(tuned)[:2]
+            undone = comparison.match or budget if resized and (comparison.match or budget != "tokens") else ""
+        else:
+            undone = budget and (sweep.key in LENGTHS or costs.tokens_per_step(usual) != costs.tokens_per_step(tuned))
+        if undone:
+            option = "--match" if undone == comparison.match else "--budget"
+            raise UsageError(f"--tune {sweep.key} does not go with {option}: {choice} changes what that makes equal.")
 
 
 @dataclass(frozen=True)

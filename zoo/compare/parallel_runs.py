@@ -347,7 +347,10 @@ def last_log_lines(log: Path, since: int, count: int = TAIL) -> list[str]:
         return []
     lines = [line for line in text.splitlines() if line.strip()]
     errors = [number for number, line in enumerate(lines) if line.startswith("error:")]
-    lines = lines[errors[-1] :][:count] if errors else lines[-count:]
+    if errors:  # of a bug the line before it is the exception
+        begin = errors[-1] - lines[errors[-1]].startswith("error: this looks like a bug")
+        lines = lines[max(0, begin) :]
+    lines = lines[:count] if errors else lines[-count:]
     return [f"        {line[:200]}" for line in lines]
 
 
