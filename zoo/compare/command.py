@@ -46,7 +46,7 @@ MOST_UNTIL_DECIDED = 30  # seeds of --until decided
 # options for new runs
 RUN_OPTIONS = (
     "seeds", "until", "looks", "design", "budget", "match", "tune", "tune_seeds", "jobs", "shard", "executor",
-    "resources",
+    "resources", "dry_run", "config", "compile",
 )  # fmt: skip
 # what an option of the command line replaces in a comparison's file, besides itself
 RIVALS = {
@@ -138,7 +138,7 @@ def _answer_folders(options: ParsedOptions) -> int:
     from zoo.compare import run_comparison
 
     of_designs = [option.destination for option in design_options()]
-    run_options = [f"--{name}" for name in (*RUN_OPTIONS, *of_designs) if name in options.values]
+    run_options = [f"--{name.replace('_', '-')}" for name in (*RUN_OPTIONS, *of_designs) if name in options.values]
     names = [f"--{key}" for key, _, _ in options.settings] or run_options
     if names:
         raise UsageError(f"{names[0]!r} is for new runs, not for finished ones: add --vary OPTION=VALUE,VALUE")

@@ -179,13 +179,13 @@ def check_sweep(arms: Sequence[Arm], comparison: Comparison, fits: ZooFit, costs
     budget = parse_budget(comparison.budget)[0] if comparison.budget else ""
     for arm, choice in itertools.product(arms, sweep.choices()):
         usual, tuned = arm.point.config, arm.with_options(fits, choice.word).point.config
+        option = ""
         if sweep.key.startswith("model."):
-            resized = costs.cost(usual)[:2] != costs.cost(tuned)[:2]
-            undone = comparison.match or budget if resized and (comparison.match or budget != "tokens") else ""
-        else:
-            undone = budget and (sweep.key in LENGTHS or costs.tokens_per_step(usual) != costs.tokens_per_step(tuned))
-        if undone:
-            option = "--match" if undone == comparison.match else "--budget"
+            if costs.cost(usual)[:2] != costs.cost(tuned)[:2]:
+                option = "--match" if comparison.match else "--budget" if budget != "tokens" else ""
+        elif budget and (sweep.key in LENGTHS or costs.tokens_per_step(usual) != costs.tokens_per_step(tuned)):
+            option = "--budget"
+        if option:
             raise UsageError(f"--tune {sweep.key} does not go with {option}: {choice} changes what that makes equal.")
 
 
