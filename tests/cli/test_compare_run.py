@@ -30,19 +30,19 @@ def test_a_shard_whose_others_are_missing_prints_no_table(zoo, work, forked_runs
 
 
 class FakeFits:
-    """Configurations of a recipe with one option, without torch."""
+    """Configurations of a recipe with a norm and a number of steps, without torch."""
 
     def __init__(self, runs):
         self.runs = Path(runs)
 
     def point(self, words):
-        value = next((word.partition("=")[2] for word in words if word.startswith("--model.norm=")), "default")
-        config = {
-            "model": {"class_path": "x.Toy", "init_args": {"norm": value}},
-            "data": {},
-            "trainer": {"max_steps": 1},
-        }
-        return Point(self.runs, words[0], value if value == "default" else f"norm={value}", config)
+        options = dict(word.removeprefix("--").split("=") for word in words[1:] if "=" in word)
+        norm, steps = options.get("model.norm", "default"), int(options.get("trainer.max_steps", 1))
+        model = {"class_path": "x.Toy", "init_args": {"norm": norm}}
+        changes = {"norm": norm} if norm != "default" else {}
+        changes |= {"max_steps": steps} if steps != 1 else {}
+        name = ",".join(f"{key}={value}" for key, value in changes.items()) or "default"
+        return Point(self.runs, words[0], name, {"model": model, "data": {}, "trainer": {"max_steps": steps}})
 
     def changes(self, point, folder):
         return []
@@ -70,7 +70,7 @@ def write_run(folder, loss):
     seed, reached = int(folder.name[1:]), {"loss": loss}
     record = {
         **WHOLE, "recipe": "toy", "variant": folder.parent.name, "seed": seed,
-        "choices": {"norm": folder.parent.name.rpartition("=")[2]}, "goals": {"loss": "min"},
+        "choices": {"norm": folder.parent.name.partition(",")[0].rpartition("=")[2]}, "goals": {"loss": "min"},
         "data": {"class": "Toy", "fingerprint": "f"},
         "start": {"w": str(seed)}, "batches": {"digest": str(seed), "count": 1, "first": []}, "steps": 1, "tokens": 10,
         "validations": [{"step": 1, "tokens": 10, **reached}], "best": reached, "last": reached, "finished": True,
@@ -143,6 +143,20 @@ def test_planned_looks_drop_what_is_decided_and_end_with_the_plan(compare):
     assert main(["compare", *words[:3], "--looks", "10,5"]) == 2
 
 
+@pytest.mark.parametrize("when", [(), ("--until", "decided"), ("--looks", "3,5")])
+def test_the_test_split_is_measured_before_every_look(compare, monkeypatch, when):
+    def measure(folders, trusted, report):
+        for folder in folders:
+            content = {"untouched": True, "figures": {"loss": 3.0 + 0.1 * ("good" in str(folder))}}
+            (folder / "test.json").write_text(json.dumps({**content, "digest": folder.name[1:]}))
+
+    monkeypatch.setattr(run_comparison, "measure_test_figures", measure)
+    monkeypatch.setattr(run_comparison.prepare_runs, "check_test_split", lambda arms, meter: None)
+    code, out, _ = compare("toy", "--vary", "model.norm=default,good", "--at", "test", *when, "--json")
+    assert code == 0
+    assert {row["mean"] for row in json.loads(out)["variants"]} == {3.0, 3.1}
+
+
 def test_until_decided_with_a_margin_ends_with_as_good_as(compare):
     words = ("--until", "decided", "--margin", "0.1", "--exit-code")
     code, out, started = compare("toy", "--vary", "model.norm=default,same", *words)
@@ -206,6 +220,7 @@ def test_options_that_exclude_each_other_are_refused(compare, capsys):
     for words, message in (
         (("toy", "--vary", "model.norm=a,b", "--until", "decided", "--shard", "1/2"), "leave one out"),
         (("toy", "--vary", "model.norm=a,b", "--margin", "-1"), "--margin"),
+        (("toy", "--vary", "model.norm=a,b", "--tune-seeds", "3"), "add --tune OPTION=VALUE,VALUE"),
     ):
         assert main(["compare", *words]) == 2
         assert message in capsys.readouterr().err
@@ -213,6 +228,18 @@ def test_options_that_exclude_each_other_are_refused(compare, capsys):
 
 FOLDER = Path("runs/toy/compare/norm")
 WORDS = ("toy", "--vary", "model.norm=default,same,good")
+
+
+def test_a_comparison_with_other_runs_of_its_baseline_has_a_folder_of_its_own(compare):
+    for words in ((), ("--trainer.max_steps=9",), ("--baseline", "norm=good"), ("--trainer.max_steps=7",)):
+        compare(*WORDS, "--seeds", "3", *words)
+    names = {path.name: {row["variant"] for row in json.loads(compare(str(path), "--json")[1])["variants"]}
+             for path in FOLDER.parent.iterdir()}  # fmt: skip
+    steps = {"norm,max_steps=9": "max_steps=9", "norm,max_steps=7": "max_steps=7"}
+    assert names == {
+        "norm": {"norm=good", "default", "norm=same"},  # the same runs: their looks spend together
+        **{name: {piece, f"norm=same,{piece}", f"norm=good,{piece}"} for name, piece in steps.items()},
+    }
 
 
 def test_a_series_cannot_begin_after_a_look(compare, capsys):

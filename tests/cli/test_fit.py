@@ -17,7 +17,10 @@ from jsonargparse import ArgumentError, ArgumentParser
 
 from tests import forks
 from zoo import recipe_files
+from zoo.cli import fit
+from zoo.cli.fit import make_logger_and_callbacks
 from zoo.config import run_folder
+from zoo.config.fit_options import OF_TRAINING
 from zoo.inference import find_run, import_policy
 from zoo.io.locks import RunLock
 
@@ -232,6 +235,28 @@ def test_evaluate_and_resume(zoo, work):
     code, _, err = zoo("fit", "lm-toy", "--resume")
     assert code == 2
     assert err == "error: cannot resume: model.dim is 16 in the checkpoint and 32 in your config.\n"
+
+
+OTHERS = {"share": ["--trainer.limit_test_batches", "1"], "test": ["--data.test_path", "other.txt"], "file": []}
+
+
+@pytest.mark.parametrize("change", OTHERS.values(), ids=OTHERS)
+def test_the_test_figures_of_a_run_are_those_of_its_own_data_and_options(zoo, work, monkeypatch, change):
+    monkeypatch.setattr(fit, "make_logger_and_callbacks", make_logger_and_callbacks)  # which `work` leaves out
+    (work / "test.txt").write_text("all play and no work makes a dull toy " * 40)
+    code, out, err = zoo("fit", "lm-toy", "--data.test_path", "test.txt")
+    assert code == 0, err
+    (home,) = work.glob("runs/lm-toy/*/s1")
+    words = ["test", str(home / "checkpoints/last.ckpt")]
+    assert zoo(*words)[0] == 0
+    figures = (home / "test.json").read_text()
+    for name in ["other.txt"] if change else ["text.txt"]:  # without an option the file itself is changed
+        (work / name).write_text("no play and all work makes a toy dull " * 60)
+    code, out, err = zoo(*words, *change)
+    assert code == 0, err
+    assert "test/loss" in out
+    assert f"not recorded in {home / 'test.json'}" in err
+    assert (home / "test.json").read_text() == figures
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -457,8 +482,24 @@ def test_help_all_lists_the_options_of_a_recipe(zoo, work):
     assert code == 0
     for option in ("--model.lr", "--model.position.base", "--data.path", "--trainer.max_steps"):
         assert option in out
+    for name in ("norm.dim", "optimizer.params", "optimizer.lr", "schedule.total", "block.attend", "ffn.hidden"):
+        assert f"--model.{name} " not in out, "set by the model"
     code, out, _ = zoo("fit", "--help-all")
     assert (code, "--trainer.devices" in out) == (0, True)
+
+
+@pytest.mark.parametrize("command", ["validate", "test", "predict"])
+def test_options_of_training_are_none_of_an_evaluation(zoo, work, command):
+    for name in OF_TRAINING:
+        code, _, err = zoo(command, "lm-toy", f"--{name}")
+        assert code == 2
+        assert f"zoo {command} has no option '--{name}'" in err
+
+
+def test_the_remedy_for_no_run_trains_where_it_is_looked_for(zoo, work):
+    for words in (["generate", "lm-toy", "--prompt", "the"], ["compare", "lm-toy"]):
+        code, _, err = zoo(*words, "--runs", "no such")
+        assert (code, "--runs 'no such'" in err) == (2, True)
 
 
 def test_a_whole_run_is_quiet(work, cache):

@@ -21,7 +21,19 @@ TASKS = {
 def test_figures_that_a_validation_reports_are_monitored(name):
     build, figures = TASKS[name]
     for monitor in ("val/loss", *figures):
-        check_monitors([EarlyStopping(monitor), ModelCheckpoint(monitor=monitor), Timer(), ModelCheckpoint()], build())
+        mode = build().monitored_metrics.get(monitor.removeprefix("val/"), "min")
+        callbacks = [EarlyStopping(monitor, mode=mode), ModelCheckpoint(monitor=monitor, mode=mode)]
+        check_monitors([*callbacks, Timer(), ModelCheckpoint()], build())
+
+
+@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("callback", [EarlyStopping, ModelCheckpoint])
+def test_a_mode_that_takes_the_best_value_for_the_worst_is_refused(name, callback):
+    task = TASKS[name][0]()
+    for metric, way in task.monitored_metrics.items():
+        wrong = "max" if way == "min" else "min"
+        with pytest.raises(UsageError, match=rf"'val/{metric}' with mode {wrong}, .*: set its mode to {way}"):
+            check_monitors([callback(monitor=f"val/{metric}", mode=wrong)], task)
 
 
 @pytest.mark.parametrize("name", TASKS)

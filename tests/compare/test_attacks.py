@@ -569,6 +569,10 @@ def test_attribution_has_a_journal(in_process):
         ("plan", 0), ("look", 4), ("plan", 4), ("look", 4),
     ]  # fmt: skip
     assert (home / "goal=bits_per_byte" / "comparison.html").exists()
+    in_process("compare", str(home), "--out=parts/again")
+    data = json.loads((in_process.folder / "parts/again/comparison.json").read_text())
+    assert {option["option"] for option in data["attribute"]["options"]} == {"model.norm", "model.ffn"}
+    assert "Contribution of each option" in (in_process.folder / "parts/again/comparison.md").read_text()
 
 
 # 8, 9: machines

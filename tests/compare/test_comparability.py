@@ -198,6 +198,12 @@ def test_tensors_of_the_varied_part_are_aside(choice, tensor, flagged):
     assert [flag.about for flag in find_flags(runs)] == ["start"] * flagged
 
 
+def test_parameters_beside_a_baseline_without_any_are_flagged():
+    assert messages(pair(base={"cost.parameters": 0}, **{"cost.parameters": 1051})) == [
+        "1.05k more parameters than default (--match params makes them equal): position=alibi"
+    ]
+
+
 def test_parameters_beyond_five_percent_are_flagged():
     assert messages(pair(base={"cost.parameters": 1000}, **{"cost.parameters": 1051})) == [
         "5 % more parameters than default (--match params makes them equal): position=alibi"

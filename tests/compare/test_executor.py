@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -157,12 +158,21 @@ def test_a_run_that_the_engine_loses_is_submitted_again(losses, tmp_path):
     assert engine.calls == losses + 1
 
 
+def test_what_the_engine_loses_is_counted_by_run_and_not_by_title(tmp_path):
+    engine = Lossy()
+    engine.losses = 5  # of six runs, each lost once at most
+    alike = [replace(job, title="RoPE s0") for job in jobs(tmp_path, "abcdef", (1,))]
+    assert execute(alike, how(executor=engine)) == {}
+    assert engine.calls == 11
+
+
 def test_a_run_that_is_lost_again_and_again_is_a_failure_and_an_engine_that_ended_an_error(tmp_path):
     engine, lines = Lossy(), []
     engine.losses = 99
     options = how(executor=engine)
     object.__setattr__(options, "report", lines.append)
-    assert execute(jobs(tmp_path, "a", (1,)), options) == {"a s1": 1}
+    (job,) = jobs(tmp_path, "a", (1,))
+    assert execute([job], options) == {job.folder: 1}
     assert "lossy lost it 5 times: RuntimeError: worker lost" in lines[-1]
     engine = Lossy()
     engine.lives = 1

@@ -4,15 +4,13 @@ from types import SimpleNamespace
 
 import pytest
 from lightning.pytorch import seed_everything
-from lightning.pytorch.accelerators import CUDAAccelerator
 
 from tests.covering import choices_in_turn
 from zoo.compare import match_and_tune
-from zoo.compare.executor import Request
 from zoo.compare.plan import Arm, Choice, Point
 from zoo.errors import UsageError
 from zoo.inference.rebuild_task import rebuild_task
-from zoo.training import distributed
+from zoo.training import config_meter
 from zoo.training.config_meter import ConfigMeter
 
 PARTS = "zoo.parts"
@@ -143,34 +141,26 @@ def test_the_width_itself_cannot_vary(text, meter):
 @pytest.mark.parametrize(
     ("trainer", "count"),
     [
-        ({}, 128), ({"accumulate_grad_batches": 3}, 384), ({"devices": "auto"}, 128),
-        *(({"devices": devices, "accelerator": "cpu"}, 256) for devices in (2, "2")),
-        ({"devices": 2, "accelerator": "cpu", "num_nodes": 3}, 768),
-        # GPUs that are on the machines of the runs
-        *(({"devices": devices, "accelerator": "cuda"}, 256) for devices in (2, [0, 3], "0,3")),
-        *(({"devices": 4, "accelerator": "cuda", "strategy": name}, count)
-          for name, count in (("whole", 128), ("pairs", 256), ("ddp", 512))),
+        ({}, 128), ({"accumulate_grad_batches": 3}, 384), ({"devices": 2}, 256), ({"devices": "2"}, 256),
+        ({"devices": [0, 1]}, 256), ({"devices": "0,1"}, 256), ({"devices": "1,"}, 128),
+        ({"devices": 2, "num_nodes": 2}, 512), *(({"devices": word}, 128) for word in ("auto", -1, "-1")),
+        ({"devices": 4, "strategy": "of_all"}, 128), ({"devices": 4, "strategy": "of_two"}, 256),
     ],
 )  # fmt: skip
 def test_predictions_in_a_step(trainer, count, text, meter, monkeypatch):
-    classes = {"whole": SimpleNamespace(tensor_parallel=None), "pairs": SimpleNamespace(tensor_parallel=2)}
-    monkeypatch.setattr(distributed.registry, "strategies", lambda: {name: f"a:{name}" for name in classes})
-    monkeypatch.setattr(distributed, "import_object", lambda module, name: classes[name])
+    for name, size in {"of_all": None, "of_two": 2}.items():
+        entry = {"strategy": SimpleNamespace(tensor_parallel=size)}
+        monkeypatch.setitem(config_meter.StrategyRegistry, name, entry)
     small = config(text, dim=8, heads=2, depth=1)
-    assert meter.tokens_per_step({**small, "trainer": trainer}) == count
+    assert meter.tokens_per_step({**small, "trainer": {"accelerator": "cpu", **trainer}}) == count
 
 
-@pytest.mark.parametrize(
-    ("jobs", "resources", "count"),
-    [(1, {}, 8), (2, {}, 4), (3, {}, 2), (16, {}, 1), (2, {"gpus": "3"}, 3), (9, {"gpus": "0.25"}, 1)],
-)
-def test_a_run_that_takes_all_gpus_takes_those_that_it_sees(jobs, resources, count, monkeypatch):
-    trainer = SimpleNamespace(num_devices=8, accelerator=CUDAAccelerator())
-    monkeypatch.setattr(distributed, "plan_trainer", lambda options: trainer)
-    request = Request(jobs, resources=resources)
-    for devices in ("auto", -1, None):
-        assert distributed.count_data_shares({"devices": devices}, request.gpus_of_run) == count
-    assert distributed.count_data_shares({"devices": 8}, request.gpus_of_run) == 8
+@pytest.mark.parametrize("devices", [None, "auto", -1])
+def test_predictions_in_a_step_on_devices_that_only_the_machine_tells(devices, text, meter, monkeypatch):
+    small = config(text, dim=8, heads=2, depth=1)
+    monkeypatch.setattr(config_meter, "plan_trainer", lambda *_, **__: SimpleNamespace(num_devices=8))
+    with pytest.raises(UsageError, match="this machine has 8: name their number"):
+        meter.tokens_per_step({**small, "trainer": {"devices": devices}})
 
 
 def test_parts_that_do_not_fit_are_refused_without_data(text, meter, tmp_path):

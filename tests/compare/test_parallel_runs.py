@@ -278,7 +278,8 @@ def test_no_share(wrong):
 def test_what_fails_is_named_and_the_rest_goes_on(tmp_path, monkeypatch):
     monkeypatch.setenv("FAKE_FIT", json.dumps({"fail": ["b s1"]}))
     lines = []
-    assert [*execute(jobs(tmp_path, "abc", (1, 2)), replace(how(), report=lines.append))] == ["b s1"]
+    failures = execute(jobs(tmp_path, "abc", (1, 2)), replace(how(), report=lines.append))
+    assert failures == {tmp_path / "toy/b/s1": 1}
     failure = next(line for line in lines if line.startswith("failed"))
     assert failure.splitlines()[0] == f"failed  b s1 (exit code 1), see {tmp_path / 'toy/b/s1.log'}"
     assert failure.splitlines()[-1].strip() == "error: this run was told to fail"
@@ -304,7 +305,7 @@ def test_a_run_that_diverges_has_ended_and_is_not_started_again(tmp_path, monkey
 def test_a_process_that_dies_is_counted_beside_its_run(tmp_path, monkeypatch, how_it_fails, cause):
     monkeypatch.setenv("FAKE_FIT", json.dumps({how_it_fails: ["b s1"]}))
     for _ in range(3):
-        assert [*execute(jobs(tmp_path, "b", (1,)), how())] == ["b s1"]
+        assert [*execute(jobs(tmp_path, "b", (1,)), how())] == [tmp_path / "toy/b/s1"]
     crash = run_records.read_crash(tmp_path / "toy/b/s1")
     assert (crash["state"], crash["crashes"]) == ("crashed", 3)
     assert crash["cause"].startswith(cause)
@@ -564,6 +565,8 @@ def test_the_error_of_a_failed_run_is_printed_whole_and_without_its_header(tmp_p
     path = tmp_path / "s1.log"
     path.write_text("error: an old one\nTraining lm\n\n  folder  runs\nerror: no space (config.yaml)\nFree some.\n")
     assert [line.strip() for line in last_log_lines(path, 0)] == ["error: no space (config.yaml)", "Free some."]
+    path.write_text("Traceback\n  line\nValueError: 7\nerror: this looks like a bug in zoo\nmore\n")
+    assert last_log_lines(path, 0)[0].strip() == "ValueError: 7"
     path.write_text("error: 1\n2\n3\n4\n")
     assert [line.strip() for line in last_log_lines(path, 0)] == ["error: 1", "2", "3"]
 

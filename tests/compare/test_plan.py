@@ -300,6 +300,7 @@ def test_an_estimate_comes_from_finished_runs(fits):
     root = fits.root / "toy"
     assert plan.estimate_seconds(steps, length, root) is None
     finish(design.arms[0].point.folder(1), steps=50, cost={"seconds": 5.0})
+    finish(design.arms[0].point.folder(9), steps=2, cost={"seconds": 9.0})  # a trial
     steps = plan.unfinished_jobs(plan.list_jobs(design.arms, (1, 2)))
     assert plan.estimate_seconds(steps, length, root) == pytest.approx(
         3 * plan.STARTUP_SECONDS + 0.1 * (100 + 200 + 200)

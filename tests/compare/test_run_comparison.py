@@ -13,11 +13,10 @@ from zoo.inference.find_run import FINISHED
 from zoo.logging import run_state
 
 
-def runner(shard, *failed):
+def runner(shard, jobs, *failed):
     lines = []
-    return SimpleNamespace(
-        options={"shard": shard}, failed=dict.fromkeys(failed, 1), print_progress=lines.append, lines=lines
-    )
+    codes = {job.folder: 1 for job in jobs if job.title in failed}
+    return SimpleNamespace(options={"shard": shard}, failed=codes, print_progress=lines.append, lines=lines)
 
 
 @pytest.fixture
@@ -32,17 +31,17 @@ def jobs(tmp_path):
 
 @pytest.mark.parametrize("failed", [(), ("b",), ("b", "c")])
 def test_a_shard_waits_for_the_runs_of_others_whatever_failed_in_it(jobs, failed):
-    mine = runner("1/2", *failed)
+    mine = runner("1/2", jobs, *failed)
     assert run_comparison.has_runs_left(jobs, mine)
     assert "1 of 4 runs are finished" in mine.lines[0]
     assert (f", {len(failed)} failed;" in mine.lines[0]) == bool(failed)
 
 
 def test_what_failed_is_shown_where_no_run_belongs_to_others(jobs):
-    assert not run_comparison.has_runs_left(jobs, runner("1/2", "b", "c", "d"))
-    assert not run_comparison.has_runs_left(jobs, runner(None, "b", "c", "d"))
+    assert not run_comparison.has_runs_left(jobs, runner("1/2", jobs, "b", "c", "d"))
+    assert not run_comparison.has_runs_left(jobs, runner(None, jobs, "b", "c", "d"))
     with pytest.raises(ZooError, match="all 3 runs failed"):
-        run_comparison.has_runs_left(jobs[1:], runner(None, "b", "c", "d"))
+        run_comparison.has_runs_left(jobs[1:], runner(None, jobs, "b", "c", "d"))
 
 
 @pytest.mark.parametrize(("exit_code", "expected"), [(True, 10), (False, 1)])

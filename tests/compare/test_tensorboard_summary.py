@@ -11,6 +11,7 @@ from zoo.compare.tensorboard_summary import (
     PINNED,
     headline_tags,
     pinned_tags,
+    start_summary,
     tensorboard_folder,
     wrap_markdown,
 )
@@ -45,6 +46,21 @@ def test_runs_of_a_comparison_are_called_as_in_its_table(comparison):
         assert "val/bits_per_byte" in pinned
     assert not folder.exists()
     assert len(list(comparison.parents[1].glob("*/s*/ledger.json"))) == 6  # the runs themselves stay
+
+
+def test_a_summary_replaces_an_earlier_one_and_nothing_else(tmp_path, comparison):
+    logs = tmp_path / "out" / "tensorboard" / "0-mine" / "events.out.tfevents.1"
+    logs.parent.mkdir(parents=True)
+    logs.write_text("of another program")
+    for _ in range(2):
+        folder, writer = start_summary(logs.parents[2], "comparison", "a table")
+        writer.close()
+        assert folder.name == "tensorboard-1"
+        assert len(list(folder.glob("events*"))) == 1
+        assert (
+            start_summary(comparison, "comparison", "a table")[0].name == "tensorboard"
+        )  # made before, without a mark
+    assert logs.read_text() == "of another program"
 
 
 def test_before_a_run_is_finished_names_are_those_of_the_variants(comparison):

@@ -1,5 +1,6 @@
 """Tuning: each variant gets the value that is best for it over seeds that are not compared, and the cost is counted."""
 
+import contextlib
 import json
 import math
 
@@ -92,6 +93,50 @@ def test_a_rate_with_a_failed_seed_is_behind_all_others(fits):
     assert result.tuning["variants"]["lr=0.3"]["failures"] == {"0.1": 0, "0.2": 1, "0.3": 0}
     with pytest.raises(ZooError, match=r"--tune model\.lr: no run of position=alibi ended"):
         tune(Fits(fits.root / "x"), lambda name, seed: None if "alibi" in name else 1.0)
+
+
+class CountedCosts(Costs):
+    """A step holds as many tokens as its batch."""
+
+    def tokens_per_step(self, config):
+        return float(config["trainer"].get("accumulate_grad_batches") or 40)
+
+
+class CountedFits(Fits):
+    """Takes the number of batches that a step accumulates."""
+
+    def point(self, words):
+        point = super().point(words)
+        batches = [word.partition("=")[2] for word in words if word.startswith("--trainer.accumulate_grad_batches=")]
+        point.config["trainer"]["accumulate_grad_batches"] = int(batches[-1]) if batches else None
+        return point
+
+
+@pytest.mark.parametrize(("sweep", "more", "option"), [
+    ("model.hidden=8,16", {"match": "params"}, "--match"), ("model.hidden=8,16", {"match": "flops"}, "--match"),
+    ("model.hidden=8,16", {"budget": "flops=1e9"}, "--budget"), ("trainer.max_steps=5,9", {"budget": "tokens=4000"},
+    "--budget"), ("trainer.max_steps=5,9", {"budget": "time=1m"}, "--budget"),
+    ("trainer.accumulate_grad_batches=2,4", {"budget": "tokens=4000"}, "--budget"),
+    ("model.lr=0.2,0.3", {"match": "params", "budget": "tokens=4000"}, ""),
+    ("model.lr=0.2,0.3", {"budget": "flops=1e9"}, ""), ("model.hidden=8,16", {"budget": "tokens=4000"}, ""),
+    ("trainer.accumulate_grad_batches=2,4", {"match": "params"}, ""), ("model.hidden=8,16", {}, ""),
+])  # fmt: skip
+def test_what_is_tuned_leaves_what_was_made_equal(tmp_path, sweep, more, option):
+    comparison = request("model.ffn=mlp,glu", tune=sweep, **more)
+    with pytest.raises(UsageError, match=f"does not go with {option}: ") if option else contextlib.nullcontext():
+        draft_runs(comparison, CountedFits(tmp_path), CountedCosts())
+
+
+def test_no_rate_is_chosen_while_a_run_has_not_ended(fits):
+    def run(arms, seeds):
+        for arm in arms:
+            for seed in seeds:
+                if (arm.name, seed) != ("lr=0.3,position=alibi", 1001):  # whose machine had no space left
+                    finish(arm.point.folder(seed), LOSSES[arm.name])
+
+    draft = draft_runs(request(tune="model.lr=0.1,0.2,0.3"), fits, Costs())
+    with pytest.raises(ZooError, match=r"--tune model\.lr: .* lr=0\.3 s1001 has not ended"):
+        complete_runs(draft, fits, Costs(), run)
 
 
 def test_a_run_short_of_the_target_is_not_called_failed(fits):

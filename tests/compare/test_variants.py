@@ -253,6 +253,9 @@ def test_a_packaged_comparison_is_short_explained_and_well_formed(one):
         (["nowhere"], "no folder, recipe or comparison 'nowhere'"),
         (["vit-tiny"], "vit-tiny has no run in runs"),
         (["vit-tiny", "--seeds", "3"], "'--seeds' is for new runs"),
+        (["vit-tiny", "--dry-run"], "'--dry-run' is for new runs"),
+        (["vit-tiny", "--compile"], "'--compile' is for new runs"),
+        (["vit-tiny", "-c", "more.yaml"], "'--config' is for new runs"),
         (["vit-tiny", "--model.dim", "3"], "'--model.dim' is for new runs"),
     ],
 )

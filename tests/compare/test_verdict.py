@@ -99,6 +99,7 @@ def test_more_is_better_for_an_accuracy():
     assert not result.lower_is_better
     assert [each.verdict.word for each in result.rows] == ["baseline", "better", "worse"]
     assert "raise the validation top1" in prose.question(result)
+    assert "raise the test top1" in prose.question(replace(result, at="test"))
 
 
 def test_seeds_without_a_partner_are_left_out_and_counted():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -133,6 +134,13 @@ class SeesTheFuture(MultiHead):
         return super().attend(q, k, v, pattern)
 
 
+class SeesPaddingInTraining(MultiHead):
+    """The mask of its padding is for evaluation alone."""
+
+    def attend(self, q, k, v, pattern):
+        return super().attend(q, k, v, replace(pattern, valid=None) if self.training else pattern)
+
+
 class StaysOnTheCPU(MLP):
     """It makes a tensor without a device, in training alone."""
 
@@ -181,6 +189,8 @@ def test_a_right_part_passes(part, name):
 @pytest.mark.parametrize(("part", "name", "words"), [
     (CentredInTraining, "token_by_token", "in training token 0 depends on token 1"),
     (SeesTheFuture, "causality_by_gradient", "in training of 8 tokens token 0 depends on a later one"),
+    (SeesPaddingInTraining, "padding", "in training padding on the left: a real token differs"),
+    (SeesPaddingInTraining, "packed_rows", "in training packed: a sentence differs"),
     (StaysOnTheCPU, "moves_with_the_module", "in training with tensors without data: a tensor stays behind"),
     (ByPosition, "documentation", "option 'eps' cannot be given by its name"),
     (FrozenGain, "trains_language", "is frozen: register it as a buffer"),

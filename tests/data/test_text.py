@@ -1,5 +1,6 @@
 import gzip
 import itertools
+import json
 
 import numpy as np
 import pytest
@@ -336,3 +337,13 @@ def test_an_unknown_character_is_named_by_its_place_in_the_whole_text(monkeypatc
     monkeypatch.setattr("zoo.data.tokenizer.PART", 4)
     with pytest.raises(UsageError, match=r"'z' .* at index 9 "):
         list(Tokenizer.chars(["abc"]).encode_parts("abcabcabcz", np.uint16))
+
+
+def test_documents_on_both_sides_of_the_split_are_counted(tmp_path, caplog):
+    rows = [json.dumps({"text": f"the text of number {number % 20}"}) for number in range(200)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(rows))
+    data = TextFiles(f"{tmp_path}/rows.jsonl#text", max_length=16, batch_size=4, val_fraction=0.1)
+    documents = data.documents().splits
+    both = sum(text in documents["train"] for text in documents["val"])
+    assert both >= 18
+    assert f"{both} of {len(documents['val'])} val rows are rows of training, too" in caplog.text

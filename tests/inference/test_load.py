@@ -2,6 +2,7 @@
 
 import copy
 import json
+import os
 import random
 import shutil
 import subprocess
@@ -20,6 +21,7 @@ from zoo import registry
 from zoo.errors import CheckpointError, PluginError, UsageError
 from zoo.inference import rebuild_task as rebuild_task_module
 from zoo.inference import weight_files
+from zoo.inference.find_run import find_model
 from zoo.inference.load import use_module
 from zoo.inference.rebuild_task import rebuild_task
 from zoo.inference.trained_model import Trained
@@ -81,6 +83,26 @@ def test_a_recipe_means_its_newest_finished_run(runs, tmp_path):
         path.unlink()
     with pytest.raises(UsageError, match=r"no run in .* is finished. Name one that was started: .*flash"):
         zoo.load("lm-tiny", runs=tmp_path)
+
+
+def test_a_run_that_saved_nothing_hides_no_other_run(tmp_path):
+    for number, name in enumerate(("saved", "empty")):
+        home = tmp_path / "runs" / "toy" / name / "s1"
+        (home / "checkpoints").mkdir(parents=True)
+        (home / "config.yaml").write_text("model: {class_path: zoo.tasks.lm.CausalLM}")
+        (home / "finished.json").write_text("{}")
+        os.utime(home / "finished.json", (number, number))
+    saved = tmp_path / "runs/toy/saved/s1"
+    (saved / "checkpoints" / "last.ckpt").write_text("weights")
+    (tmp_path / "toy.yaml").write_text("model: {}")
+    assert find_model("toy", tmp_path / "runs").folder == saved
+    assert find_model(tmp_path / "toy.yaml", tmp_path / "runs").folder == saved  # the file of the recipe
+    with pytest.raises(UsageError, match=r"--trainer\.enable_checkpointing true --name NAME"):
+        find_model(home, tmp_path / "runs")
+    for number in range(10):
+        (tmp_path / "runs" / f"{number}").mkdir()
+    with pytest.raises(UsageError, match=r"Trained in .*: 0, 1, 2, 3, 4, 5, 6, 7 and 3 more\."):
+        find_model("nothing", tmp_path / "runs")
 
 
 def test_the_numbers_of_the_run_do_not_change_the_random_state(runs):

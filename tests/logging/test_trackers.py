@@ -227,6 +227,25 @@ def test_a_comparison_writes_its_verdict_to_the_trackers(place, monkeypatch):
         zoo.compare("lm-tiny", {}, OPTIONS)
 
 
+def test_a_verdict_goes_to_the_trackers_that_can_be_reached(tmp_path, monkeypatch, capsys):
+    for package in ("wandb", "mlflow", "mlflow.tracking", "aim"):
+        monkeypatch.setitem(sys.modules, package, None)  # as where it is not installed
+    folders = [tmp_path / "lm-tiny" / variant / "s1" for variant in ("default", "position=alibi")]
+    for folder in folders:
+        (folder / "trackers").mkdir(parents=True)
+        for name in trackers.PACKAGES:
+            (folder / "trackers" / name).write_text("17\n")
+    verdict = {"comparison/loss (last)": 2.5, "comparison/verdict": "better"}
+    trackers.write_verdicts(dict.fromkeys(folders, verdict))
+    for folder in folders:
+        lines = ["name,value", "comparison/loss (last),2.5", "comparison/verdict,better"]
+        assert (folder / "comparison.csv").read_text().splitlines() == lines
+    warnings = capsys.readouterr().err.splitlines()
+    assert [line.split()[:4] for line in warnings] == [
+        ["warning:", "the", "tracker", name] for name in ("wandb", "mlflow", "aim")
+    ]
+
+
 def test_figures_wait_while_the_disk_is_full(tmp_path, monkeypatch, capsys):
     logger, write = CSVFigures(tmp_path), os.write
     logger.log_metrics({"a": 1.0}, 1)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from small import KINDS, language, names, part_options, seq2seq, tokens, vit
 from torch import nn
-from torch.nn.utils.parametrizations import weight_norm
+from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 from torch.optim import Adam, AdamW, Optimizer
 from zoo_optimizers.adamw8bit import AdamW8bit
 from zoo_optimizers.lion import Lion
@@ -318,6 +318,15 @@ class WeightNormed(MLP):
         self.down = weight_norm(nn.Linear(hidden, dim, bias=False))
 
 
+class SpectralNormed(MLP):
+    """Its matrices are divided by their largest singular values (Miyato et al., 2018)."""
+
+    def __init__(self, dim: int, hidden: int):
+        super().__init__(dim, hidden)
+        spectral_norm(self.up)
+        self.down = spectral_norm(nn.Linear(hidden, dim, bias=False))
+
+
 AUTHORS_PARTS = {  # and what they start with, by the names of tensors in them
     ClosedMLP: {"up.bias": 1.0, "down.weight": 0.0},
     OwnMatrix: {"down.weight": 0.0, "down.bias": 1.0},
@@ -325,6 +334,7 @@ AUTHORS_PARTS = {  # and what they start with, by the names of tensors in them
     Outer: {"inner.up.bias": 1.0, "inner.down.weight": 0.5},
     ParameterListMLP: {},
     WeightNormed: {},
+    SpectralNormed: {},
 }
 
 
@@ -368,6 +378,12 @@ def test_a_parametrized_matrix_starts_as_a_plain_one():
         for name in ("up", "down"):
             expected, weight = (block.ffn.part.get_submodule(name).weight for block in (one, other))
             torch.testing.assert_close(weight, expected)
+
+
+def test_a_spectral_norm_divides_by_the_singular_value_of_the_matrix_that_was_drawn():
+    part = language(ffn=SpectralNormed).eval().stack.blocks[0].ffn.part
+    for layer in (part.up, part.down):
+        assert torch.linalg.matrix_norm(layer.weight, 2).item() == pytest.approx(1.0, rel=0.02)
 
 
 def test_torch_has_no_last_word_on_matrices():

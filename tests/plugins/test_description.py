@@ -1,5 +1,7 @@
 """What `zoo show` reads in a source text is what the class takes."""
 
+import importlib
+import inspect
 import sys
 import textwrap
 
@@ -32,6 +34,49 @@ FILES = {
 
         class Bound(Base[int]):
             """By a base with a type."""
+    ''',
+    "plans.py": '''
+        import dataclasses
+        from dataclasses import KW_ONLY, InitVar, dataclass, field
+        from typing import ClassVar
+
+        class Plain:
+            def __init__(self, total, lost=1): ...
+
+        @dataclass
+        class Warm(Plain):
+            """Args:
+                total: steps in all
+                warmup: steps of warm-up
+            """
+            kind: ClassVar[str] = "warm"
+            total: int
+            warmup: int = 100
+            drawn: float = field(default=0.5, repr=False)
+            names: list = field(default_factory=list)
+            own: int = dataclasses.field(init=False, default=0)
+
+            def rate(self): ...
+
+        class Undecorated(Warm):
+            extra: int = 1
+
+        @dataclasses.dataclass(frozen=False)
+        class Cosine(Undecorated):
+            warmup: int = 10
+            seed: InitVar[int] = 3
+            _: KW_ONLY
+            floor: float = 0.1
+
+        @dataclass(init=False)
+        class Made(Plain):
+            field: int = 0
+
+        @dataclass
+        class Written:
+            field: int = 0
+
+            def __init__(self, step: int = 2): ...
     ''',
     "deep/__init__.py": "from .inner import *\n",
     "deep/inner.py": '''
@@ -81,3 +126,17 @@ def test_a_class_behind_a_star_is_found_with_what_its_docstring_says(packages):
     assert about.summary == "Behind a star."
     phrases = {option.name: option.about for option in about.options}
     assert phrases == {"eps": "added inside the root.", "offset": "of two numbers.", "joint": "over all: of them."}
+
+
+@pytest.mark.parametrize("name", ["Warm", "Undecorated", "Cosine", "Made", "Written"])
+def test_options_of_a_dataclass_are_what_its_constructor_takes(packages, name):
+    options = description.describe_class("plans", name).options
+    parameters = inspect.signature(getattr(importlib.import_module("plans"), name)).parameters.values()
+    assert [option.name for option in options] == [parameter.name for parameter in parameters]
+    usual = {option.name: option.default for option in options}
+    assert {name for name, default in usual.items() if default is None} == {
+        parameter.name for parameter in parameters if parameter.default is parameter.empty
+    }
+    if "warmup" in usual:
+        assert (usual["drawn"], usual["names"]) == ("0.5", "list()")
+        assert {option.name: option.about for option in options}["warmup"] == "steps of warm-up"

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from lightning.pytorch import Trainer
 
 from tests import forks
-from tests.tasks.training import build, train
+from tests.tasks.training import Diary, build, train
 from zoo.parts.ffn import MoE
 
 TASKS = ["lm", "translation", "classification"]
@@ -84,3 +85,14 @@ def test_two_processes_equal_one_with_twice_the_batch(task, tmp_path):
     for (step, name, mine), (_, _, right) in zip(lines, one.lines, strict=True):
         assert mine == pytest.approx(right, rel=1e-4, abs=1e-5), (step, name)
     close(weights, one.weights, atol=1e-4)
+
+
+def test_a_plain_trainer_returns_the_figures_of_a_validation(tmp_path):
+    task, data = build("lm", 4, tmp_path)
+    diary = Diary()
+    for logger in (False, diary):
+        trainer = Trainer(accelerator="cpu", logger=logger, enable_progress_bar=False, enable_checkpointing=False)
+        (figures,) = trainer.validate(task, data, verbose=False)
+        assert figures.keys() >= {"val/loss", "val/perplexity", "val/bits_per_byte"}
+        assert figures["val/loss"] > 0
+    assert [name for _, name, _ in diary.lines].count("val/loss") == 1

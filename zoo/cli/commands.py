@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from zoo.command_line import ABOUT, FORCE, LOOK, USE, Argument, Command, Option, json_option
-from zoo.config.fit_options import MODEL_RUN, WHERE, FitCommand
+from zoo.config.fit_options import MODEL_RUN, WHERE, EvaluationCommand, FitCommand
 
 SPLIT = Option("split-special-tokens", "special tokens in a text are plain text, also with a published tokenizer", bool)
 TEXTS = Option("text", "a text, any number of times; else the lines of standard input", metavar="TEXT", repeats=True)
@@ -29,19 +29,19 @@ class Fit(FitCommand):
     description = "Names ignore case. Options override the recipe; the last of several counts."
 
 
-class Validate(FitCommand):
+class Validate(EvaluationCommand):
     """Measure a run, or a recipe's newest one, on validation data."""
 
     examples = ("zoo validate runs/lm-tiny/default/s1", "zoo validate lm-tiny --model.position alibi")
 
 
-class Test(FitCommand):
+class Test(EvaluationCommand):
     """The same on test data."""
 
     examples = ("zoo test runs/lm-tiny/default/s1", "zoo test lm-tiny --ckpt_path last.ckpt")
 
 
-class Predict(FitCommand):
+class Predict(EvaluationCommand):
     """Write predictions.jsonl beside the run."""
 
     examples = ("zoo predict runs/vit-tiny/default/s1", "zoo predict vit-tiny --seed 2")

@@ -293,7 +293,7 @@ class ZooCLI(LightningCLI):
         home = run_of_checkpoint(Path(str(self.plan.config["ckpt_path"] or "")))
         if home is not None:
             adopt_run(home, self.data)
-        resume.warn_of_other_data(self.plan, self.data)
+        self.other_data = resume.warn_of_other_data(self.plan, self.data)
 
     before_test = before_predict = before_validate
 
@@ -315,6 +315,11 @@ class ZooCLI(LightningCLI):
         path = Path(str(self.plan.config["ckpt_path"]))
         home = run_of_checkpoint(path)
         if home is None or not self.trainer.is_global_zero or path.resolve() != _last_state(home):
+            return
+        if self.plan.other_recipe or self.other_data:
+            print(
+                f"not recorded in {home / run_state.TEST}: that is for the run's own data and options", file=sys.stderr
+            )
             return
         figures = {name.removeprefix("test/"): float(value) for name, value in self.trainer.callback_metrics.items()}
         splits = getattr(self.data, "datasets", {})
@@ -434,15 +439,23 @@ def configures_bar(trainer_config: dict[str, Any]) -> bool:
 
 
 def check_monitors(callbacks: Iterable[Any], task: Any) -> None:
-    """Raise UsageError for a callback that monitors a figure which no validation of the task reports."""
-    monitors = [
-        (type(item).__name__, item.monitor) for item in callbacks if isinstance(getattr(item, "monitor", None), str)
-    ]
-    usual = {"val/loss", *(f"val/{name}" for name in task.monitored_metrics)}
-    if all(monitor in usual for _, monitor in monitors):
+    """Raise UsageError for a callback that monitors a figure which no validation of the task reports, or takes its best
+    value for the worst.
+    """
+    items = [item for item in callbacks if isinstance(getattr(item, "monitor", None), str)]
+    ways = {"val/loss": "min", **{f"val/{name}": way for name, way in task.monitored_metrics.items()}}
+    for item in items:
+        way, mode = ways.get(item.monitor), getattr(item, "mode", None)
+        if {way, mode} == {"min", "max"}:
+            raise UsageError(
+                f"{type(item).__name__} monitors {item.monitor!r} with mode {mode}, and the best value is the "
+                f"{'lowest' if way == 'min' else 'highest'} one: set its mode to {way}"
+            )
+    monitors = [(type(item).__name__, item.monitor) for item in items]
+    if all(monitor in ways for _, monitor in monitors):
         return
     names = {*task.compute_metrics(0.0), *getattr(task, "text_metrics", ())}
-    figures = sorted(usual | {f"val/{name}" for name in names})
+    figures = sorted({*ways, *(f"val/{name}" for name in names)})
     for callback, monitor in monitors:
         # figures by kind, such as val/exact_date, have names of the data
         if monitor not in figures and not monitor.startswith(tuple(f"{name}_" for name in figures)):

@@ -160,15 +160,18 @@ def changed_files(before: dict[str, str], now: dict[str, str]) -> str:
     return ""
 
 
-def warn_of_other_data(plan: RunPlan, data: Any) -> None:
+def warn_of_other_data(plan: RunPlan, data: Any) -> bool:
     """Warn where a run is evaluated on other data than it was trained with: files may have changed since."""
     trained_with = plan.manifest.get("data", {}).get("fingerprint")
     fingerprint = getattr(data, "fingerprint", None)
-    if trained_with and callable(fingerprint) and run_folder.first_rank() and (now := fingerprint()) != trained_with:
+    if not trained_with or not callable(fingerprint) or (now := fingerprint()) == trained_with:
+        return False
+    if run_folder.first_rank():
         atomic_files.warn(
             "the data are not those that the run was trained with, or have changed since: "
             f"fingerprint {trained_with[:12]} → {now[:12]}. The results are those of the present data."
         )
+    return True
 
 
 def manifest_facts(plan: RunPlan, data: Any, home: Path) -> dict[str, Any]:

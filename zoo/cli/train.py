@@ -10,7 +10,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -157,7 +157,8 @@ def value_text(value: Any) -> str:
 
 def run(options: ParsedOptions) -> int:
     """Plan the run, then hand it to Lightning; or print its configuration, or every option."""
-    return execute(options)[0]
+    of_training = fit_options.parse("fit", []).defaults  # which an evaluation cannot change
+    return execute(replace(options, defaults=of_training | options.defaults))[0]
 
 
 def execute(command: ParsedOptions) -> tuple[int, RunPlan | None]:
@@ -216,9 +217,13 @@ def print_options(command: ParsedOptions, draft: Draft, schema: Schema) -> None:
     from zoo.config.signatures import parameters
 
     print(f"usage: zoo {command.command} [RECIPE] [options]\n")
-    for section, cls in _sections(command, draft, schema):
+    classes = dict(_sections(command, draft, schema))
+    for section, cls in classes.items():
         print(f"{section} ({cls.__module__}.{cls.__qualname__})")
-        for param in parameters(cls).values():
+        owner, _, option = section.rpartition(".")
+        param_of_owner = parameters(classes[owner]).get(option) if owner in classes else None
+        slot = param_of_owner.slot if param_of_owner else None
+        for param in parameters(cls, slot.owner_arguments if slot else 0).values():
             print(f"  --{section}.{param.name:<28} {_about(param)}")
         print()
     if not draft.layers and not command.settings:

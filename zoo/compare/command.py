@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -45,7 +46,7 @@ MOST_UNTIL_DECIDED = 30  # seeds of --until decided
 # options for new runs
 RUN_OPTIONS = (
     "seeds", "until", "looks", "design", "budget", "match", "tune", "tune_seeds", "jobs", "shard", "executor",
-    "resources",
+    "resources", "dry_run", "config", "compile",
 )  # fmt: skip
 # what an option of the command line replaces in a comparison's file, besides itself
 RIVALS = {
@@ -119,6 +120,8 @@ def run(options: ParsedOptions) -> int:
             f"--test {options.get('test')} does not go with --until decided, which looks after any number of seeds by "
             "a test of its own. Leave one out, or plan the looks: --looks 5,10"
         )
+    if comparison is not None and "tune_seeds" in options.values and not comparison.tune:
+        raise UsageError("--tune-seeds is the number of seeds that tune an option: add --tune OPTION=VALUE,VALUE")
     executor.read_request(options)
     if comparison is None:
         return _answer_folders(options)
@@ -135,7 +138,7 @@ def _answer_folders(options: ParsedOptions) -> int:
     from zoo.compare import run_comparison
 
     of_designs = [option.destination for option in design_options()]
-    run_options = [f"--{name}" for name in (*RUN_OPTIONS, *of_designs) if name in options.values]
+    run_options = [f"--{name.replace('_', '-')}" for name in (*RUN_OPTIONS, *of_designs) if name in options.values]
     names = [f"--{key}" for key, _, _ in options.settings] or run_options
     if names:
         raise UsageError(f"{names[0]!r} is for new runs, not for finished ones: add --vary OPTION=VALUE,VALUE")
@@ -156,9 +159,10 @@ def find_folder(word: str, runs: str) -> Path:
     if below.is_dir():
         return below
     if recipe:
+        option = "" if runs == "runs" else f" --runs {shlex.quote(runs)}"
         raise UsageError(
             f"{recipe.name} has no run in {runs}. Say what varies, and it is run: zoo compare {recipe.name} --vary "
-            "model.position=rope,alibi"
+            f"model.position=rope,alibi{option}"
         )
     names = [
         *(packaged.name for packaged in recipe_files.recipes()),

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from zoo.compare.number_format import format_apart, join_words
+from zoo.compare.number_format import format_apart, format_short, join_words
 from zoo.compare.run_records import (
     RunRecord,
     chosen_alike,
@@ -459,7 +459,8 @@ def _cost_flags(pool: Pool) -> list[Flag]:
     for variant, seed, run in pool:
         ours, spread = number(run.cost.get("parameters")), number(run.cost.get("spread"))
         if abs(ours - usual) > TOLERANCE["parameters"] * usual:
-            change = f"{abs(ours / usual - 1) * 100:.0f} % {'more' if ours > usual else 'fewer'}"
+            amount = f"{abs(ours / usual - 1) * 100:.0f} %" if usual else format_short(ours)
+            change = f"{amount} {'more' if ours > usual else 'fewer'}"
             sentence = f"{change} parameters than {pool.label} (--match params makes them equal)"
             findings.append((("parameters", sentence), variant, seed))
         within = spread > TOLERANCE["spread"] and not shared

@@ -68,10 +68,6 @@ class Request:
         gpus = float(self.resources.get("gpus", 1))
         return gpus if gpus < 1 else 0.0
 
-    def gpus_of_run(self, visible: int) -> int:
-        """How many of this machine's GPUs a run sees that leaves their number open."""
-        return max(1, int(float(self.resources.get("gpus", visible // self.jobs))))
-
 
 class Executor:
     """An engine that does runs, named after its class in lower case: `zoo compare … --executor NAME`.

@@ -6,6 +6,7 @@ Those tune an option for each variant on seeds of their own, and measure the spe
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from zoo.compare import run_records
 from zoo.compare.number_format import format_duration, join_words
-from zoo.compare.plan import MOST_SEEDS, Arm, Comparison, Factor, ZooFit, parse_factor, variant_text
+from zoo.compare.plan import MOST_SEEDS, Arm, Comparison, Factor, ZooFit, list_jobs, parse_factor, variant_text
 from zoo.compare.run_records import BACKWARD, DECISIVE, RunRecord, is_lower_better, number
 from zoo.errors import UsageError, ZooError
 from zoo.logging import run_state
@@ -28,6 +29,7 @@ SIZE_KINDS = get_args(SizeKind)
 BUDGETS = ("tokens", "flops", "time")
 WIDEST = 1 << 20
 UNITS = {"k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "t": 1e12, "": 1.0}
+LENGTHS = ("trainer.max_steps", "trainer.max_epochs")  # which a budget sets
 TIMES = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "": 1.0}
 
 
@@ -137,7 +139,7 @@ def with_steps(arm: Arm, fits: ZooFit, target: float, what: str) -> Arm:
     count = math.floor(target + 1e-9)
     if count < 1:
         raise UsageError(f"--budget: {what} is less than one step of {variant_text(arm.variant)}.")
-    if any(choice.key in ("trainer.max_steps", "trainer.max_epochs") for choice in arm.variant):
+    if any(choice.key in LENGTHS for choice in arm.variant):
         raise UsageError("--budget sets trainer.max_steps, so it cannot be a varied option: remove it from --vary.")
     words = [f"--trainer.max_steps={count}"]
     if arm.point.config["trainer"].get("max_epochs") not in (None, -1):
@@ -167,6 +169,24 @@ def sweep_rates(text: str, varied: Sequence[Factor]) -> Factor:
     if factor.key in [varying.key for varying in varied]:
         raise UsageError(f"--tune {factor.key}: it is a varied option (--vary) and cannot be tuned for each variant.")
     return factor
+
+
+def check_sweep(arms: Sequence[Arm], comparison: Comparison, fits: ZooFit, costs: ConfigMeter) -> None:
+    """Raise UsageError for a tuned option that changes a size, or a number of steps, that was made equal."""
+    if not comparison.tune or not (comparison.match or comparison.budget):
+        return
+    sweep = sweep_rates(comparison.tune, comparison.vary)
+    budget = parse_budget(comparison.budget)[0] if comparison.budget else ""
+    for arm, choice in itertools.product(arms, sweep.choices()):
+        usual, tuned = arm.point.config, arm.with_options(fits, choice.word).point.config
+        option = ""
+        if sweep.key.startswith("model."):
+            if costs.cost(usual)[:2] != costs.cost(tuned)[:2]:
+                option = "--match" if comparison.match else "--budget" if budget != "tokens" else ""
+        elif budget and (sweep.key in LENGTHS or costs.tokens_per_step(usual) != costs.tokens_per_step(tuned)):
+            option = "--budget"
+        if option:
+            raise UsageError(f"--tune {sweep.key} does not go with {option}: {choice} changes what that makes equal.")
 
 
 @dataclass(frozen=True)
@@ -216,10 +236,19 @@ def tune_variants(
     failed), how many seeds failed with it, whether it is at the edge of the grid, and its cost.
 
     A value with which fewer seeds failed goes before any other. ``at`` is when the figure is taken; the test split is
-    left alone. Raises ZooError if all runs of a variant failed.
+    left alone. Raises ZooError if all runs of a variant failed, and for a run that has not ended.
     """
-    sweeps = [(arm, [(choice, arm.with_options(fits, choice.word)) for choice in sweep.choices()]) for arm in arms]
-    execute([trial for _, several in sweeps for _, trial in several], seeds)
+    sweeps = [(arm, [(choice, replace(arm.with_options(fits, choice.word), label=f"{arm.label or arm.name} {choice}"))
+                     for choice in sweep.choices()]) for arm in arms]  # fmt: skip
+    trials = [trial for _, several in sweeps for _, trial in several]
+    execute(trials, seeds)
+    for job in list_jobs(trials, seeds):
+        record = run_records.parse_record(job.folder / run_state.LEDGER)
+        if not (record.finished or record.diverged):
+            raise ZooError(
+                f"--tune {sweep.key}: {job.title} has not ended, and no value is chosen without it: see "
+                f"{run_state.path_beside(job.folder, '.log')}\nThe same command tries it again."
+            )
     winners, variants = [], {}
     for arm, several in sweeps:
         records = {
@@ -235,7 +264,7 @@ def tune_variants(
         if math.isnan(means[best]):
             lack = "ended with a figure" if run_records.target_of(at) is None else "reached the target"
             raise ZooError(f"--tune {sweep.key}: no run of {arm.name} {lack}. See the logs beside the runs.")
-        winner = next(trial for choice, trial in several if choice.value == best)
+        winner = next(replace(trial, label=arm.label) for choice, trial in several if choice.value == best)
         winners.append(winner)
         runs = [run for of_value in records.values() for run in of_value]
         example = next((run for run in runs if run.goals), runs[0])

@@ -209,8 +209,8 @@ def exit_code(codes: Collection[int]) -> int:
     return (StorageError.code if {*codes} == {StorageError.code} else ZooError.code) if codes else 0
 
 
-def execute(jobs: Sequence[FitJob], options: RunOptions) -> dict[str, int]:
-    """Run jobs until all are finished, by this process or another worker; the exit codes of those that failed by title.
+def execute(jobs: Sequence[FitJob], options: RunOptions) -> dict[Path, int]:
+    """Run jobs until all are finished, by this process or another worker; the exit codes of failed ones by folder.
 
     With ``options.wait`` false it returns when only runs of other workers remain. An interruption stops the runs,
     which save their state, and is raised again. Raises ZooError where the executor cannot go on.
@@ -235,8 +235,8 @@ class _Worker:
         self.options, self.executor, self.count = options, executor, len(jobs)
         self.waiting = [job for job in jobs if run_state.read_state(job.folder) not in run_state.END_STATES]
         self.active: dict[concurrent.futures.Future[Outcome], FitJob] = {}
-        self.losses: dict[str, int] = {}
-        self.failures: dict[str, int] = {}
+        self.losses: dict[Path, int] = {}
+        self.failures: dict[Path, int] = {}
         self.finished_count = self.count - len(self.waiting)
         self.last_message = ""
         carried = {
@@ -247,7 +247,7 @@ class _Worker:
             "OMP_NUM_THREADS": str(executor.threads or threads_per_run(options.jobs)), **options.environment,
         }  # fmt: skip
 
-    def run(self) -> dict[str, int]:
+    def run(self) -> dict[Path, int]:
         """Submit what no other worker has locked, and answer what ends, until nothing is left."""
         while self.waiting or self.active:
             busy = self._submit()
@@ -285,8 +285,8 @@ class _Worker:
         except (ZooError, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # CancelledError is no Exception, and engines have their own
-            self.losses[job.title] = self.losses.get(job.title, 0) + 1
-            if self.losses[job.title] < LOSSES:
+            self.losses[job.folder] = self.losses.get(job.folder, 0) + 1
+            if self.losses[job.folder] < LOSSES:
                 self.waiting.append(job)
                 return
             text = f"{self.executor.name} lost it {LOSSES} times: {type(error).__name__}: {error}"[:300]
@@ -298,7 +298,7 @@ class _Worker:
             self._report_end(job, outcome.seconds)
         else:
             log = run_state.path_beside(job.folder, ".log")
-            self.failures[job.title] = code = outcome.code
+            self.failures[job.folder] = code = outcome.code
             why = f"signal {-code}" if code < 0 else f"exit code {code}"
             place = f", see {log}" if log.is_file() else ""  # none of a run that no process has begun
             self.options.report("\n".join([f"failed  {job.title} ({why}){place}", outcome.text]).rstrip("\n"))
@@ -347,7 +347,10 @@ def last_log_lines(log: Path, since: int, count: int = TAIL) -> list[str]:
         return []
     lines = [line for line in text.splitlines() if line.strip()]
     errors = [number for number, line in enumerate(lines) if line.startswith("error:")]
-    lines = lines[errors[-1] :][:count] if errors else lines[-count:]
+    if errors:  # of a bug the line before it is the exception
+        begin = errors[-1] - lines[errors[-1]].startswith("error: this looks like a bug")
+        lines = lines[max(0, begin) :]
+    lines = lines[:count] if errors else lines[-count:]
     return [f"        {line[:200]}" for line in lines]
 
 
@@ -404,10 +407,9 @@ class Processes(Executor):
         self.threads = int(request.resources.get("cpus", 0))
         self.pool = concurrent.futures.ThreadPoolExecutor(request.jobs)
         self.gpus: queue.SimpleQueue[dict[str, str]] = queue.SimpleQueue()
-        share = {SHARE: str(request.gpu_share)} if request.gpu_share else {}
         slots = gpus_of_runs(request)
         for index in range(request.jobs):
-            self.gpus.put({VISIBLE: slots[index], **share} if slots else share)
+            self.gpus.put({VISIBLE: slots[index]} if slots else {})
         self.signal: int = 0
         self.server: ForkServer | None = None
 

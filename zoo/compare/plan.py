@@ -272,17 +272,22 @@ def unfinished_jobs(jobs: Sequence[FitJob]) -> list[FitJob]:
 def estimate_seconds(unfinished: Sequence[FitJob], length: Mapping[str, int | None], root: Path) -> float | None:
     """Estimated seconds for unfinished runs, one after another, from the finished runs below ``root``.
 
-    ``length`` is the number of steps by variant, None if epochs decide. None if no finished run is there to tell.
+    ``length`` is the number of steps by variant, None if epochs decide. None if no finished run is there to tell. Runs
+    of less than half the steps of the longest one do not count: little of a short trial is training.
     """
     paces: dict[str, list[float]] = {}
     whole: list[float] = []
+    runs: list[tuple[str, float, int]] = []
     for path in root.glob(f"*/*/{run_state.LEDGER}"):
         record = run_state.read_record(path.parent)
         cost, count = record.get("cost", {}), record.get("steps")
         took = cost.get("seconds")
         if record.get("finished") and isinstance(took, (int, float)) and isinstance(count, int) and count:
-            took += number(cost.get("validation_seconds", 0.0))
-            paces.setdefault(path.parent.parent.name, []).append(took / count)
+            runs.append((path.parent.parent.name, took + number(cost.get("validation_seconds", 0.0)), count))
+    longest = max((count for _, _, count in runs), default=0)
+    for variant, took, count in runs:
+        if 2 * count >= longest:
+            paces.setdefault(variant, []).append(took / count)
             whole.append(took)
     if not unfinished or not paces:
         return None if unfinished else 0.0

@@ -117,6 +117,7 @@ def draft_runs(comparison: Comparison, fits: ZooFit, meter: ConfigMeter) -> Stag
         check_ends(comparison.recipe, arms)
     elif match_and_tune.parse_budget(comparison.budget)[0] != "time":
         arms = match_and_tune.within_budget(arms, comparison, fits, meter)
+    match_and_tune.check_sweep(arms, comparison, fits, meter)
     return Stage(comparison, tuple(arms), invalid=invalid, goal=goal)
 
 

@@ -35,7 +35,7 @@ NEEDED = (  # by whether a later look uses the sequential test
 def question(answer: Answer) -> str:
     """The question of the comparison: "Does another position than RoPE lower the validation loss of lm-tiny?"."""
     verb = "lower" if answer.lower_is_better else "raise"
-    subject = f"the validation {goal(answer)} of {answer.recipe}"
+    subject = f"the {'test' if answer.at == 'test' else 'validation'} {goal(answer)} of {answer.recipe}"
     if (target := target_of(answer.at)) is not None:
         verb, subject = "reach", f"{metric(answer)} {target:g} of {answer.recipe} in fewer steps"
     if len(answer.rows) == 1:

@@ -7,7 +7,7 @@ import math
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -19,6 +19,7 @@ from zoo.compare.design import PLAIN_DESIGN, check_target
 from zoo.compare.executor import Executor, Request, read_request
 from zoo.compare.number_format import format_duration
 from zoo.compare.parallel_runs import (
+    SHARE,
     FitJob,
     RunOptions,
     execute,
@@ -28,6 +29,7 @@ from zoo.compare.parallel_runs import (
 )
 from zoo.compare.plan import Arm, Comparison
 from zoo.compare.prepare_runs import Stage
+from zoo.config import run_folder
 from zoo.errors import StorageError, UsageError, ZooError
 from zoo.logging import run_state
 from zoo.registry import suggest
@@ -54,7 +56,7 @@ class Runner:
         self.goal: str | None = None
         self.at = run_records.DECISIVE
         self.budget: str | None = None
-        self.failed: dict[str, int] = {}  # exit codes by title
+        self.failed: dict[Path, int] = {}  # exit codes by folder
         self.executor, self.request = read_request(options)  # `Processes` unless --executor names another
         self.started: Executor | None = None
 
@@ -72,10 +74,11 @@ class Runner:
         if self.started is None:
             self.executor.start(self.request_of(arms))
             self.started = self.executor
+        variables = {"ZOO_BUDGET": self.budget or "", SHARE: str(self.request.gpu_share or "")}
         self.failed |= execute(
             own,
             RunOptions(
-                jobs=self.request.jobs, environment={"ZOO_BUDGET": self.budget} if self.budget else {},
+                jobs=self.request.jobs, environment={name: value for name, value in variables.items() if value},
                 wait=whole or shard is None, report=self.print_progress, goal=self.goal or "", at=self.at,
                 executor=self.started,
             ),
@@ -157,21 +160,31 @@ def open_comparison(options: ParsedOptions, command_lines: Sequence[Sequence[str
     warning_filters.filter_warnings(options.get("debug"))
     from zoo.training.config_meter import ConfigMeter
 
-    request = read_request(options)[1]
-    return plan.ZooFit(options.get("runs")), ConfigMeter(options.allowed, request.gpus_of_run)
+    return plan.ZooFit(options.get("runs")), ConfigMeter(options.allowed)
 
 
 @dataclass
 class ComparisonRun:
     """A comparison on its way from its plan to the record of its runs. ``stages`` are its sizes; the last one decides.
 
-    ``folders`` are those of the runs that decide, once they are planned.
+    ``folders`` are those of the runs that decide, once they are planned, and ``place`` is that of the comparison. It is
+    named after what varies and how the baseline differs from its recipe otherwise: where its runs are others, it is
+    another comparison.
     """
 
     comparison: Comparison
     stages: list[Stage]
     runner: Runner
     folders: tuple[Path, ...] = ()
+    place: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        shared = set.intersection(*({*run_records.name_pieces(stage.arms[0].name)} for stage in self.stages))
+        keys = [f".{factor.key}" for factor in self.comparison.vary]
+        pieces = [piece for piece in run_records.name_pieces(self.arms[0].name) if piece in shared]
+        others = [piece for piece in pieces if not any(key.endswith(f".{piece.partition('=')[0]}") for key in keys)]
+        title = run_folder.join_pieces([self.comparison.title, *others])
+        self.place = run_records.comparison_path(self.arms[0].point.root, self.recipe, title)
 
     @property
     def arms(self) -> tuple[Arm, ...]:
@@ -182,11 +195,6 @@ class ComparisonRun:
     def recipe(self) -> str:
         """The name of the recipe's folder."""
         return self.arms[0].point.recipe
-
-    @property
-    def place(self) -> Path:
-        """The folder of the comparison."""
-        return run_records.comparison_path(self.arms[0].point.root, self.recipe, self.comparison.title)
 
     @property
     def goals(self) -> dict[str, str]:
@@ -289,11 +297,16 @@ class ComparisonRun:
                 runner(stage.arms, seeds, whole=False)
         if has_runs_left(jobs, runner):
             return False
-        if comparison.at == "test":
+        self.measure_test_figures([job.folder for job in jobs])
+        return True
+
+    def measure_test_figures(self, folders: Sequence[Path]) -> None:
+        """Evaluate finished runs on the test split where its figures decide. Raises ZooError."""
+        options = self.runner.options
+        if self.comparison.at == "test":
             words = [*(f"--allow-import={name}" for name in options.get("allow_import") or ()),
                      *(["--trust"] if options.get("trust") else [])]  # fmt: skip
-            measure_test_figures([job.folder for job in jobs], words, runner.print_progress)
-        return True
+            measure_test_figures(folders, words, self.runner.print_progress)
 
     @property
     def record(self) -> run_records.Record:
@@ -381,10 +394,11 @@ class ComparisonRun:
             run_records.save_record(self.place, self.record)
             runner((base, *undecided), now)
             done += len(now)
+            self.measure_test_figures(self.folders)
             ledgers = run_records.read_ledgers(self.folders, self.record.budget)
             answer = error_budget.interim_answer(ledgers, runner.options, self.record, self.place)
             rows = {row.variant: row for row in answer.rows}
-            failed = {arm.name for arm in (base, *undecided) for seed in now if arm.job(seed).title in runner.failed}
+            failed = {arm.name for arm in (base, *undecided) for seed in now if arm.point.folder(seed) in runner.failed}
             failed |= {base.name} if StorageError.code in runner.failed.values() else set()  # no run goes on
             open_arms = []
             for arm in undecided:
@@ -422,7 +436,7 @@ def command_line(options: ParsedOptions) -> str:
 def has_runs_left(jobs: Sequence[FitJob], runner: Runner) -> bool:
     """Whether runs of other shards are missing. Raises ZooError if all runs failed."""
     unfinished = plan.unfinished_jobs(jobs)
-    elsewhere = [job for job in unfinished if job.title not in runner.failed]
+    elsewhere = [job for job in unfinished if job.folder not in runner.failed]
     if runner.options.get("shard") and elsewhere:
         failed = f", {len(unfinished) - len(elsewhere)} failed" if len(elsewhere) < len(unfinished) else ""
         runner.print_progress(

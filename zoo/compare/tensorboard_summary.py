@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import re
@@ -14,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from zoo.compare import run_records
-from zoo.compare.design import design_of_folder
-from zoo.compare.run_records import planned_steps, short_names, target_of
+from zoo.compare.design import FILES, design_of_folder
+from zoo.compare.run_records import RUNS_FILE, planned_steps, short_names, target_of
 from zoo.compare.targets import survival
 from zoo.compare.verdict import Answer, answer
 from zoo.config.run_folder import slug
@@ -24,7 +25,7 @@ from zoo.errors import UsageError
 from zoo.io.linked_folders import files_below
 from zoo.logging import run_state
 
-NAME = "tensorboard"
+NAME, MARK = "tensorboard", ".zoo"  # of the summary; a folder without the mark may be the user's, who named --out
 PINNED = ("val/loss", "train/loss", "val_by_tokens/loss")  # where no run says what it measures
 MOST = 6  # pinned charts
 LABEL = 60  # characters of a folder that is named after a label
@@ -51,6 +52,7 @@ def write_summary(home: Path, answer: Answer) -> list[str]:
         }
     )
     writer.close()
+    tracked: dict[Path, dict[str, float | str]] = {}
     for index, row in enumerate(answer.rows):
         run = next(iter(answer.runs[row.variant].values()))
         values = {
@@ -59,27 +61,35 @@ def write_summary(home: Path, answer: Answer) -> list[str]:
         }  # fmt: skip
         scalars = {f"comparison/{name}": value for name, value in values.items() if math.isfinite(value)}
         choices = {**row.choices, "verdict": row.verdict.word}
-        words = {"comparison/verdict": row.verdict.word, "comparison/baseline": answer.base.variant}
-        for record in answer.runs[row.variant].values():
-            if (record.path.parent / "trackers").is_dir():
-                from zoo.logging.trackers import write_verdict  # which loads Lightning
-
-                write_verdict(record.path.parent, scalars, words)
+        verdict = scalars | {"comparison/verdict": row.verdict.word, "comparison/baseline": answer.base.variant}
+        folders = [record.path.parent for record in answer.runs[row.variant].values()]
+        tracked |= {folder: verdict for folder in folders if (folder / "trackers").is_dir()}
         # the row of HParams that the runs of the variant share
         steps = planned_steps(answer.runs[row.variant])
         curve = survival(row.figures, float(max(steps.values())), steps) if target_of(answer.at) is not None else ()
         write_row(
             folder / f"{index}-{slug(row.variant)[:60]}", f"{run.variant} ({run.recipe})", choices, scalars, curve
         )
+    if tracked:
+        from zoo.logging.trackers import write_verdicts  # which loads Lightning
+
+        write_verdicts(tracked)
     return figures
 
 
 def start_summary(home: Path, tag: str, markdown: str) -> tuple[Path, Any]:
-    """The folder of a summary and its writer, with a text in it and nothing of an earlier answer."""
+    """The folder of a summary and its writer, with a text in it and nothing of an earlier answer.
+
+    Beside a folder of this name that holds something else, such as another program's logs, it is tensorboard-1.
+    """
     from zoo.logging.event_files import Events
 
-    folder = home / NAME
+    is_comparison = any((place / name).exists() for place in (home, home.parent) for name in (RUNS_FILE, *FILES))
+    folders = (home / (f"{NAME}-{number}" if number else NAME) for number in itertools.count())
+    folder = next(path for path in folders if is_comparison or not path.exists() or (path / MARK).exists())
     shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    (folder / MARK).touch()
     writer = Events(str(folder))
     writer.add_text(tag, wrap_markdown(printable(markdown, lines=True)), 0)
     return folder, writer

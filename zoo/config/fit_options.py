@@ -103,6 +103,12 @@ OPTIONS = (
 )  # fmt: skip
 
 
+OF_TRAINING = (
+    "resume", "requeue", "accept-changes", "save-every", "save", "on-nonfinite", "on-imprecise", "trackers",
+    "overwrite",
+)  # fmt: skip
+
+
 class FitCommand(Command):
     """A command with a recipe and the options of a run."""
 
@@ -115,6 +121,12 @@ class FitCommand(Command):
     surplus = "one recipe at a time; add files with -c FILE"
     notes = "zoo.cli.help:part_names"
     trains = True
+
+
+class EvaluationCommand(FitCommand):
+    """A command that evaluates a run: without the options of training."""
+
+    options = tuple(option for option in OPTIONS if option.name not in OF_TRAINING)
 
 
 def parse(name: str, argv: Sequence[str]) -> ParsedOptions:

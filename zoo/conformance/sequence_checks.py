@@ -17,6 +17,7 @@ from zoo.conformance.token_checks import (
     any_layer,
     build_part,
     difference,
+    rates_of_dropping,
     stack_on,
     takes_padding,
     trained_and_not,
@@ -82,13 +83,19 @@ def causal_layer(subject: Subject, training: bool) -> nn.Module:
     return build_part(subject, causal=True).double().train(training)
 
 
-def padded_layers(subject: Subject) -> list[tuple[bool, nn.Module]]:
-    """The subject's layer, causal or not, where it accepts a mask of real tokens. Raises Inapplicable for neither."""
-    layers: list[tuple[bool, nn.Module]] = []
-    for causal in (False, True):
+def padded_layers(subject: Subject) -> list[tuple[bool, str, nn.Module]]:
+    """The subject's layer, causal or not, in evaluation and in training where that draws nothing, with words about it,
+    where it accepts a mask of real tokens. Raises Inapplicable for none.
+    """
+    layers: list[tuple[bool, str, nn.Module]] = []
+    whole = subject.changed(**dict.fromkeys(rates_of_dropping(subject), 0.0))
+    for causal, (training, where) in itertools.product((False, True), trained_and_not(subject)):
         with suppress(Refused):
-            layers.append((causal, subject.layer(causal)))
-    layers = [(causal, layer) for causal, layer in layers if takes_padding(layer)]
+            layer = (whole if training else subject).layer(causal).train(training)
+            x, state = subject.tokens(1, 4), torch.get_rng_state()
+            layer(x)
+            if takes_padding(layer) and (not training or torch.equal(torch.get_rng_state(), state)):
+                layers.append((causal, f"{where}{'causal, ' if causal else ''}", layer))
     if not layers:
         raise Inapplicable("it does not lower valid")
     return layers
@@ -96,7 +103,7 @@ def padded_layers(subject: Subject) -> list[tuple[bool, nn.Module]]:
 
 def padding(subject: Subject) -> None:
     """Padding on the left or on the right, whatever it holds, changes no real token."""
-    for causal, layer in padded_layers(subject):
+    for _, where, layer in padded_layers(subject):
         for lengths, width in (((6, 4), 7), ((70, 37), 75)):
             rows = [subject.tokens(1, length) for length in lengths]
             alone = [layer(row)[0] for row in rows]
@@ -105,19 +112,18 @@ def padding(subject: Subject) -> None:
                 out = layer(x, valid)
                 for number, expected in enumerate(alone):
                     gap = difference(out[number][valid[number]], expected)
-                    side = "left" if on_left else "right"
-                    description = f"padding on the {side}{', causal' if causal else ''}"
                     require(
                         gap <= 1e-5,
-                        f"{description}: a real token differs by {gap:.1e} from the same sequence without padding. "
-                        "Mask padding before the softmax, and take positions as they are given.",
+                        f"{where}padding on the {'left' if on_left else 'right'}: a real token differs by {gap:.1e} "
+                        "from the same sequence without padding. Mask padding before the softmax, and take positions "
+                        "as they are given.",
                     )
 
 
 def packed_rows(subject: Subject) -> None:
     """Sentences packed in one row give what each gives alone, and gradients never cross from one to another."""
-    for causal, layer in padded_layers(subject):
-        situation = f"packed{', causal' if causal else ''}"
+    for causal, where, layer in padded_layers(subject):
+        situation = f"{where}packed"
         for lengths, width in (((6, 3, 1, 4), 7), ((70, 5, 33), 72)):
             rows = [subject.tokens(1, length) for length in lengths]
             x, valid = pad(rows, False, 1e3, width)

@@ -276,12 +276,12 @@ class TextFiles(TextData):
         else:
             documents = {split: [_text(file) for file in files] for split, files in self._files().items()}
         what = "files" if self.tables is None else "rows"
-        tell_repeated(documents, what)
         if repeated := len(documents["train"]) - len(set(documents["train"])):
             log_once(f"{repeated} of {len(documents['train'])} training {what} have the text of another one")
         separate = any(len(texts) > 1 for texts in documents.values())
         if "val" not in documents:
             documents |= split_validation(documents["train"], self.val_fraction)
+        tell_repeated(documents, what)
         return Corpus(documents, separate)
 
     @functools.cached_property

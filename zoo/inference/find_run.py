@@ -74,6 +74,8 @@ def find_model(run: str | Path, runs: str | Path = "runs") -> ModelLocation:
     path, root = Path(run).expanduser(), Path(runs).expanduser()
     if path.name == CONFIG and checkpoint_manifest.has_checkpoint(path.parent):
         path = path.parent
+    if path.is_file() and path.suffix in (".yaml", ".yml") and path.name != CONFIG:
+        path = newest_run(path.stem, root)  # of a recipe
     if path.is_file():
         refuse_published(path.parent)
         return _from_export(path.parent) if path.name in (WEIGHTS, EXPORT) else _from_checkpoint(path)
@@ -111,12 +113,14 @@ def _recipe_folder(name: str, root: Path) -> Path:
     folder_name = recipe.name if recipe else name
     if not Path(name).is_absolute() and (root / folder_name).is_dir():
         return Path(folder_name)
+    option = "" if str(root) == "runs" else f" --runs {shlex.quote(str(root))}"
     if recipe:
-        raise UsageError(f"recipe {folder_name!r} has no run in {root}. Train it first: zoo fit {folder_name}")
+        raise UsageError(f"recipe {folder_name!r} has no run in {root}. Train it first: zoo fit {folder_name}{option}")
     trained = sorted(path.name for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
-    have = f"Trained in {root}: {', '.join(trained[:8])}." if trained else f"Nothing is trained in {root} yet."
+    more = f" and {len(trained) - 8} more" if len(trained) > 8 else ""
+    have = f"Trained in {root}: {', '.join(trained[:8])}{more}." if trained else f"Nothing is trained in {root} yet."
     hint = suggest(name, [*trained, *(recipe.name for recipe in recipe_files.recipes())])
-    raise UsageError(f"no run, checkpoint or recipe {name!r}.{hint}\n{have} Train one: zoo fit RECIPE")
+    raise UsageError(f"no run, checkpoint or recipe {name!r}.{hint}\n{have} Train one: zoo fit RECIPE{option}")
 
 
 def newest_run(name: str, runs: str | Path) -> Path:
@@ -129,9 +133,10 @@ def newest_run(name: str, runs: str | Path) -> Path:
 
 
 def _newest_run(folder: Path) -> Path:
-    """The run below a folder that finished last. Raises UsageError if none has."""
+    """The run below a folder that finished last, of those with a checkpoint. Raises UsageError if none has finished."""
     folders = [path.parent for path in files_below(folder, CONFIG.__eq__)]
     finished = [path for path in folders if (path / FINISHED).is_file()]
+    finished = [path for path in finished if checkpoint_manifest.has_checkpoint(path)] or finished
     if finished:
         return max(finished, key=lambda path: (path / FINISHED).stat().st_mtime)
     started = sorted(path for path in folders if checkpoint_manifest.has_checkpoint(path))
@@ -143,7 +148,10 @@ def _newest_run(folder: Path) -> Path:
 def _from_run(folder: Path) -> ModelLocation:
     weights = checkpoint_to_use(folder)
     if weights is None:
-        raise UsageError(f"no checkpoint in {folder}: the run saved none. Train it: zoo fit {shlex.quote(str(folder))}")
+        raise UsageError(
+            f"no checkpoint in {folder}: the run saved none. Name another run, or train with checkpoints: zoo fit "
+            f"{shlex.quote(str(folder))} --trainer.enable_checkpointing true --name NAME"
+        )
     return ModelLocation(folder, weights, _read_config(folder / CONFIG), folder / CONFIG)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from filelock import FileLock
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
@@ -71,7 +72,13 @@ def make_trackers(identities: Mapping[str, str], folder: Path) -> list[Logger]:
             loggers.append(WandbLogger(run_name, home, offline=offline, id=key, **about))
         elif name == "mlflow":
             from lightning.pytorch.loggers import MLFlowLogger
+            from mlflow.tracking import MlflowClient
 
+            home.mkdir(parents=True, exist_ok=True)
+            with FileLock(home / ".mlflow.lock"):  # runs that start together would both make the store
+                client = MlflowClient(mlflow_store(home))
+                if client.get_experiment_by_name(recipe) is None:
+                    client.create_experiment(recipe)
             loggers.append(MLFlowLogger(recipe, run_name, mlflow_store(home), run_id=identity or None))
         else:
             from aim.pytorch_lightning import AimLogger
@@ -172,36 +179,51 @@ def csv_lines(rows: Sequence[Sequence[Any]]) -> str:
     return text.getvalue()
 
 
-def write_verdict(folder: Path, figures: Mapping[str, float], words: Mapping[str, str]) -> None:
-    """Add what a comparison says of a run to the trackers that have the run."""
-    home = folder.resolve().parents[2]
-    names = [name for name in PACKAGES if (folder / FOLDER / name).exists()]
-    for name, identity in choose_trackers("", folder).items() if names else ():
-        if name == "csv":
-            atomic_files.write_text(folder / "comparison.csv", csv_lines([("name", "value"), *figures.items(),
-                                                                          *words.items()]))  # fmt: skip
-        elif name == "mlflow":
-            from mlflow.tracking import MlflowClient
+def write_verdicts(verdicts: Mapping[Path, Mapping[str, float | str]]) -> None:
+    """Add what a comparison says of runs, by their folders, to the trackers that have them.
 
-            client = MlflowClient(mlflow_store(home))
-            for key, value in figures.items():
+    Warns of a tracker whose package is missing here, or whose store does not answer, and leaves it out.
+    """
+    for name in PACKAGES:
+        try:
+            for folder, verdict in verdicts.items():
+                if (folder / FOLDER / name).exists():
+                    _write_verdict(name, folder, verdict)
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}".splitlines()[0]
+            atomic_files.warn(f"the tracker {name} does not have the verdict on its runs: {why:.200}")
+
+
+def _write_verdict(name: str, folder: Path, verdict: Mapping[str, float | str]) -> None:
+    """Add a verdict to the run in a folder, as one tracker has it."""
+    identity, home = read_identity(folder, name), folder.resolve().parents[2]
+    if name == "csv":
+        atomic_files.write_text(folder / "comparison.csv", csv_lines([("name", "value"), *verdict.items()]))
+    elif name == "mlflow":
+        from mlflow.tracking import MlflowClient
+
+        store, database = mlflow_store(home), home / "mlflow.db"
+        if store.endswith(f"sqlite:///{database}") and not database.exists():  # a client would make it
+            raise FileNotFoundError(f"there is no {database}")
+        client = MlflowClient(store)
+        for key, value in verdict.items():
+            if isinstance(value, str):
+                client.set_tag(identity, key, value)
+            else:
                 client.log_metric(identity, re.sub(r"[^\w/. -]", "", key), value)
-            for key, text in words.items():
-                client.set_tag(identity, key, text)
-        elif name == "wandb":
-            import wandb
+    elif name == "wandb":
+        import wandb
 
-            mode: Any = os.environ.get("WANDB_MODE", "offline")
-            project = os.environ.get("WANDB_PROJECT", folder.parts[-3])
-            settings = wandb.Settings(console="off", silent=True)
-            run = wandb.init(id=identity, project=project, dir=str(home), resume="allow", mode=mode, settings=settings)
-            run.summary.update({**figures, **words})
-            run.finish()
-        else:
-            from aim import Run
+        mode: Any = os.environ.get("WANDB_MODE", "offline")
+        project = os.environ.get("WANDB_PROJECT", folder.parts[-3])
+        settings = wandb.Settings(console="off", silent=True)
+        run = wandb.init(id=identity, project=project, dir=str(home), resume="allow", mode=mode, settings=settings)
+        run.summary.update(dict(verdict))
+        run.finish()
+    else:
+        from aim import Run
 
-            run = Run(identity, repo=str(home))
-            for entry in (figures, words):
-                for key in entry:
-                    run[key] = entry[key]
-            run.close()
+        run = Run(identity, repo=str(home))
+        for key, value in verdict.items():
+            run[key] = value
+        run.close()

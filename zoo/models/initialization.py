@@ -247,9 +247,13 @@ def settable_weights(module: nn.Module) -> Iterator[None]:
         before = {name: getattr(module, name).clone() for name in lists}
         yield
         for name, weight in before.items():
-            fresh, steps = getattr(module, name), lists[name].children()
+            fresh, steps = getattr(module, name), [*lists[name].children()]
             if not torch.allclose(fresh, weight, 0, 0, True) and all(hasattr(step, "right_inverse") for step in steps):
                 setattr(module, name, fresh)
+                for step in steps:
+                    if type(step).__name__ == "_SpectralNorm" and fresh.dim() > 1:  # with another matrix's vectors
+                        type(step).__init__(step, fresh, step.n_power_iterations, step.dim, step.eps)
+                        step.train(module.training)
 
 
 @contextlib.contextmanager

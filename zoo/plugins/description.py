@@ -401,7 +401,9 @@ def _options(source: _ClassSource, hops: int, owner: _ClassSource | None = None)
     """
     init, own_options = _constructor(source.node)
     if init is None:
-        return _inherited_options(source, hops, owner or source)
+        return (
+            _fields(source, hops) if _is_dataclass(source.node) else _inherited_options(source, hops, owner or source)
+        )
     options = [*own_options]
     if not all(option.about for option in options):  # said where a base declares it
         above = {option.name: option.about for option in _inherited_options(source, hops)}
@@ -427,6 +429,34 @@ def _constructor(node: ast.ClassDef) -> tuple[ast.FunctionDef | None, tuple[Opti
     pairs = [*zip(positional, padded, strict=False), *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
     phrases = _phrases(_docstring(node)) | _phrases(_docstring(init))
     return init, tuple(_option(argument, default, phrases) for argument, default in pairs)
+
+
+def _is_dataclass(node: ast.ClassDef) -> bool:
+    """Whether a class is decorated as a dataclass whose constructor takes its fields."""
+    for decorator in node.decorator_list:
+        function, words = (decorator.func, decorator.keywords) if isinstance(decorator, ast.Call) else (decorator, [])
+        if ast.unparse(function).rpartition(".")[2] == "dataclass":
+            return not any(word.arg == "init" and ast.unparse(word.value) == "False" for word in words)
+    return False
+
+
+def _fields(source: _ClassSource, hops: int) -> list[Option]:
+    """What the constructor of a dataclass takes: the fields of its bases, from the last one on, then its own."""
+    parents = [_find_base(source.module, base) for base in reversed(source.node.bases) if hops]
+    options = {option.name: option for parent in parents if parent for option in _fields(parent, hops - 1)}
+    phrases = _phrases(_docstring(source.node))
+    for item in source.node.body if _is_dataclass(source.node) else ():
+        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name) and item.target.id != "_":
+            call = item.value if isinstance(item.value, ast.Call) else None
+            words = {word.arg: word.value for word in call.keywords}\
+                if call and ast.unparse(call.func).endswith("field") else {"default": item.value}  # fmt: skip
+            factory, is_option = words.get("default_factory"), words.get("init") or ast.Constant(True)
+            default = ast.Call(factory, [], []) if factory else words.get("default")
+            option = _option(ast.arg(item.target.id, item.annotation), default, phrases)
+            if "ClassVar" not in option.type and ast.unparse(is_option) != "False":
+                about = option.about or (options[option.name].about if option.name in options else "")
+                options[option.name] = replace(option, about=about)
+    return [*options.values()]
 
 
 def _inherited_options(source: _ClassSource, hops: int, owner: _ClassSource | None = None) -> list[Option]:

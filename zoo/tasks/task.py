@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal, cast
 import torch
 import torch.nn.functional as F
 from lightning.pytorch import LightningModule
+from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -283,13 +284,15 @@ class Task(LightningModule):
         if self.nan_batches:
             measured = dict.fromkeys(measured, math.nan)
         figures = {name: value for name, value in measured.items() if value == value}
-        # logged as nan: else callbacks would take what an earlier validation measured for this one's
+        to_logger = self.trainer.state.fn != TrainerFn.FITTING  # in training we write; Lightning returns what it logs
+        # nan is logged as well: else callbacks would take what an earlier validation measured for this one's
         for name, value in measured.items() if self.nan_batches else figures.items():
             shows = name in self.monitored_metrics
-            self.log(f"{split}/{name}", value, prog_bar=shows, logger=split == "test" and value == value)
+            self.log(f"{split}/{name}", value, prog_bar=shows, logger=to_logger and value == value)
         if split == "val" and not self.trainer.sanity_checking:
             self.measured = measured
-            self._write_validation(figures)
+            if not to_logger:
+                self._write_validation(figures)
 
     def _write_validation(self, figures: dict[str, float]) -> None:
         monitored = {name: direction for name, direction in self.monitored_metrics.items() if name in figures}

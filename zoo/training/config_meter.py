@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from jsonargparse import ArgumentParser, Namespace
+from lightning.pytorch.plugins.environments import LightningEnvironment
+from lightning.pytorch.strategies import StrategyRegistry
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from zoo import registry
 from zoo.config import data_sizes
@@ -17,7 +21,7 @@ from zoo.data.data import Data
 from zoo.errors import UsageError, root_cause
 from zoo.inference.rebuild_task import import_section, rebuild_task
 from zoo.tasks.task import Task
-from zoo.training.distributed import count_data_shares
+from zoo.training.distributed import plan_trainer
 from zoo.training.model_cost import Cost, cost
 
 BATCHES = 8  # training batches in which tokens are counted
@@ -26,12 +30,11 @@ BATCHES = 8  # training batches in which tokens are counted
 class ConfigMeter:
     """Measures configurations, ``{"model": ..., "data": ..., "trainer": ...}``, and caches data and costs.
 
-    ``allow`` are modules that class paths may name besides zoo and its plugins; ``gpus`` gives how many of the GPUs
-    here a run sees.
+    ``allow`` are modules that class paths may name besides zoo and its plugins.
     """
 
-    def __init__(self, allow: tuple[str, ...] = (), gpus: Callable[[int], int] = lambda visible: visible) -> None:
-        self.allow, self.gpus = allow, gpus
+    def __init__(self, allow: tuple[str, ...] = ()) -> None:
+        self.allow = allow
         self._data: dict[str, Data] = {}
         self._costs: dict[str, Cost] = {}
 
@@ -68,8 +71,7 @@ class ConfigMeter:
             batches = [batch for _, batch in zip(range(BATCHES), data.train_dataloader(), strict=False)]
             sizes = [int(module.loss(batch).size) for batch in batches]
         trainer = config["trainer"]
-        accumulated = trainer.get("accumulate_grad_batches") or 1
-        return sum(sizes) / len(sizes) * int(accumulated) * count_data_shares(trainer, self.gpus)
+        return sum(sizes) / len(sizes) * int(trainer.get("accumulate_grad_batches") or 1) * _count_shares(trainer)
 
     def batches_per_epoch(self, config: Mapping[str, Any]) -> int | None:
         """The number of batches of an epoch; None for data that do not know it, such as streams."""
@@ -103,6 +105,28 @@ class ConfigMeter:
         filled = {"model": {"class_path": model["class_path"], "init_args": options}}
         with torch.device(device):
             return rebuild_task(filled, Path(f"the configuration of {model['class_path']}"), self.allow)
+
+
+def _count_shares(trainer: Mapping[str, Any]) -> int:
+    """How many processes of a run have samples of their own. Raises UsageError where that depends on the machine."""
+    devices = trainer.get("devices")
+    numbers: Any = devices.strip(",").split(",") if isinstance(devices, str) and "," in devices else devices
+    if isinstance(numbers, (list, tuple)):
+        count = len(numbers)
+    elif str(numbers).isdecimal() and int(numbers):
+        count = int(numbers)
+    else:
+        count = 1
+        with contextlib.suppress(MisconfigurationException, TypeError, ValueError):  # the runs will say it
+            count = plan_trainer(trainer, plugins=[LightningEnvironment()]).num_devices
+        if count > 1:
+            raise UsageError(
+                f"how many tokens a step has depends on the devices of a run, and this machine has {count}: name their "
+                "number, such as --trainer.devices 1"
+            )
+    count *= int(trainer.get("num_nodes") or 1)
+    strategy = dict.get(StrategyRegistry, str(trainer.get("strategy")), {}).get("strategy")
+    return max(1, count // (getattr(strategy, "tensor_parallel", 1) or count))  # None: all divide the model
 
 
 def _class(model: Mapping[str, Any]) -> type[Task]:

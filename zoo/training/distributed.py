@@ -15,7 +15,6 @@ from datetime import timedelta
 from typing import Any
 
 from lightning.pytorch import Trainer
-from lightning.pytorch.accelerators import CUDAAccelerator
 from lightning.pytorch.plugins.environments import LightningEnvironment
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Strategy, StrategyRegistry
 from lightning.pytorch.utilities import rank_zero_only
@@ -111,27 +110,6 @@ def plan_trainer(options: Mapping[str, Any], **extras: Any) -> Trainer:
         return Trainer(**{**off, **own, **extras})
     finally:
         rank_zero.log.disabled = before
-
-
-def count_data_shares(options: Mapping[str, Any], gpus: Callable[[int], int] = lambda visible: visible) -> int:
-    """Into how many shares the processes of a trainer divide the batches of a step.
-
-    ``gpus`` gives how many of the GPUs here a run sees that takes all it sees. Devices that are not here, but on the
-    machines of the runs, count as the options number them.
-    """
-    devices, everything = options.get("devices"), (None, "auto", -1, "-1")
-    try:
-        trainer = plan_trainer(options)
-        count = trainer.num_devices
-        if devices in everything and isinstance(trainer.accelerator, CUDAAccelerator):
-            count = gpus(count)
-    except Exception:  # the trainer of the run says why, where there is none
-        numbers = devices if isinstance(devices, (list, tuple)) else str(devices).split(",")
-        count = len(numbers) if len(numbers) > 1 else int(str(devices)) if str(devices).isdecimal() else 1
-    processes = count * int(options.get("num_nodes") or 1)
-    target = registry.strategies().get(str(options.get("strategy")), "")
-    divided = getattr(import_object(*target.split(":")), "tensor_parallel", 1) if target else 1
-    return max(1, processes // (divided or processes))
 
 
 def launcher_of(options: Mapping[str, Any]) -> list[LightningEnvironment]:

@@ -13,17 +13,19 @@ from zoo_designs.attribute import (
     OptionDifference,
     build_hybrids,
     compute_shares,
+    hybrid_figures,
     shapley_values,
-    share_sections,
+    shares_section,
     shares_table,
     subsets,
 )
+from zoo_designs.designs import Attribute
 
 from tests.compare.fake_zoo import Costs, Fits
 from zoo.compare import plan
-from zoo.compare.design import find_design
 from zoo.compare.plan import Arm, Choice, option_text
-from zoo.compare.simultaneous_tests import PairedTestPlan
+from zoo.compare.run_records import Record, RunRecord
+from zoo.compare.simultaneous_tests import T_TEST, PairedTestPlan
 from zoo.errors import UsageError
 from zoo.training.config_meter import ConfigMeter
 from zoo.training.setup import display_value
@@ -36,12 +38,6 @@ def fits(tmp_path_factory):
 
 def point(fits, name, *options):
     return fits.point((name, *options))
-
-
-def notes(shares):
-    """How to read the table of these shares."""
-    (section,) = share_sections(shares, SimpleNamespace(goal="loss", plan=PairedTestPlan("t", 0.04)))
-    return section.notes[0]
 
 
 # what differs
@@ -214,7 +210,7 @@ def test_of_many_differences_both_ends_are_told():
     assert done[0].alone.mean == pytest.approx(0.4, abs=0.01)
     rows = shares_table(done)
     assert rows[0] == ["option", "alone", "last", "verdict"]
-    assert "Shapley" not in notes(done)
+    assert "Shapley" not in shares_section(done, "loss", 0.04).text
 
 
 def test_a_seed_that_a_hybrid_lacks_does_not_count_and_diverged_runs_are_attributed_as_such():
@@ -226,48 +222,60 @@ def test_a_seed_that_a_hybrid_lacks_does_not_count_and_diverged_runs_are_attribu
     assert sum(share.shapley.mean for share in done) == pytest.approx(0.5)  # of the rate: one of two runs of `ab`
     assert {share.verdict.sentence for share in done} == {"1 of 8 runs failed: no verdict"}
     assert all(math.isnan(share.shapley.low) and math.isnan(share.alone.p) for share in done)
-    assert "In the share of runs that failed" in notes(done)
+    assert "in the share of runs that failed" in shares_section(done, "loss", 0.04).text
     assert shares_table(done)[1][1:3] == ["+0.25", ""]
-    assert compute_shares(four("ab"), {**result, frozenset("b"): {}}, True) == []
+    none = compute_shares(four("ab"), {**result, frozenset("b"): {}}, True)
+    assert "No seed is finished in all hybrids" in shares_section(none, "loss", 0.04).text
 
 
-def recorded_answer(figures):
-    """The record of the hybrids of two options, and an answer with their figures by seed."""
+def test_figures_are_read_by_variant():
     fits = Fits(Path("runs"))
-    hybrids = build_hybrids(Arm((), ("toy",), fits.point(("toy",))), four("ab"), fits, Costs().check)
-    run = SimpleNamespace(stages=[SimpleNamespace(details=four("ab"))], arms=list(hybrids.values()))
-    procedure = find_design("attribute").load()
-    record = SimpleNamespace(design={"attribute": json.loads(json.dumps(procedure.record(run)))})
-    rows = [SimpleNamespace(variant=arm.name, figures=figures[subset]) for subset, arm in hybrids.items()]
-    answer = SimpleNamespace(rows=rows, lower_is_better=True, plan=PairedTestPlan("t", 0.04), goal="loss")
-    return procedure, answer, record
+    first = Arm((), ("toy",), fits.point(("toy",)))
+    hybrids = build_hybrids(first, four("ab"), fits, Costs().check)
+
+    def ledger(variant, seed, loss, finished=True):
+        best = {"loss": loss}
+        return RunRecord(Path(), "toy", variant, seed, goals={"loss": "min"}, best=best, last=best, finished=finished)
+
+    records = [ledger("default", 1, 1.0), ledger("a=a2", 1, 2.0), ledger("a=a2", 2, 3.0), ledger("b=b2", 1, 4.0, False)]
+    names = {arm.name: subset for subset, arm in hybrids.items()}
+    result = hybrid_figures(names, [*records, ledger("else", 1, 9.0)], "loss")
+    assert result == {frozenset(): {1: 1.0}, frozenset("a"): {1: 2.0, 2: 3.0}, frozenset("b"): {}, frozenset("ab"): {}}
 
 
-def test_the_folder_of_a_comparison_has_the_contributions():
-    """Text, JSON and charts of a folder that is read again show what the comparison itself has shown."""
-    figures = additive({"a": -0.1, "b": 0.2}, seeds=range(1, 6))
-    procedure, answer, record = recorded_answer(figures)
-    answer.finding = procedure.complete(answer, Path(), record)
-    assert answer.finding == compute_shares(four("ab"), figures, True, answer.plan)
-    (section,) = procedure.sections(answer)
+def test_the_folder_of_a_comparison_tells_the_shares_again():
+    first = Arm((), ("toy",), Fits(Path("runs")).point(("toy",)))
+    hybrids = build_hybrids(first, four("ab"), Fits(Path("runs")), Costs().check)
+    figures = additive({"a": -0.1, "b": 0.2})
+    runs = {
+        arm.name: {
+            seed: RunRecord(Path(), "toy", arm.name, seed, goals={"loss": "min"}, last={"loss": loss}, finished=True)
+            for seed, loss in figures[subset].items()
+        }
+        for subset, arm in hybrids.items()
+    }  # fmt: skip
+    procedure = Attribute().load()
+    planned = SimpleNamespace(stages=[SimpleNamespace(details=four("ab"))], arms=[*hybrids.values()])
+    recorded = json.loads(json.dumps(procedure.record(planned)))
+    record = Record((), "default", design={procedure.design.name: recorded})
+    answer = SimpleNamespace(runs=runs, goal="loss", at="last", lower_is_better=True, plan=T_TEST)
+    answer.finding = procedure.complete(answer, Path("home"), record)
+    shares = compute_shares(four("ab"), figures, True)
+    assert repr(answer.finding) == repr(shares)
+    assert [option["option"] for option in procedure.as_data(answer)["options"]] == ["model.b", "model.a"]
+    assert [*procedure.sections(answer)[0].rows] == shares_table(shares)[1:]
+    assert [chart.name for chart in procedure.charts(answer)] == ["shares"]
+    with pytest.raises(UsageError, match=r"home: what it records of hybrids is damaged"):
+        procedure.complete(answer, Path("home"), Record((), "default", design={procedure.design.name: {}}))
+
+
+def test_the_table_says_how_to_read_it():
+    done = compute_shares(four("ab"), additive({"a": -0.1, "b": 0.2}), True)
+    section = shares_section(done, "loss", 0.04)
     assert section.headings[0] == "option"
     assert section.rows[0][0] == "b (b1 → b2)"
-    assert section.words == ["worse", "better"]
-    assert "Shapley's" in section.notes[0]
-    options = procedure.as_data(answer)["options"]
-    assert [option["option"] for option in options] == ["b", "a"]
-    assert options[0]["shapley"]["mean"] == pytest.approx(0.2, abs=0.01)
-    assert len(procedure.charts(answer)) == 1
-
-
-def test_hybrids_without_a_seed_in_common_have_no_contributions():
-    procedure, answer, record = recorded_answer({**additive({"a": -0.1, "b": 0.2}), frozenset("b"): {}})
-    answer.finding = procedure.complete(answer, Path(), record)
-    assert "No seed is finished in all hybrids" in procedure.sections(answer)[0].items[0]
-    assert procedure.charts(answer) == []
-    record.design["attribute"]["hybrids"] = None
-    with pytest.raises(UsageError, match="its list of hybrids is damaged"):
-        procedure.complete(answer, Path(), record)
+    assert "Shapley's" in section.text
+    assert section.text.endswith("is false with a probability of at most 0.04.")
 
 
 def test_values_are_written_so_that_a_command_line_reads_them(fits):

@@ -102,6 +102,12 @@ def test_one_table_over_recipes_whose_own_parts_differ(compare):
     assert content["commands"] == ["zoo compare lm-tiny vit-tiny --vary model.norm=layernorm,rmsnorm --seeds 6 --json"]
 
 
+@pytest.mark.parametrize(("options", "code"), [((), 1), (("--exit-code",), 10)])
+def test_the_exit_code_is_the_outcome_where_it_is_asked_for_although_a_run_failed(compare, monkeypatch, options, code):
+    monkeypatch.setattr(run_comparison, "exit_code", lambda codes: 1)
+    compare("lm-tiny", "vit-tiny", *VARY, "--seeds", "6", *options, code=code)
+
+
 def test_more_seeds_after_a_look_use_the_sequential_test(compare):
     words = ("lm-tiny", "vit-tiny", *VARY)
     compare(*words, "--seeds", "3")

@@ -26,9 +26,15 @@ from zoo_designs.length_probe import (
 from tests.tasks.training import text_file
 from zoo.cli import main
 from zoo.compare import run_comparison
-from zoo.data.text import TextFiles
+from zoo.data.text import TextData, TextFiles, TokenizedData
 from zoo.errors import UsageError
 from zoo.logging import run_state
+from zoo.tasks.lm import CausalLM
+
+
+class Numbers(TokenizedData):
+    """Windows of numbers that no text is behind, as TokenFile of zoo-scale has them."""
+
 
 RECIPE = """\
 model:
@@ -186,6 +192,16 @@ def test_only_language_models_on_text_have_lengths(tmp_path, monkeypatch):
 
 def test_text_files_are_what_the_probe_reads():
     assert issubclass(TextFiles, length_probe.__dict__.get("TextData", TextFiles.__mro__[1]))
+
+
+@pytest.mark.parametrize("data", [TextFiles, *TokenizedData.__subclasses__(), Numbers])
+def test_texts_that_the_probe_does_not_read_are_refused_before_training(data):
+    config = {"data": {"class_path": f"{data.__module__}.{data.__qualname__}", "init_args": {"max_length": 8}}}
+    if issubclass(data, TextData):
+        length_probe.check_config(config, CausalLM)
+    else:
+        with pytest.raises(UsageError, match=f"this is a CausalLM on {data.__name__}"):
+            length_probe.check_config(config, CausalLM)
 
 
 @pytest.mark.parametrize("recipe", ["vit-tiny", "translation-tiny"])

@@ -7,6 +7,7 @@ from test_tensor_parallel import STACK, multi_head
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
+from torchmetrics import MeanMetric
 from worlds import in_processes
 from zoo_scale.strategies import FSDP2, materialize, own_tensors, shard_module, whole_tensor
 from zoo_scale.tensor_parallel import Divider, gather_whole
@@ -55,11 +56,11 @@ class LocalMemory(MemoryCounter):
 
 
 class Trained(nn.Module):
-    """A network as a task holds it."""
+    """A network as a task holds it, beside a metric."""
 
     def __init__(self, net):
         super().__init__()
-        self.net = net
+        self.net, self.eval_loss = net, MeanMetric()
 
     def training_step(self, batch):
         return self.net(batch)

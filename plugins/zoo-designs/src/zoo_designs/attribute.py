@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,8 +18,10 @@ from zoo import registry
 from zoo.command_line import ParsedOptions
 from zoo.compare.command import with_options
 from zoo.compare.design import Procedure
+from zoo.compare.document import Section
 from zoo.compare.plan import Arm, Choice, Comparison, Point, ZooFit, fit_words, label_arms, option_text
 from zoo.compare.prepare_runs import Stage, check_ends
+from zoo.compare.run_records import DECISIVE, Record, RunRecord, number
 from zoo.compare.simultaneous_tests import T_TEST, PairedTestPlan, count_fewest_seeds
 from zoo.compare.statistics import Paired, Verdict, holm_adjust, judge, last_p, paired_t_test, round_count, rounding_of
 from zoo.errors import UsageError
@@ -27,9 +29,7 @@ from zoo.io import limits
 
 if TYPE_CHECKING:
     from zoo.compare.charts import ReportChart
-    from zoo.compare.document import Section
     from zoo.compare.run_comparison import ComparisonRun, Runner
-    from zoo.compare.run_records import Record
     from zoo.compare.verdict import Answer
 
 # what --attribute leaves no choice of
@@ -197,12 +197,12 @@ def compute_shares(
     differences: Sequence[OptionDifference], figures: Mapping[Subset, Mapping[int, float]], lower_is_better: bool,
     plan: PairedTestPlan = T_TEST,
 ) -> list[Share]:  # fmt: skip
-    """The share of each option over the seeds that every hybrid has, the largest effect first.
+    """The share of each option over the seeds that every hybrid has, the largest effect first; none without a seed.
 
     ``plan`` has the level that this look may spend, and says whether it is one of several.
 
     Where a run failed (NaN), no difference of figures exists: the shares are then of the rate of failed runs, without
-    interval and verdict. No shares if the hybrids have no ended seed in common.
+    interval and verdict.
     """
     names = [difference.name for difference in differences]
     common = plan.sort_seeds(sorted(set.intersection(*(set(by_seed) for by_seed in figures.values()))))
@@ -241,37 +241,35 @@ def compute_shares(
     return sorted(shares, key=lambda share: -abs(share.tested.mean))
 
 
-def share_sections(shares: Sequence[Share], answer: Answer) -> list[Section]:
-    """The table of contributions, and how to read it; a line where no seed has ended in all hybrids."""
-    from zoo.compare.document import Section
+def hybrid_figures(
+    hybrids: Mapping[str, Subset], ledgers: Iterable[RunRecord], goal: str, at: str = DECISIVE
+) -> dict[Subset, dict[int, float]]:
+    """The headline figure of every hybrid by seed, NaN where a run failed; by what it has of the second recipe.
 
+    ``hybrids`` are these options by the hybrid's name.
+    """
+    values: dict[Subset, dict[int, float]] = {subset: {} for subset in hybrids.values()}
+    for ledger in ledgers:
+        figure = ledger.figure(goal, at)
+        if ledger.variant in hybrids and figure is not None:
+            values[hybrids[ledger.variant]][ledger.seed] = number(figure)
+    return values
+
+
+def shares_section(shares: Sequence[Share], goal: str, level: float) -> Section:
+    """The table of contributions, and how to read it; without one where no seed has all hybrids."""
     title = "Contribution of each option"
     if not shares:
-        return [Section(title, items=["No seed is finished in all hybrids: run the same command again."])]
-    figure = "the share of runs that failed, because some did" if shares[0].of_failures else answer.goal
+        return Section(title, text="No seed is finished in all hybrids: run the same command again.")
     shapley = "share: Shapley's, the mean over all orders of adding the options. " if shares[0].shapley else ""
+    figure = "the share of runs that failed, because some did" if shares[0].of_failures else goal
     legend = (
-        f"In {figure}, paired by seed. {shapley}alone: added to the first recipe alone; last: added last, to the "
-        "second recipe without it. ± is the standard deviation over seeds. The verdicts on the options are a family "
-        f"of their own, one of which is false with probability {answer.plan.level:.2g} at most, beside those on the "
-        "hybrids."
+        f"{title}, in {figure}, paired by seed. {shapley}alone: added to the first recipe alone; last: added last, to "
+        "the second recipe without it. ± is the standard deviation over seeds. These verdicts are a family of their "
+        f"own: besides those on hybrids, any of them is false with a probability of at most {level:.2g}."
     )
     headings, *rows = shares_table(shares)
-    return [Section(title, headings, rows, notes=[legend], words=[share.verdict.word for share in shares])]
-
-
-def shares_data(shares: Sequence[Share]) -> dict[str, Any]:
-    """The shares as a JSON document; NaN stays NaN."""
-    return {
-        "options": [
-            {
-                "option": share.difference.name, "first": share.difference.first, "second": share.difference.second,
-                "of_failures": share.of_failures, "shapley": share.shapley and asdict(share.shapley),
-                "alone": asdict(share.alone), "last": asdict(share.last), "verdict": share.verdict.word,
-            }
-            for share in shares
-        ]
-    }  # fmt: skip
+    return Section(title, headings, rows, legend, words=[share.verdict.word for share in shares])
 
 
 def shares_chart(shares: Sequence[Share], answer: Answer) -> ReportChart:
@@ -354,38 +352,49 @@ class AttributeProcedure(Procedure):
         return [f"{recipes} differ in {len(changes)} options: {', '.join(map(str, changes))}"]
 
     def record(self, run: ComparisonRun) -> dict[str, Any]:
-        """What the options are, and which of them each hybrid takes from the second recipe."""
+        """In what the recipes differ, and what each hybrid has of the second one."""
         return {
-            "options": [
-                [change.choice.key, change.choice.value, change.first, change.second]
-                for change in run.stages[-1].details
-            ],
-            "hybrids": {arm.name: [choice.key for choice in arm.variant] for arm in run.arms},
+            "differences": [asdict(difference) for difference in run.stages[-1].details],
+            "hybrids": {arm.name: [choice.key.rpartition(".")[2] for choice in arm.variant] for arm in run.arms},
         }
 
     def complete(self, answer: Answer, home: Path, record: Record) -> list[Share]:
-        """The shares of the options; none while no seed has ended in all hybrids. Raises UsageError for damage."""
+        """The share of each option. Raises UsageError for a damaged record."""
         try:
-            recorded = record.design[self.design.name]
-            differences = [OptionDifference(Choice(key, value), *sides) for key, value, *sides in recorded["options"]]
-            subsets_by_name = {
-                name: frozenset(key.rpartition(".")[2] for key in keys) for name, keys in recorded["hybrids"].items()
-            }
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            damage = limits.describe_damage(error)
-            raise UsageError(f"{home}: its list of hybrids is damaged: {damage}. Run the comparison again.") from error
-        figures: dict[Subset, Mapping[int, float]] = {subset: {} for subset in subsets_by_name.values()}
-        figures |= {subsets_by_name[row.variant]: row.figures for row in answer.rows if row.variant in subsets_by_name}
+            content = record.design[self.design.name]
+            differences = [
+                OptionDifference(Choice(**item["choice"]), item["first"], item["second"])
+                for item in content["differences"]
+            ]
+            hybrids = {str(name): Subset(options) for name, options in content["hybrids"].items()}
+        except (KeyError, TypeError, AttributeError) as error:
+            raise UsageError(
+                f"{home}: what it records of hybrids is damaged: {limits.describe_damage(error)}. Run the comparison "
+                "again."
+            ) from error
+        runs = [run for seeds in answer.runs.values() for run in seeds.values()]
+        figures = hybrid_figures(hybrids, runs, answer.goal, answer.at)
         return compute_shares(differences, figures, answer.lower_is_better, answer.plan)
 
     def sections(self, answer: Answer) -> list[Section]:
         """The contribution of each option."""
-        return share_sections(answer.finding, answer)
+        return [shares_section(answer.finding, answer.goal, answer.plan.level)]
 
     def charts(self, answer: Answer) -> list[ReportChart]:
-        """The contributions as bars."""
+        """The shares as bars."""
         return [shares_chart(answer.finding, answer)] if answer.finding else []
 
     def as_data(self, answer: Answer) -> dict[str, Any]:
-        """The contributions."""
-        return shares_data(answer.finding)
+        """The share of each option, its effects alone and last, and the verdict."""
+        shares: list[Share] = answer.finding
+        return {
+            "options": [
+                {
+                    "option": share.difference.choice.key, "first": share.difference.first,
+                    "second": share.difference.second, "share": asdict(share.shapley) if share.shapley else None,
+                    "alone": asdict(share.alone), "last": asdict(share.last), "of_failures": share.of_failures,
+                    "verdict": share.verdict.word, "sentence": share.verdict.sentence,
+                }
+                for share in shares
+            ]
+        }  # fmt: skip

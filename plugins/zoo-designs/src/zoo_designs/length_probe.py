@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from zoo.command_line import ParsedOptions
 from zoo.compare.design import Procedure
 from zoo.compare.number_format import format_interval, format_span
-from zoo.compare.run_records import comparison_path, read_ledgers, read_object
+from zoo.compare.run_records import read_ledgers, read_object
 from zoo.compare.simultaneous_tests import NOT_TESTED, T_TEST, Sample, compare_samples, failure_text
 from zoo.compare.statistics import Interval, Paired
 from zoo.errors import UsageError
 from zoo.logging import run_state
-from zoo.registry import suggest
+from zoo.plugins.safe_import import import_object
+from zoo.registry import current_path, suggest
 
 if TYPE_CHECKING:
     from zoo.compare.charts import ReportChart
-    from zoo.compare.plan import Arm, Comparison
+    from zoo.compare.plan import Comparison
     from zoo.compare.prepare_runs import Stage
     from zoo.compare.run_comparison import ComparisonRun, Runner
     from zoo.compare.verdict import Answer
@@ -95,24 +96,22 @@ def probe(
 
 
 def probe_variants(
-    answer: Answer, comparison: Comparison, arms: Sequence[Arm], allow: tuple[str, ...], report: Callable[[str], object]
+    answer: Answer, run: ComparisonRun, allow: tuple[str, ...], report: Callable[[str], object]
 ) -> ReportChart:
     """Measure every finished run on longer texts, report the tables, and draw the chart in the answer's colours."""
     from zoo.compare.charts import variant_styles
     from zoo.compare.document import plain_columns
     from zoo_designs.charts import draw_lines
 
-    factors, home = parse_factors(comparison.design_values["probe"]), comparison_path(
-        arms[0].point.root, arms[0].point.recipe, comparison.title
-    )  # fmt: skip
+    factors, home = parse_factors(run.comparison.design_values["probe"]), run.place
     labels = {row.variant: row.label for row in answer.rows}
     folders = {
         labels.get(arm.name, arm.name): {
             seed: folder
-            for seed in comparison.seeds
+            for seed in run.comparison.seeds
             if run_state.read_state(folder := arm.point.folder(seed)) == "finished"
         }
-        for arm in arms
+        for arm in run.arms
     }
     losses = probe(folders, factors, home, allow, report)
     failures = {row.label: failure_text(row.failures, len(row.figures)) for row in answer.rows if row.failures}
@@ -142,11 +141,13 @@ def probe_variants(
 
 def check_config(config: Mapping[str, Any], task: type) -> None:
     """Raise UsageError, before training, unless ``config`` and its class of task are of a language model on text."""
+    from zoo.data.text import TextData
     from zoo.tasks.lm import CausalLM
 
-    if not issubclass(task, CausalLM) or "max_length" not in config["data"].get("init_args", {}):
-        data = str(config["data"].get("class_path")).rpartition(".")[2]
-        raise UsageError(f"--probe length is for language models on text, and this is a {task.__name__} on {data}.")
+    module, _, name = current_path(str(config["data"]["class_path"])).rpartition(".")
+    has_length = "max_length" in config["data"].get("init_args", {})
+    if not (issubclass(task, CausalLM) and has_length and issubclass(import_object(module, name), TextData)):
+        raise UsageError(f"--probe length is for language models on text, and this is a {task.__name__} on {name}.")
 
 
 def measure(folder: Path, factors: Sequence[int], allow: tuple[str, ...] = ()) -> list[LengthLoss]:
@@ -370,8 +371,8 @@ class ProbeProcedure(Procedure):
     def draft(self, comparison: Comparison, runner: Runner) -> list[Stage]:
         """The variants. Raises UsageError unless they are language models on text."""
         stage = runner.draft(comparison)
-        config = stage.arms[0].point.config
-        check_config(config, runner.meter.task_class(config))
+        for arm in stage.arms:
+            check_config(arm.point.config, runner.meter.task_class(arm.point.config))
         return [stage]
 
     def show(self, run: ComparisonRun, options: ParsedOptions) -> int:
@@ -379,6 +380,5 @@ class ProbeProcedure(Procedure):
         from zoo.compare import error_budget
 
         answer = error_budget.answer_records(read_ledgers(run.folders), options, run.record)
-        tell = run.runner.print_progress
-        chart = probe_variants(answer, run.comparison, run.arms, options.allowed, tell)
+        chart = probe_variants(answer, run, options.allowed, run.runner.print_progress)
         return run.print_answer(*run.look(), [chart])

@@ -142,11 +142,11 @@ class ScoreboardProcedure(Procedure):
             result.place: {arm.name: variant_name(arm, comparison) for arm in result.arms} for result in finished
         }
         recipes = [folder.parents[1].name for folder in members]
-        home = scoreboard_folder.scoreboard_path(Path(options.get("runs")), recipes, comparison.title)
+        home = scoreboard_folder.scoreboard_path(Path(options.get("runs")), recipes, finished[0].place.name)
         command = run_comparison.command_line(options)
         scoreboard_folder.save_members(home, members, command)
         answer_code = show(members, command, options, home, home)
-        return code or answer_code
+        return answer_code if options.get("exit_code") else code or answer_code
 
     def answer_folder(self, folder: Path, options: ParsedOptions) -> int:
         """`zoo compare FOLDER` of a scoreboard, without torch."""

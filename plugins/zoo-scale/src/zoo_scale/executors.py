@@ -176,17 +176,16 @@ def start_workers(request: Request) -> Any:
     """A scheduler in this process and a worker process for each run at once, with GPUs of its own."""
     from distributed import Nanny, Scheduler, SpecCluster
 
-    from zoo.compare.parallel_runs import SHARE, VISIBLE, gpus_of_runs
+    from zoo.compare.parallel_runs import VISIBLE, gpus_of_runs
 
     gpus = gpus_of_runs(request)
-    share = {SHARE: str(request.gpu_share)} if request.gpu_share else {}
     local = {"host": "127.0.0.1", "dashboard_address": ":0"}
     workers = {
         number: {
             "cls": Nanny,
             # no memory limit: the runs are processes of their own, which a worker does not measure
             "options": {**local, "nthreads": 1, "memory_limit": 0, "silence_logs": logging.CRITICAL,
-                        "env": {**share, **({VISIBLE: gpus[number]} if gpus else {})}},
+                        "env": {VISIBLE: gpus[number]} if gpus else {}},
         }
         for number in range(request.jobs)
     }  # fmt: skip

@@ -294,10 +294,12 @@ def print_rows(subject: Subject, machine: Machine, amount: float | None, rows: S
         return "" if name in stated else " (default)"
 
     measure, unit = cost(subject.task), subject.task.unit
+    low = precision_of(subject).startswith(("bf16", "16"))
+    speed = origin("flops") if low or "flops" in stated else " (default, of bf16: name that of this precision, --flops)"
     print(f"{subject.title}: {format_short(measure.parameters)} parameters, {precision_of(subject)}")
     print(
         f"{machine.gpus} GPUs{origin('gpus')} of {format_bytes(machine.memory)}{origin('memory')}, "
-        f"{format_short(machine.flops)}FLOP/s{origin('flops')}, MFU {machine.mfu:g}{origin('mfu')}; "
+        f"{format_short(machine.flops)}FLOP/s{speed}, MFU {machine.mfu:g}{origin('mfu')}; "
         f"{format_short(3 * measure.flops)}FLOP per {unit} of training\n"
     )
     headings = ["strategy", "recompute", "batch per GPU", "memory per GPU", f"{unit}s/s"]

@@ -367,9 +367,10 @@ def materialize(
 
     They are of ``types``, by owner and name. The result: these tensors, any shape, and the types that they had here.
     """
-    waiting = [member for member in module.modules() if any(t.is_meta for t in own_tensors(member).values())]
+    waiting = {id(member): member for member in module.modules()  # by id: torchmetrics' == is always true
+               if any(tensor.is_meta for tensor in own_tensors(member).values())}  # fmt: skip
     tensors: list[tuple[Tensor, torch.dtype]] = []
-    for member in waiting:
+    for member in waiting.values():
         for name, tensor in own_tensors(member).items():
             if tensor.is_meta:
                 tensors.append((tensor, tensor.dtype))
@@ -377,7 +378,7 @@ def materialize(
                 whole = nn.Parameter(memory, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else memory
                 torch.utils.swap_tensors(tensor, whole)
     for _, member in in_order_of_reset(module):
-        if member in waiting or (waiting and sets_below(member) and LATER in vars(member)):
+        if id(member) in waiting or (waiting and sets_below(member) and LATER in vars(member)):
             vars(member).pop(LATER)()
     return tensors
 
