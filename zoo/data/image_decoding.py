@@ -58,24 +58,14 @@ class FilePixels(Pixels):
 
     def _one(self, index: int) -> Tensor:
         image = self.image(index)
-        try:
-            # a side that is no multiple of 8 would weigh too much in its last row or column
-            if self.way is None and not (image.width % 8 or image.height % 8):
-                image.draft("RGB", (2 * self.size, 2 * self.size))  # lets JPEG leave out what is not needed
-            colours = opaque(upright(image)).convert("RGB")
-        except UNREADABLE as error:
-            name = getattr(image, "filename", "") or f"image {index}"
-            raise UsageError(f"{name} cannot be read as an image: {error}") from error
+        name = getattr(image, "filename", "") or f"image {index}"
+        # a side that is no multiple of 8 would weigh too much in its last row or column
+        if self.way is None and not (image.width % 8 or image.height % 8):
+            image.draft("RGB", (2 * self.size, 2 * self.size))  # lets JPEG leave out what is not needed
+        colours = decode(image, "RGB", name)
         if self.way is None:
             return middle_square(colours, self.size)
-        pixels = prepare_published(colours, self.way)
-        if pixels.shape[1:] != (self.size, self.size):
-            name = getattr(image, "filename", "") or f"image {index}"
-            raise UsageError(
-                f"{name} becomes {pixels.shape[2]} × {pixels.shape[1]} pixels as this model's own library prepares it, "
-                f"and the model needs {self.size} × {self.size}."
-            )
-        return pixels
+        return prepare_published(colours, self.way, self.size, name)
 
 
 def published_way(path: Path) -> dict[str, Any] | None:
@@ -119,12 +109,23 @@ def middle_square(image: Image.Image, size: int) -> Tensor:
     return torch.from_numpy(np.array(square)).permute(2, 0, 1).contiguous()
 
 
-def prepare_published(image: Image.Image, way: Mapping[str, Any]) -> Tensor:
-    """An image as ``library`` of ``way`` prepares it for a published model: (C, H, W) of uint8.
+def prepare_published(image: Image.Image, way: Mapping[str, Any], side: int, name: str = "an image") -> Tensor:
+    """An image as ``library`` of ``way`` prepares it for a published model: (C, side, side) of uint8.
 
     ``resize`` is the length of the short side, or height and width; ``crop`` the height and width that are cut out of
-    the middle; either may be None. Raises UsageError for an image so thin that it would be huge.
+    the middle; either may be None. Raises UsageError that names an image which is so thin that it would be huge, or
+    becomes another size.
     """
+    pixels = _resize_published(image, way, name)
+    if pixels.shape[1:] == (side, side):
+        return pixels
+    raise UsageError(
+        f"{name} becomes {pixels.shape[2]} × {pixels.shape[1]} pixels as this model's own library prepares it, and the "
+        f"model needs {side} × {side}."
+    )
+
+
+def _resize_published(image: Image.Image, way: Mapping[str, Any], name: str) -> Tensor:
     from torchvision.transforms import InterpolationMode
     from torchvision.transforms.v2 import functional
 
@@ -135,10 +136,10 @@ def prepare_published(image: Image.Image, way: Mapping[str, Any]) -> Tensor:
     if (size := way["resize"]) is not None:
         short, long = sorted(image.size)
         if isinstance(size, int) and size * size * long / short > MOST_PIXELS:
-            raise UsageError(f"an image of {image.width} × {image.height} pixels is too thin to be resized to {size}.")
-        name = way["interpolation"]
-        exact = name == "nearest" and way["library"] == "transformers"
-        mode = InterpolationMode("nearest-exact" if exact else name)
+            raise UsageError(f"{name} of {image.width} × {image.height} pixels is too thin to be resized to {size}.")
+        kind = way["interpolation"]
+        exact = kind == "nearest" and way["library"] == "transformers"
+        mode = InterpolationMode("nearest-exact" if exact else kind)
         picture = functional.resize(picture, [size] if isinstance(size, int) else size, mode, antialias=True)
     if way["library"] == "timm":
         picture = torch.from_numpy(np.array(functional.center_crop(picture, way["crop"])))
@@ -152,6 +153,19 @@ def prepare_published(image: Image.Image, way: Mapping[str, Any]) -> Tensor:
     return functional.crop(picture, (picture.shape[1] - high) // 2, (picture.shape[2] - wide) // 2, high, wide)
 
 
+def decode(image: Image.Image, mode: str, name: str) -> Image.Image:
+    """The image upright, in the ``mode`` L, RGB or RGBA; L and RGB over white where it is transparent, as viewers show
+    it. Raises UsageError for a damaged file.
+    """
+    try:
+        picture = upright(image)
+        if mode != "RGBA" and picture.has_transparency_data:
+            picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture.convert("RGBA"))
+        return picture.convert(mode)
+    except UNREADABLE as error:
+        raise UsageError(f"{name} cannot be read as an image: {error}") from error
+
+
 def upright(image: Image.Image) -> Image.Image:
     """The image as a camera's orientation mark in its EXIF data says it is to be seen, as every viewer shows it."""
     if orientation(image) is None:
@@ -159,13 +173,6 @@ def upright(image: Image.Image) -> Image.Image:
     image.load()  # which turns some formats already
     way = orientation(image)
     return image if way is None else image.transpose(way)
-
-
-def opaque(image: Image.Image) -> Image.Image:
-    """The image over white where it is transparent, as viewers show it; one without transparency as it is."""
-    if not image.has_transparency_data:
-        return image
-    return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
 
 
 def orientation(image: Image.Image) -> Image.Transpose | None:

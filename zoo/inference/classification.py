@@ -15,11 +15,10 @@ from zoo.data.image_decoding import (
     LARGEST,
     UNREADABLE,
     FilePixels,
-    opaque,
+    decode,
     open_header,
     prepare_published,
     published_way,
-    upright,
 )
 from zoo.data.pixels import ArrayPixels, Images, Split, resize_images
 from zoo.errors import UsageError
@@ -115,17 +114,11 @@ class TrainedClassification(Trained):
         name = str(picture) if isinstance(picture, (str, Path)) else f"image {number}"
         image = open_image(picture, name)
         if resize is None and self.prepare is not None:
+            picture = decode(image, self.mode, name)
             try:
-                pixels = prepare_published(upright(image).convert(self.mode), self.prepare)[None]
-            except UNREADABLE as error:
-                reason = str(error) if isinstance(error, UsageError) else f"cannot be read as an image: {error}"
-                raise UsageError(f"{name}: {reason}") from error
-            if pixels.shape[2:] == (self.size, self.size):
-                return pixels
-            raise UsageError(
-                f"{name} becomes {pixels.shape[3]} × {pixels.shape[2]} pixels as this model's own library prepares it, "
-                f"and the model needs {self.size} × {self.size}.\nResize it: --resize crop, --resize stretch"
-            )
+                return prepare_published(picture, self.prepare, self.size, name)[None]
+            except UsageError as error:
+                raise UsageError(f"{error}\nResize it: --resize crop, --resize stretch") from error
         way = resize or self.resize
         right = image.size == (self.size, self.size)
         if not right and way is None:
@@ -135,11 +128,7 @@ class TrainedClassification(Trained):
             )
         if way == "crop" and self.channels == 3:
             return FilePixels(1, self.size, lambda _: image, None).fetch(np.array([0]))  # the same code as in training
-        try:
-            converted = upright(image) if self.channels == 4 else opaque(upright(image))
-            array = np.array(converted.convert(self.mode))
-        except UNREADABLE as error:
-            raise UsageError(f"{name} cannot be read as an image: {error}") from error
+        array = np.array(decode(image, self.mode, name))
         pixels = torch.from_numpy(array.reshape(*array.shape[:2], -1).transpose(2, 0, 1).copy())[None]
         if right:
             return pixels

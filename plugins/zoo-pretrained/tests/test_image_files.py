@@ -35,7 +35,7 @@ def ours(folder, image, theirs):
     import_images(folder, folder, theirs, options)
     path = folder / "images.json"
     _, mean, std, _, _ = prepare_image(path)
-    pixels = prepare_published(image, published_way(path)).float()
+    pixels = prepare_published(image, published_way(path), SIDE).float()
     return (pixels / 255 - mean.view(-1, 1, 1)) / std.view(-1, 1, 1)
 
 
@@ -171,7 +171,7 @@ def test_a_share_that_is_written_gives_the_size_that_was_read(side):
 def test_a_thin_image_takes_no_memory(library):
     way = {"library": library, "resize": SIDE, "interpolation": "bilinear", "crop": [SIDE, SIDE]}
     with pytest.raises(UsageError, match="too thin"):
-        prepare_published(Image.new("RGB", (2_000_000, 1)), way)
+        prepare_published(Image.new("RGB", (2_000_000, 1)), way, SIDE)
 
 
 @pytest.mark.parametrize("seed", range(20))
