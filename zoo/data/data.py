@@ -79,7 +79,8 @@ class Data(LightningDataModule, ABC):
         """Write the files that inference on new inputs needs, such as tokenizer.json."""
 
     def adopt(self, folder: Path) -> None:
-        """Replace what was measured on these data by what a run's folder holds, before its model is evaluated on them.
+        """Replace what was measured on these data by what a folder holds, before its model is trained or evaluated on
+        them.
 
         By default nothing. Tokens and classes are not adopted: evaluation refuses data whose numbers mean others.
         """

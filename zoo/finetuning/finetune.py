@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 BLOCK = re.compile(r"(.*?)\bblocks\.(\d+)\.")
 ENTRANCE = re.compile(r"(embedding[^.]*|\b(entry|stem|backbone))$")  # names of modules in front of the blocks
 NET = "net."
+KEPT = ("family", "generation")  # what an import says of its model that holds for a run, too, which begins with it
 CLASSES = "num_classes"  # the option of tasks that the data fill with the number of classes
 
 
@@ -106,7 +107,11 @@ def prepare_task(task: Task, tune: Tune, runs: str | Path, data: Any = None, fre
             for name, tensor in weight_files.read_tensors(place.weights).items()
             if name.startswith(NET)
         }
-        transferred = transfer_weights(task.net, tensors, place.weights, network_of(place), others)
+        original = network_of(place)
+        transferred = transfer_weights(task.net, tensors, place.weights, original, others)
+        if type(original) is type(task.net):
+            transferred.origin = {name: place.config[name] for name in KEPT if name in place.config}
+        adopt_measures(place.folder, data)
         task.take_start()
     if tune.rank:
         new = transferred.fresh | transferred.partly_new if transferred else set()
@@ -336,6 +341,11 @@ def adopt_run(home: Path, data: Any) -> None:
     Raises UsageError as ``require_same_numbers``.
     """
     require_same_numbers(home, data)
+    adopt_measures(home, data)
+
+
+def adopt_measures(home: Path, data: Any) -> None:
+    """Let data be normalised as those of a run's folder were; data modules of others stay as they are."""
     if callable(getattr(data, "adopt", None)):
         data.adopt(home)
 

@@ -18,6 +18,7 @@ from zoo.registry import suggest
 FINISHED, CONFIG = "finished.json", "config.yaml"
 STARTING = "starting"  # a file in a run folder until its first checkpoint is written
 EXPORT, WEIGHTS = "config.json", "model.safetensors"
+ORIGIN = "origin.json"  # what the import with which a run began says of its model
 
 
 # files of published checkpoints that runs and exports of zoo do not have
@@ -144,7 +145,7 @@ def _from_run(folder: Path) -> ModelLocation:
     weights = checkpoint_to_use(folder)
     if weights is None:
         raise UsageError(f"no checkpoint in {folder}: the run saved none. Train it: zoo fit {shlex.quote(str(folder))}")
-    return ModelLocation(folder, weights, _read_config(folder / CONFIG), folder / CONFIG)
+    return ModelLocation(folder, weights, _read_config(folder), folder / CONFIG)
 
 
 def _from_checkpoint(path: Path) -> ModelLocation:
@@ -156,7 +157,7 @@ def _from_checkpoint(path: Path) -> ModelLocation:
                 f"{path} is neither a run's folder, nor an export, nor a checkpoint (.ckpt, .safetensors)."
             )
         raise UsageError(f"{path} has no {CONFIG} in its folder or the two above: put the run's {CONFIG} there.")
-    return ModelLocation(home, path, _read_config(home / CONFIG), home / CONFIG)
+    return ModelLocation(home, path, _read_config(home), home / CONFIG)
 
 
 def _from_export(folder: Path) -> ModelLocation:
@@ -171,9 +172,11 @@ def _from_export(folder: Path) -> ModelLocation:
     return ModelLocation(folder, folder / WEIGHTS, _require_task(config, path), path)
 
 
-def _read_config(path: Path) -> Mapping[str, Any]:
+def _read_config(folder: Path) -> Mapping[str, Any]:
+    path, origin = folder / CONFIG, folder / ORIGIN
     try:
-        return _require_task(plain_yaml.read(path), path)
+        config = _require_task(plain_yaml.read(path), path)
+        return {**config, **limits.read_json(origin)} if origin.is_file() else config
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
 

@@ -13,7 +13,7 @@ from zoo.data.conversation import Conversation, Turn, chat_tokens, has_chat_temp
 from zoo.data.tokenizer import Tokenizer
 from zoo.errors import UsageError
 from zoo.inference.decoding_rules import GenerationRules, Ruled, Stopping, cut_at_stop
-from zoo.inference.find_run import ModelLocation
+from zoo.inference.find_run import ORIGIN, ModelLocation
 from zoo.inference.rebuild_task import TaskNetwork
 from zoo.inference.trained_model import Gap, GeneratedText, Score, Trained, as_list
 from zoo.models.decoding_state import State
@@ -139,8 +139,8 @@ class TrainedLanguageModel(Trained):
             raise UsageError(f"speculate={draft!r}: give {LOOKUP!r}, or a language model with the same tokenizer.")
         if draft is not None and self.rules is not None and self.rules.change_logits:
             raise UsageError(
-                f"{self.place.folder} was imported with rules of generation (config.json: generation) that speculation "
-                "does not obey: leave --speculate out, or delete the rules."
+                f"{self.place.folder} has rules of generation (in config.json, or {ORIGIN}) that speculation does not "
+                "obey: leave --speculate out, or delete the rules."
             )
         check_state(self.net.begin(1), f"the model of {self.place.folder}")
         if isinstance(draft, TrainedLanguageModel):

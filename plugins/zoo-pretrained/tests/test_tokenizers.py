@@ -1,5 +1,6 @@
 """Odd tokenizers, imported: tokens, texts, greedy generation and scores equal transformers', or a named refusal."""
 
+import dataclasses
 import io
 import itertools
 import json
@@ -539,6 +540,9 @@ def test_the_recipe_of_an_import_trains_its_weights_with_its_tokenizer(name, tmp
     build_checkpoint(
         case, save, tmp_path / "theirs", **({"decoder_start_token_id": 0} if name in ("bart", "t5") else {})
     )
+    rules = {"no_repeat_ngram_size": 2, "repetition_penalty": 1.5, "forced_eos_token_id": 3, "eos_token_id": [7, 3]}
+    if not name.startswith(("bert", "deberta")):
+        (tmp_path / "theirs" / "generation_config.json").write_text(json.dumps(rules))
     ours, _ = import_checkpoint(tmp_path / "theirs", tmp_path / "ours")
     if name in ("bart", "t5"):
         corpus = tmp_path / "pairs"
@@ -566,6 +570,13 @@ def test_the_recipe_of_an_import_trains_its_weights_with_its_tokenizer(name, tmp
     for mine, theirs in zip(trained.tokenizers, ours.tokenizers, strict=True):
         assert (mine.to_json(), mine.names) == (theirs.to_json(), theirs.names)
         assert mine.template == theirs.template
+    if getattr(ours, "rules", None) is not None:  # what the import writes, with what ended texts in training
+        assert trained.ends == [7, 3, trained.tokenizers[-1].eos]
+        assert dataclasses.replace(trained.rules, eos_token_id=[7, 3]) == ours.rules
+        assert zoo.load(trained.export(tmp_path / "export"), device="cpu").rules == trained.rules
+        assert main(["export", str(run.parent), str(tmp_path / "hf"), "--format", "hf"]) == 0
+        content = json.loads((tmp_path / "hf" / "generation_config.json").read_text())
+        assert rules.items() <= (content | {"eos_token_id": content["eos_token_id"][:2]}).items()
 
 
 def test_a_documents_beginning_is_trained_as_it_is_scored(tmp_path, monkeypatch):

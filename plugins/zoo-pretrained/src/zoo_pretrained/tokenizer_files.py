@@ -144,10 +144,14 @@ def _token_numbers(key: str, value: Any) -> list[Any]:
 
 
 def export_tokenizers(
-    source: Path, folder: Path, model: Mapping[str, Any], config: Mapping[str, Any]
+    source: Path,
+    folder: Path,
+    model: Mapping[str, Any],
+    config: Mapping[str, Any],
+    rules: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Write the files that transformers needs beside the weights of a model, {"class_path": …, "init_args": …}; the
-    configuration with what those make it say.
+    """Write the files that transformers needs beside the weights of a model, {"class_path": …, "init_args": …}, that
+    has these rules of generation; the configuration with what those make it say.
     """
     for name in (*COPIED_FILES, "tokenizer.json"):
         if (source / name).is_file():
@@ -162,12 +166,14 @@ def export_tokenizers(
         facts["id2label"] = {str(n): name for n, name in enumerate(content["names"])}
         facts["label2id"] = {name: n for n, name in enumerate(content["names"])}
     if (folder / "tokenizer.json").is_file():
-        facts = {**_tokenizer_files(source, folder, model, facts), **facts}
+        facts = {**_tokenizer_files(source, folder, model, facts, rules or {}), **facts}
     numbering = {key: config[key] for key in ("pad_token_id",) if key in config}  # RoBERTa counts its positions by it
     return {**config, **facts, **numbering}
 
 
-def _tokenizer_files(source: Path, folder: Path, model: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+def _tokenizer_files(
+    source: Path, folder: Path, model: Mapping[str, Any], facts: Mapping[str, Any], rules: Mapping[str, Any]
+) -> dict[str, Any]:
     """Write what AutoTokenizer and generate() look for and the run has not; the numbers of its special tokens.
 
     A tokenizer of ours puts no special tokens around a text, which our tasks do: its template then does it.
@@ -195,7 +201,7 @@ def _tokenizer_files(source: Path, folder: Path, model: Mapping[str, Any], facts
         # a template spells special tokens, and a source its target language
         spells_specials = chat or tokenizer.languages()
         about = {
-            "tokenizer_class": "PreTrainedTokenizerFast",
+            "tokenizer_class": "WhisperTokenizer" if "lang_to_id" in rules else "PreTrainedTokenizerFast",
             "clean_up_tokenization_spaces": False,
             # "<eos>" in a text is five characters
             **({"split_special_tokens": True} if tokenizer.splits_specials and not spells_specials else {}),
@@ -216,9 +222,11 @@ def _tokenizer_files(source: Path, folder: Path, model: Mapping[str, Any], facts
         own_numbers |= {"forced_bos_token_id": target.special(FORCED)}
     if name in GENERATING and not (folder / GENERATION).is_file():
         token_numbers = {**own_numbers, **{key: value for key, value in facts.items() if key.endswith("_token_id")}}
-        atomic_files.write_json(
-            folder / GENERATION, {key: value for key, value in token_numbers.items() if value is not None}
-        )
+        # transformers' own default ends a text after 20 tokens
+        longest = {} if name == "CausalLM" else {"max_length": options["max_length"]}
+        content = {**token_numbers, **longest, **rules}
+        kept = {key: value for key, value in content.items() if value is not None and value != []}
+        atomic_files.write_json(folder / GENERATION, kept)
     return own_numbers
 
 
