@@ -85,7 +85,7 @@ def test_what_is_no_image_is_named(model, tmp_path):
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "LA", "P", "L"])
 @pytest.mark.parametrize("library", [None, "timm", "transformers"])
 def test_pictures_are_prepared_as_a_folder_of_images_was(tmp_path, monkeypatch, library, mode):
-    """Of any size, with an orientation, transparent or not, for models that were trained here and for published ones."""
+    """Of any size, turned, transparent or not, for models that were trained here and for published ones."""
     monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "cache"))
     draw = np.random.default_rng(1)
     exif = Image.Exif()
@@ -128,12 +128,14 @@ def test_an_image_of_the_caller_stays_as_large_as_it_was(tmp_path):
 def test_only_data_that_resized_its_images_resizes_others():
     for module in ("zoo.data.image_sources", "zoo.data.images"):  # where the class was until 0.2.0
         resized, untouched = (
-            {"class_path": f"{module}.NpzImages", "init_args": {"image_size": size}} for size in (8, None)
+            {"data": {"class_path": f"{module}.NpzImages", "init_args": {"image_size": size}}} for size in (8, None)
         )
         assert resize_of_training(resized) == "stretch"
         assert resize_of_training(untouched) is None
-    assert resize_of_training({"class_path": "zoo.data.glyphs.Glyphs", "init_args": {"image_size": 14}}) is None
-    assert resize_of_training(None) is None
+    glyphs = {"class_path": "zoo.data.glyphs.Glyphs", "init_args": {"image_size": 14}}
+    assert resize_of_training({"data": glyphs}) is None
+    assert resize_of_training({}) is None
+    assert resize_of_training({"data": glyphs, "resize": "crop"}) == "crop"
 
 
 def test_an_export_remembers_how_images_were_made_fit(model, tmp_path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
@@ -64,9 +64,7 @@ class TrainedClassification(Trained):
         self.prepare = published_way(path)
         self.mode = MODES[self.channels]
         self.check_entries("num_classes", len(self.names), path.name)
-        self.resize = (
-            place.config["resize"] if "resize" in place.config else resize_of_training(place.config.get("data"))
-        )
+        self.resize = resize_of_training(place.config)
 
     def extra(self) -> dict[str, Any]:
         """The resizing of training, for an export's config.json."""
@@ -157,8 +155,11 @@ def prepare_image(path: Path) -> tuple[list[str], Tensor, Tensor, int, int]:
     return names, mean, std, size, int(channels)
 
 
-def resize_of_training(data: Any) -> Resize | None:
-    """How the data module of a configuration resizes images of another size; None if it does not."""
+def resize_of_training(config: Mapping[str, Any]) -> Resize | None:
+    """How the data module of a run or an export resizes images of another size; None if it does not."""
+    if "resize" in config:
+        return config["resize"]
+    data = config.get("data")
     options = data.get("init_args") or {} if isinstance(data, dict) else {}
     return TRAINING_RESIZE.get(current_path(str(data["class_path"]))) if options.get("image_size") else None
 
