@@ -174,3 +174,12 @@ def test_what_measures_a_checkpoint_sees_the_averages(function, tmp_path):
     run = getattr(Trainer(callbacks=[EMA(0.9)], **quiet), function)
     run(module, rows, ckpt_path=tmp_path / "a.ckpt", weights_only=True)
     assert set(module.values) == {average}
+
+
+def test_an_optimizer_that_averages_the_weights_itself_is_refused():
+    """Both would put an average in the place of the weights, each into that of the other."""
+    parameters = [torch.nn.Parameter(torch.zeros(1))]
+    averaging = type("Averaging", (torch.optim.SGD,), {"eval": lambda self: None, "train": lambda self: None})
+    EMA().on_train_start(SimpleNamespace(optimizers=[torch.optim.AdamW(parameters)]), None)
+    with pytest.raises(UsageError, match="Averaging evaluates an average"):
+        EMA().on_train_start(SimpleNamespace(optimizers=[averaging(parameters)]), None)

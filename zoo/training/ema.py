@@ -45,6 +45,13 @@ class EMA(Callback):
         if not isinstance(trainer.strategy, (DDPStrategy, SingleDeviceStrategy)):
             raise UsageError("EMA averages whole weights, which this trainer.strategy splits. Take ddp.")
 
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Raises UsageError beside an optimizer that averages: it would take this average for its own weights."""
+        for optimizer in trainer.optimizers:
+            if callable(getattr(optimizer, "eval", None)):
+                name = type(optimizer).__name__
+                raise UsageError(f"optimizer {name} evaluates an average of the weights itself: leave EMA out.")
+
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Update the average after a step."""
         step = trainer.global_step
