@@ -1,6 +1,5 @@
 """Initial weights depend on the seed and on a module's name, and on nothing else."""
 
-import copy
 import itertools
 import math
 from functools import partial
@@ -378,13 +377,15 @@ def test_torch_has_no_last_word_on_matrices():
     assert loss.head.weight.std().item() == pytest.approx((3 * 48) ** -0.5, rel=0.05)
 
 
-@pytest.mark.parametrize("lazy", [nn.LazyLinear(16), nn.LazyBatchNorm1d(affine=False), nn.LazyConv1d(16, 1)])
+@pytest.mark.parametrize(
+    "lazy", [partial(nn.LazyLinear, 16), partial(nn.LazyBatchNorm1d, affine=False), partial(nn.LazyConv1d, 16, 1)]
+)
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_what_has_no_sizes_yet_is_refused_by_its_name(lazy, device):
     class Part(FFN):
         def __init__(self, dim, hidden):
             super().__init__(dim, hidden)
-            self.inner = copy.deepcopy(lazy)
+            self.inner = lazy()
 
     with torch.device(device), pytest.raises(UsageError, match=r"ffn\.part\.inner: Lazy\w+ has no sizes .* take [A-Z]"):
         LanguageModel(11, 16, dim=16, depth=1, heads=2, ffn=Part)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import ExifTags, Image
+from PIL import Image, ImageOps
 from torch import Tensor
 
 from zoo.data.cache import digest
@@ -24,11 +24,6 @@ MOST_PIXELS = 64 * 10**6  # a file of kilobytes can unpack to gigabytes
 LARGEST = 8192  # pixels a side
 # without PostScript, which Pillow hands to Ghostscript, and the rarely tested others
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
-TURNS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT, 3: Image.Transpose.ROTATE_180, 4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE, 6: Image.Transpose.ROTATE_270, 7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}  # fmt: skip
 # names of interpolations, and Pillow's numbers of them
 INTERPOLATIONS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}
 # what Pillow raises for damaged files of one format or another
@@ -105,8 +100,8 @@ def middle_square(image: Image.Image, size: int) -> Tensor:
         else:
             image = image.resize((wide, high), Image.Resampling.BILINEAR)
     x, y = round((image.width - size) / 2), round((image.height - size) / 2)
-    square = image.crop((x, y, x + size, y + size))
-    return torch.from_numpy(np.array(square)).permute(2, 0, 1).contiguous()
+    square = np.array(image.crop((x, y, x + size, y + size)))
+    return torch.from_numpy(square.reshape(size, size, -1)).permute(2, 0, 1).contiguous()
 
 
 def prepare_published(image: Image.Image, way: Mapping[str, Any], side: int, name: str = "an image") -> Tensor:
@@ -116,23 +111,12 @@ def prepare_published(image: Image.Image, way: Mapping[str, Any], side: int, nam
     the middle; either may be None. Raises UsageError that names an image which is so thin that it would be huge, or
     becomes another size.
     """
-    pixels = _resize_published(image, way, name)
-    if pixels.shape[1:] == (side, side):
-        return pixels
-    raise UsageError(
-        f"{name} becomes {pixels.shape[2]} × {pixels.shape[1]} pixels as this model's own library prepares it, and the "
-        f"model needs {side} × {side}."
-    )
-
-
-def _resize_published(image: Image.Image, way: Mapping[str, Any], name: str) -> Tensor:
     from torchvision.transforms import InterpolationMode
     from torchvision.transforms.v2 import functional
 
     picture: Any = image
     if way["library"] == "transformers":
-        array = np.array(image)
-        picture = torch.from_numpy(array.reshape(*array.shape[:2], -1)).permute(2, 0, 1).contiguous()
+        picture = functional.pil_to_tensor(image)
     if (size := way["resize"]) is not None:
         short, long = sorted(image.size)
         if isinstance(size, int) and size * size * long / short > MOST_PIXELS:
@@ -142,15 +126,20 @@ def _resize_published(image: Image.Image, way: Mapping[str, Any], name: str) -> 
         mode = InterpolationMode("nearest-exact" if exact else kind)
         picture = functional.resize(picture, [size] if isinstance(size, int) else size, mode, antialias=True)
     if way["library"] == "timm":
-        picture = torch.from_numpy(np.array(functional.center_crop(picture, way["crop"])))
-        return picture.reshape(*picture.shape[:2], -1).permute(2, 0, 1).contiguous()
-    if way["crop"] is None:
-        return picture
-    high, wide = way["crop"]
-    missing = max(0, high - picture.shape[1]), max(0, wide - picture.shape[2])
-    sides = [missing[1] // 2, missing[0] // 2, (missing[1] + 1) // 2, (missing[0] + 1) // 2]
-    picture = functional.pad(picture, sides)
-    return functional.crop(picture, (picture.shape[1] - high) // 2, (picture.shape[2] - wide) // 2, high, wide)
+        picture = functional.pil_to_tensor(functional.center_crop(picture, way["crop"]))
+    elif way["crop"] is not None:
+        high, wide = way["crop"]
+        missing = max(0, high - picture.shape[1]), max(0, wide - picture.shape[2])
+        sides = [missing[1] // 2, missing[0] // 2, (missing[1] + 1) // 2, (missing[0] + 1) // 2]
+        picture = functional.pad(picture, sides)
+        top, left = (picture.shape[1] - high) // 2, (picture.shape[2] - wide) // 2
+        picture = functional.crop(picture, top, left, high, wide)
+    if (size := tuple(picture.shape[1:])) != (side, side):
+        raise UsageError(
+            f"{name} becomes {size[1]} × {size[0]} pixels as this model's own library prepares it, and the model needs "
+            f"{side} × {side}."
+        )
+    return picture
 
 
 def decode(image: Image.Image, mode: str, name: str) -> Image.Image:
@@ -168,19 +157,11 @@ def decode(image: Image.Image, mode: str, name: str) -> Image.Image:
 
 def upright(image: Image.Image) -> Image.Image:
     """The image as a camera's orientation mark in its EXIF data says it is to be seen, as every viewer shows it."""
-    if orientation(image) is None:
-        return image
-    image.load()  # which turns some formats already
-    way = orientation(image)
-    return image if way is None else image.transpose(way)
-
-
-def orientation(image: Image.Image) -> Image.Transpose | None:
-    """How an image that is stored on its side, upside down or mirrored must be turned; None for an upright one."""
+    image.load()
     try:
-        return TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
+        return ImageOps.exif_transpose(image)
     except Exception:  # damaged EXIF data raise whatever they lead to: viewers ignore them
-        return None
+        return image
 
 
 class Files:

@@ -16,6 +16,7 @@ from zoo.data.image_decoding import (
     UNREADABLE,
     FilePixels,
     decode,
+    middle_square,
     open_header,
     prepare_published,
     published_way,
@@ -126,11 +127,12 @@ class TrainedClassification(Trained):
             )
         if way == "crop" and self.channels == 3:
             return FilePixels(1, self.size, lambda _: image, None).fetch(np.array([0]))  # the same code as in training
-        array = np.array(decode(image, self.mode, name))
+        decoded = decode(image, self.mode, name)
+        if way == "crop":
+            return middle_square(decoded, self.size)[None]
+        array = np.array(decoded)
         pixels = torch.from_numpy(array.reshape(*array.shape[:2], -1).transpose(2, 0, 1).copy())[None]
-        if right:
-            return pixels
-        return resize_images(centre_square(pixels) if way == "crop" else pixels, self.size)
+        return pixels if right else resize_images(pixels, self.size)
 
 
 def prepare_image(path: Path) -> tuple[list[str], Tensor, Tensor, int, int]:
@@ -159,9 +161,9 @@ def resize_of_training(config: Mapping[str, Any]) -> Resize | None:
     """How the data module of a run or an export resizes images of another size; None if it does not."""
     if "resize" in config:
         return config["resize"]
-    data = config.get("data")
-    options = data.get("init_args") or {} if isinstance(data, dict) else {}
-    return TRAINING_RESIZE.get(current_path(str(data["class_path"]))) if options.get("image_size") else None
+    data = config.get("data") or {}
+    is_resized = (data.get("init_args") or {}).get("image_size")
+    return TRAINING_RESIZE.get(current_path(str(data["class_path"]))) if is_resized else None
 
 
 def open_image(picture: Picture, name: str) -> Image.Image:
@@ -186,11 +188,3 @@ def open_image(picture: Picture, name: str) -> Image.Image:
     if image.mode.startswith(("I", "F")):
         raise UsageError(f"{name} has more than 8 bits per pixel (mode {image.mode}). Convert it to 8 bits first.")
     return image
-
-
-def centre_square(pixels: Tensor) -> Tensor:
-    """The centre square (B, C, S, S) of images (B, C, H, W), with S = min(H, W)."""
-    height, width = pixels.shape[2:]
-    side = min(height, width)
-    top, left = (height - side) // 2, (width - side) // 2
-    return pixels[:, :, top : top + side, left : left + side]

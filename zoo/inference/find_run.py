@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from zoo import recipe_files
 from zoo.errors import CheckpointError, UsageError
@@ -18,7 +18,8 @@ from zoo.registry import suggest
 FINISHED, CONFIG = "finished.json", "config.yaml"
 STARTING = "starting"  # a file in a run folder until its first checkpoint is written
 EXPORT, WEIGHTS = "config.json", "model.safetensors"
-ORIGIN = "origin.json"  # what the import with which a run began says of its model
+ORIGIN = "origin.json"  # what the import with which a run began says of its model:
+KEPT = ("family", "generation")
 
 
 # files of published checkpoints that runs and exports of zoo do not have
@@ -176,7 +177,7 @@ def _read_config(folder: Path) -> Mapping[str, Any]:
     path, origin = folder / CONFIG, folder / ORIGIN
     try:
         config = _require_task(plain_yaml.read(path), path)
-        return {**config, **limits.read_json(origin)} if origin.is_file() else config
+        return {**config, **cast(dict, limits.read_json(origin))} if origin.is_file() else config
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
 

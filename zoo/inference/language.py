@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, overload
 
 import torch
 from torch import Tensor
@@ -49,10 +49,6 @@ class TrainedLanguageModel(Trained):
         self.rules = GenerationRules.of_config(place.config)
         own = [] if self.tokenizer.eos is None else [self.tokenizer.eos]
         self.ends = own if self.rules is None else self.rules.ends
-
-    def extra(self) -> dict[str, Any]:
-        """The rules of generation of an import, for an export's config.json."""
-        return {"generation": self.place.config["generation"]} if self.rules else {}
 
     def generate(
         self,

@@ -225,8 +225,7 @@ def initialize_module(module: nn.Module, name: str, net: nn.Module, rule: Init, 
     tensors = [*module.parameters(deep), *module.buffers(deep)]
     if any(is_lazy(tensor) for tensor in tensors):
         kind = type(module).__name__
-        plain = kind.replace("Lazy", "") + " with its sizes"
-        raise UsageError(f"{name}: {kind} has no sizes before its first input, but is initialised: take {plain}.")
+        raise UsageError(f"{name}: {kind} has no sizes before its first input: take {kind.removeprefix('Lazy')}.")
     if any(tensor.is_meta for tensor in tensors):
         vars(module)[LATER] = partial(initialize_module, module, name, net, rule, seed)
     elif tensors:

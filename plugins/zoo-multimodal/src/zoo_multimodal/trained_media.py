@@ -48,10 +48,6 @@ class TrainedTranscription(Trained):
         self.rules = GenerationRules.of_config(place.config)
         self.ends = [eos] if self.rules is None else self.rules.ends
 
-    def extra(self) -> dict[str, Any]:
-        """The rules of generation of an import, for an export's config.json."""
-        return {"generation": self.settings} if self.rules else {}
-
     @torch.no_grad()
     def transcribe(
         self,

@@ -40,7 +40,7 @@ FIXED: dict[str, list[Any]] = {
     "is_encoder_decoder": [False], "mlp_bias": [False], "clip_qkv": [None],
     "use_mrope": [False], "rope_interleaved": [False],
 }  # fmt: skip
-DIVIDED = ("llama", "gemma2", "gemma3")  # whose classes want a width that heads divide, even beside head_dim
+DIVIDED = ("llama", "gemma2", "gemma3_text")  # whose classes want a width that heads divide, even beside head_dim
 FULL, SLIDING = "full_attention", "sliding_attention"
 GATED = {
     "silu": part("ffn.SwiGLU"), "swish": part("ffn.SwiGLU"), "relu": part("ffn.ReGLU"), "linear": part("ffn.Bilinear"),
