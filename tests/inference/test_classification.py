@@ -75,6 +75,8 @@ def test_what_is_no_image_is_named(model, tmp_path):
         (tmp_path / "none.png", "no image file"),
         (tmp_path, "It is a folder"),
         ([whole, np.zeros((14, 14))], r"image 2 is an array of float64 \(14, 14\)"),
+        (np.zeros((0, 5, 3), np.uint8), r"image 1 is an array of uint8 \(0, 5, 3\)"),
+        (np.zeros(5, np.uint8), r"image 1 is an array of uint8 \(5,\)"),
     ):
         with pytest.raises(UsageError, match=message):
             model("glyphs").classify(images)

@@ -181,7 +181,7 @@ def open_image(picture: Picture, name: str) -> Image.Image:
             raise UsageError(f"{name} cannot be read as an image: {error}") from error
     else:
         array = np.asarray(picture)
-        if array.dtype != np.uint8 or not (array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (1, 3, 4))):
+        if array.dtype != np.uint8 or not array.size or not (array.ndim == 2 or array.shape[2:] in ((1,), (3,), (4,))):
             shape = f"{array.dtype} {array.shape}"
             raise UsageError(f"{name} is an array of {shape}: uint8 (H, W) or (H, W, C) with C 1, 3 or 4 is right.")
         image = Image.fromarray(array[..., 0] if array.shape[2:] == (1,) else array)
