@@ -289,11 +289,12 @@ class ZooCLI(LightningCLI):
 
     def before_validate(self) -> None:
         """Warn where the data differ from those of training, and use what the run learned from its own."""
-        from zoo.finetuning.finetune import adopt_run
+        from zoo.finetuning.finetune import adopt_measures, require_same_numbers
 
         home = run_of_checkpoint(Path(str(self.plan.config["ckpt_path"] or "")))
         if home is not None:
-            adopt_run(home, self.data)
+            require_same_numbers(home, self.data)
+            adopt_measures(home, self.data)
         resume.warn_of_other_data(self.plan, self.data)
 
     before_test = before_predict = before_validate

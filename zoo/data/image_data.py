@@ -94,9 +94,7 @@ class ImageData(Data):
         write_json(folder / "images.json", {**content, "image_size": self.image_size, "channels": self.channels, **own})
 
     def adopt(self, folder: Path) -> None:
-        """Normalise by the mean and deviation of a run's images.json where it has as many channels; prepare files as it
-        says of a published model whose images are as large.
-        """
+        """Normalise by an images.json of equal channels; prepare files as it says of a published model of this size."""
         self.ready()
         path = folder / "images.json"
         if not path.is_file():

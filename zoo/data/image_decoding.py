@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import struct
 import warnings
@@ -143,25 +144,18 @@ def prepare_published(image: Image.Image, way: Mapping[str, Any], side: int, nam
 
 
 def decode(image: Image.Image, mode: str, name: str) -> Image.Image:
-    """The image upright, in the ``mode`` L, RGB or RGBA; L and RGB over white where it is transparent, as viewers show
-    it. Raises UsageError for a damaged file.
+    """The image in the ``mode`` L, RGB or RGBA as viewers show it: turned as its EXIF data say, and, in L and RGB,
+    over white where it is transparent. Raises UsageError for a damaged file.
     """
     try:
-        picture = upright(image)
-        if mode != "RGBA" and picture.has_transparency_data:
-            picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture.convert("RGBA"))
-        return picture.convert(mode)
+        image.load()
+        with contextlib.suppress(Exception):  # damaged EXIF data raise whatever they lead to: viewers ignore them
+            image = ImageOps.exif_transpose(image)
+        if mode != "RGBA" and image.has_transparency_data:
+            image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
+        return image.convert(mode)
     except UNREADABLE as error:
         raise UsageError(f"{name} cannot be read as an image: {error}") from error
-
-
-def upright(image: Image.Image) -> Image.Image:
-    """The image as a camera's orientation mark in its EXIF data says it is to be seen, as every viewer shows it."""
-    image.load()
-    try:
-        return ImageOps.exif_transpose(image)
-    except Exception:  # damaged EXIF data raise whatever they lead to: viewers ignore them
-        return image
 
 
 class Files:

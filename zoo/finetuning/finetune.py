@@ -336,15 +336,6 @@ def list_difference(mine: Sequence[Any], theirs: Sequence[Any], word: str) -> st
     return differ or unequal
 
 
-def adopt_run(home: Path, data: Any) -> None:
-    """Let data be those of a run's folder in what its model learned: numbers of tokens and classes, normalisation.
-
-    Raises UsageError as ``require_same_numbers``.
-    """
-    require_same_numbers(home, data)
-    adopt_measures(home, data)
-
-
 def adopt_measures(home: Path, data: Any) -> None:
     """Let data be normalised as those of a run's folder were; data modules of others stay as they are."""
     if callable(getattr(data, "adopt", None)):

@@ -27,10 +27,8 @@ def export(trained: Trained, folder: Path, force: bool = False) -> Path:
     check_folder(trained, folder, force)
     try:
         with atomic_files.replace_files(folder, EXPORT) as draft:
-            beside = {
-                NAMES,
-                *(name.replace("tokenizer.json", NAMES) for name in trained.files),
-            }  # settings of published tokenizers
+            # settings of published tokenizers
+            beside = {NAMES, *(name.replace("tokenizer.json", NAMES) for name in trained.files)}
             for name in [*trained.files, *sorted(beside - {*trained.files})]:
                 if name in trained.files or (place.folder / name).is_file():
                     atomic_files.copy(place.file(name), draft / name)

@@ -53,6 +53,7 @@ def inside(where, **options):
     [
         (change("mixtral", rope_theta=...), "equal"),
         (change("marian", extra_pos_embeddings=61), "equal"),
+        (change("gpt2", n_special=0, predict_special_tokens=True), "equal"),
         (change("qwen2", use_mrope=False), "equal"),
         (change("llama", rope_interleaved=False, is_llama_config=True, **{"transformers.js_config": {}}), "equal"),
         (change("qwen2", use_mrope=True), "refused"),

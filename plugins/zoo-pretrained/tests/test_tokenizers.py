@@ -624,6 +624,18 @@ def test_a_chat_template_of_a_published_tokenizer_gives_the_tokens_of_training(n
             theirs.apply_chat_template([*messages, {"role": "tool", "content": "x"}])
 
 
+def test_chat_templates_of_all_names_come_back(tmp_path):
+    build_checkpoint(DECODERS["llama"], decoder_tokenizers()["pieces-first"], tmp_path / "theirs")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs")
+    theirs.chat_template = {"default": "{{ messages[0]['content'] }}", "tool_use": "{{ tools }}"}
+    theirs.save_pretrained(tmp_path / "theirs")
+    assert (tmp_path / "theirs" / "additional_chat_templates" / "tool_use.jinja").is_file()
+    import_checkpoint(tmp_path / "theirs", tmp_path / "ours")
+    assert main(["export", str(tmp_path / "ours"), str(tmp_path / "again"), "--format", "hf"]) == 0
+    again = transformers.AutoTokenizer.from_pretrained(tmp_path / "again")
+    assert again.chat_template == theirs.chat_template
+
+
 def test_a_chat_without_a_text_of_its_tokens_has_no_template(tmp_path, caplog):
     """A space that is cut before the token that ends an answer is in no rendered text."""
     inner = byte_bpe(("<|endoftext|>",))

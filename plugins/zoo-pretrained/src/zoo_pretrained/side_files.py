@@ -25,7 +25,7 @@ _TOKENIZER_BOOKKEEPING = """
     response_schema response_template return_attention_mask return_token_type_ids source_lang sp_model_kwargs
     spaces_between_special_tokens special_tokens_map_file stride target_lang tokenizer_file tokenizer_type
     transformers_version truncation truncation_side truncation_strategy use_default_system_prompt use_fast verbose
-    vocab_file vocab_type language predict_timestamps task normalizer_file normalize
+    vocab_file vocab_size vocab_type fast language predict_timestamps task normalizer_file normalize
 """.split()
 TOKENIZER_CONFIG = Keys(
     {

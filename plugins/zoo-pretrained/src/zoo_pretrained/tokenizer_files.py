@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ COPIED_FILES = (
     *("vocab.json", "merges.txt", "vocab.txt", "tokenizer.model", "spiece.model", "source.spm", "target.spm"),
     *("sentencepiece.bpe.model", "normalizer.json"),
 )
+TEMPLATES = "additional_chat_templates"
 INPUTS_OF_PAIRS = ["input_ids", "token_type_ids", "attention_mask"]  # of models that tell two texts of a pair apart
 # a chat with spaces at the edges of its texts, and without any text
 PROBE = [Turn("user", "the quick"), Turn("assistant", "No! "), Turn("user", " it "), Turn("assistant", ""),
@@ -56,9 +57,7 @@ def import_tokenizers(
     source: Path, folder: Path, theirs: Mapping[str, Any], model: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[str]]:
     """Write the files that our task needs; what config.json must say besides, and what the user must know."""
-    for name in COPIED_FILES:
-        if (source / name).is_file():
-            atomic_files.copy(source / name, folder / name)
+    _copy_files(source, folder, COPIED_FILES)
     facts = {key: theirs[key] for key in FACTS if theirs.get(key) is not None}
     atomic_files.write_json(folder / KEPT_FILES, facts)
     options = model["init_args"]
@@ -76,6 +75,16 @@ def import_tokenizers(
         return {}, notes
     settings, more = generation_settings(source, theirs, size)
     return {"generation": settings}, [*notes, *more, *_prefixes(theirs)]
+
+
+def _copy_files(source: Path, folder: Path, names: Iterable[str]) -> None:
+    """Copy those files that are there, and the chat templates that have names."""
+    templates = [path for path in sorted((source / TEMPLATES).glob("*.jinja")) if path.is_file()]
+    if templates:
+        (folder / TEMPLATES).mkdir(exist_ok=True)
+    for path in (*(source / name for name in names), *templates):
+        if path.is_file():
+            atomic_files.copy(path, folder / path.relative_to(source))
 
 
 def _prefixes(theirs: Mapping[str, Any]) -> list[str]:
@@ -153,9 +162,7 @@ def export_tokenizers(
     """Write the files that transformers needs beside the weights of a model, {"class_path": …, "init_args": …}, that
     has these rules of generation; the configuration with what those make it say.
     """
-    for name in (*COPIED_FILES, "tokenizer.json"):
-        if (source / name).is_file():
-            atomic_files.copy(source / name, folder / name)
+    _copy_files(source, folder, (*COPIED_FILES, "tokenizer.json"))
     for side in ("target", "source"):
         for name in ("tokenizer.json", NAMES):
             if (source / f"{side}-{name}").is_file() and not (name == NAMES and (source / NAMES).is_file()):
