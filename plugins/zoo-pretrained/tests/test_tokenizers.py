@@ -570,6 +570,7 @@ def test_the_recipe_of_an_import_trains_its_weights_with_its_tokenizer(name, tmp
     for mine, theirs in zip(trained.tokenizers, ours.tokenizers, strict=True):
         assert (mine.to_json(), mine.names) == (theirs.to_json(), theirs.names)
         assert mine.template == theirs.template
+    assert trained.place.config["family"] == ours.place.config["family"]
     if getattr(ours, "rules", None) is not None:  # what the import writes, with what ended texts in training
         assert trained.ends == [7, 3, trained.tokenizers[-1].eos]
         assert dataclasses.replace(trained.rules, eos_token_id=[7, 3]) == ours.rules
