@@ -1,5 +1,6 @@
 """Fine-tuning: what is taken over, what stays frozen, what learns how fast, and that nothing is lost in silence."""
 
+import json
 from functools import partial
 from math import inf, nan
 from pathlib import Path
@@ -8,14 +9,18 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import zoo
 from zoo import recipe_files
 from zoo.cli import main
 from zoo.config import fit_options, run_config
+from zoo.data.image_decoding import middle_square, prepare_published
+from zoo.data.image_sources import ImageFolder
 from zoo.errors import UsageError
 from zoo.finetuning.finetune import Tune, class_tensors, depth_of, network_of, prepare_task
 from zoo.finetuning.weight_transfer import transfer_weights
+from zoo.inference import weight_files
 from zoo.inference.find_run import ModelLocation, find_model
 from zoo.inference.rebuild_task import rebuild_task
 from zoo.models.language import LanguageModel
@@ -28,6 +33,7 @@ from zoo.parts.lora import merge
 from zoo.parts.norm import LayerNorm, RMSNorm
 from zoo.parts.position import T5, Learned, NoPosition, RoPE
 from zoo.parts.shaw import Shaw
+from zoo.tasks.classification import Classification
 from zoo.tasks.lm import CausalLM
 
 TINY = {"dim": 16, "depth": 3, "heads": 2}
@@ -428,3 +434,35 @@ def test_a_conversion_of_another_shape_or_name_is_refused(answer, monkeypatch):
     monkeypatch.setattr(Doubled, "answer", answer)
     with pytest.raises(UsageError, match=r"Doubled\.convert_state gives (weight of shape 9|heavy of shape 8)"):
         swap({}, {"norm": Doubled})
+
+
+@pytest.mark.parametrize("size", [16, 24])
+@pytest.mark.parametrize("library", [None, "timm", "transformers"])
+def test_images_are_normalised_and_prepared_as_those_of_the_start(tmp_path, monkeypatch, library, size):
+    """Those of another size have its normalisation alone: its preparation ends at its own size."""
+    monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "cache"))
+    draw = np.random.default_rng(1)
+    for place in ("train/a", "train/b", "val/a", "val/b"):
+        (tmp_path / "photos" / place).mkdir(parents=True)
+        Image.fromarray(draw.integers(0, 255, (40, 30, 3), np.uint8)).save(tmp_path / "photos" / place / "x.png")
+    sizes = {"num_classes": 2, "image_size": 16, "channels": 3, "patch_size": 8, "dim": 16, "depth": 1, "heads": 2}
+    start, task = tmp_path / "start", Classification(**sizes)
+    start.mkdir()
+    weight_files.write_weights(task, start / "model.safetensors")
+    model = {"class_path": "zoo.tasks.classification.Classification", "init_args": sizes}
+    (start / "config.json").write_text(json.dumps({"format": 1, "model": model}))
+    way = {"library": library, "resize": 20, "crop": [16, 16], "interpolation": "bicubic"} if library else None
+    images = {"names": ["a", "b"], "mean": [0.5] * 3, "std": [0.4] * 3, "image_size": 16, "channels": 3}
+    (start / "images.json").write_text(json.dumps({**images, **({"prepare": way} if way else {})}))
+    data = ImageFolder(str(tmp_path / "photos"), image_size=size)
+    data.ready()
+    prepare_task(Classification(**{**sizes, "image_size": size}), Tune(start=str(start)), "runs", data)
+    (tmp_path / "new").mkdir()
+    data.save(tmp_path / "new")
+    saved = json.loads((tmp_path / "new" / "images.json").read_text())
+    assert (saved["mean"], saved["std"]) == (images["mean"], images["std"])
+    assert saved.get("prepare") == (way if size == 16 else None)
+    seen = data.datasets["train"].pixels.fetch(np.array([0]))
+    with Image.open(tmp_path / "photos" / "train" / "a" / "x.png") as image:
+        usual = middle_square(image.convert("RGB"), size)
+        assert torch.equal(seen[0], prepare_published(image, way, 16) if way and size == 16 else usual)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import ExifTags, Image
 
 from zoo.data.image_decoding import FilePixels
 from zoo.data.image_sources import ImageFolder
@@ -75,6 +75,8 @@ def test_what_is_no_image_is_named(model, tmp_path):
         (tmp_path / "none.png", "no image file"),
         (tmp_path, "It is a folder"),
         ([whole, np.zeros((14, 14))], r"image 2 is an array of float64 \(14, 14\)"),
+        (np.zeros((0, 5, 3), np.uint8), r"image 1 is an array of uint8 \(0, 5, 3\)"),
+        (np.zeros(5, np.uint8), r"image 1 is an array of uint8 \(5,\)"),
     ):
         with pytest.raises(UsageError, match=message):
             model("glyphs").classify(images)
@@ -82,23 +84,35 @@ def test_what_is_no_image_is_named(model, tmp_path):
         model("glyphs").classify(whole, top=0)
 
 
-def test_photos_of_any_size_are_cropped_as_a_folder_of_images_was(tmp_path, monkeypatch):
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "LA", "P", "L"])
+@pytest.mark.parametrize("library", [None, "timm", "transformers"])
+def test_pictures_are_prepared_as_a_folder_of_images_was(tmp_path, monkeypatch, library, mode):
+    """Of any size, turned, transparent or not, for models that were trained here and for published ones."""
     monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "cache"))
     draw = np.random.default_rng(1)
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
     for split in ("train", "val"):
         for name in ("cat", "dog"):
             folder = tmp_path / "photos" / split / name
             folder.mkdir(parents=True)
             for number in range(2):
-                size = tuple(draw.integers(20, 60, 2))
-                Image.fromarray(draw.integers(0, 255, (*size, 3), np.uint8)).save(folder / f"{number}.jpg")
+                pixels = draw.integers(0, 255, (*draw.integers(20, 60, 2), 4), np.uint8)
+                pixels[::2, :, 3] = 0
+                clear = {"transparency": 3} if mode == "P" else {}
+                Image.fromarray(pixels).convert(mode).save(folder / f"{number}.png", exif=exif, **clear)
     data = ImageFolder(str(tmp_path / "photos"), image_size=16)
     task = Classification(**data.sizes(), patch_size=8, dim=16, depth=1, heads=2).eval()
     data.save(tmp_path)
+    if library is not None:
+        way = {"library": library, "resize": 20, "crop": [16, 16], "interpolation": "bilinear"}
+        content = json.loads((tmp_path / "images.json").read_text())
+        (tmp_path / "images.json").write_text(json.dumps({**content, "prepare": way}))
+        data.adopt(tmp_path)
     about = {"class_path": "zoo.data.image_sources.ImageFolder", "init_args": {"image_size": 16}}
     trained = TrainedClassification(task, ModelLocation(tmp_path, tmp_path, {"data": about, "model": {}}, tmp_path))
-    paths = sorted((tmp_path / "photos" / "val").rglob("*.jpg"))
-    pixels_of_task = trained.normal(torch.cat([trained._pixels(path, 1, None) for path in paths]))
+    paths = sorted((tmp_path / "photos" / "val").rglob("*.png"))
+    pixels_of_task = trained.normal(torch.cat([trained.pixels(path) for path in paths]))
     assert torch.equal(pixels_of_task, data.datasets["val"].batch(np.arange(4), 0)["images"])
     assert {guess.label for guess in trained.classify(paths[0])[0]} == {"cat", "dog"}
 
@@ -116,12 +130,14 @@ def test_an_image_of_the_caller_stays_as_large_as_it_was(tmp_path):
 def test_only_data_that_resized_its_images_resizes_others():
     for module in ("zoo.data.image_sources", "zoo.data.images"):  # where the class was until 0.2.0
         resized, untouched = (
-            {"class_path": f"{module}.NpzImages", "init_args": {"image_size": size}} for size in (8, None)
+            {"data": {"class_path": f"{module}.NpzImages", "init_args": {"image_size": size}}} for size in (8, None)
         )
         assert resize_of_training(resized) == "stretch"
         assert resize_of_training(untouched) is None
-    assert resize_of_training({"class_path": "zoo.data.glyphs.Glyphs", "init_args": {"image_size": 14}}) is None
-    assert resize_of_training(None) is None
+    glyphs = {"class_path": "zoo.data.glyphs.Glyphs", "init_args": {"image_size": 14}}
+    assert resize_of_training({"data": glyphs}) is None
+    assert resize_of_training({}) is None
+    assert resize_of_training({"data": glyphs, "resize": "crop"}) == "crop"
 
 
 def test_an_export_remembers_how_images_were_made_fit(model, tmp_path):

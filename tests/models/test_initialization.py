@@ -391,3 +391,17 @@ def test_torch_has_no_last_word_on_matrices():
     loss = nn.AdaptiveLogSoftmaxWithLoss(48, 90, [20, 40])
     initialize(loss)
     assert loss.head.weight.std().item() == pytest.approx((3 * 48) ** -0.5, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "lazy", [partial(nn.LazyLinear, 16), partial(nn.LazyBatchNorm1d, affine=False), partial(nn.LazyConv1d, 16, 1)]
+)
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_what_has_no_sizes_yet_is_refused_by_its_name(lazy, device):
+    class Part(FFN):
+        def __init__(self, dim, hidden):
+            super().__init__(dim, hidden)
+            self.inner = lazy()
+
+    with torch.device(device), pytest.raises(UsageError, match=r"ffn\.part\.inner: Lazy\w+ has no sizes .* take [A-Z]"):
+        LanguageModel(11, 16, dim=16, depth=1, heads=2, ffn=Part)

@@ -174,3 +174,26 @@ def test_what_measures_a_checkpoint_sees_the_averages(function, tmp_path):
     run = getattr(Trainer(callbacks=[EMA(0.9)], **quiet), function)
     run(module, rows, ckpt_path=tmp_path / "a.ckpt", weights_only=True)
     assert set(module.values) == {average}
+
+
+def test_an_optimizer_that_averages_the_weights_itself_is_refused():
+    """Both would put an average in the place of the weights, each into that of the other."""
+    parameters = [torch.nn.Parameter(torch.zeros(1))]
+    averaging = type("Averaging", (torch.optim.SGD,), {"eval": lambda self: None, "train": lambda self: None})
+    EMA().on_train_start(SimpleNamespace(optimizers=[torch.optim.AdamW(parameters)]), None)
+    with pytest.raises(UsageError, match="Averaging evaluates an average"):
+        EMA().on_train_start(SimpleNamespace(optimizers=[averaging(parameters)]), None)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_what_looks_at_a_run_behind_a_validation_sees_the_averages(is_first, tmp_path):
+    """Whatever the order of callbacks is, and training goes on with its own weights."""
+    ema, seen = EMA(0.5), []
+
+    class Look(Callback):
+        def on_validation_end(self, trainer, pl_module):
+            seen.append([torch.equal(weight, ema.averages[name]) for name, weight in pl_module.named_parameters()])
+
+    fit("lm", tmp_path / "run", [ema, Look()] if is_first else [Look(), ema])
+    assert len(seen) > 1
+    assert all(map(all, seen))

@@ -114,15 +114,47 @@ def test_steps_left_out_in_a_row_are_counted_over_a_resume(tmp_path):
     assert (resumed.skipped, resumed.in_a_row) == (7, 3)
 
 
-def test_rewinding_takes_the_weights_of_the_last_checkpoint(tmp_path, monkeypatch):
+class Swapping(torch.optim.AdamW):
+    """Has half of the weights for evaluation, and keeps in its groups which they are, as schedule-free AdamW does."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        for group in self.param_groups:
+            group["train_mode"] = False
+
+    def change(self, mode, factor):
+        for group in self.param_groups:
+            for parameter in group["params"] if group["train_mode"] != mode else ():
+                parameter.data.mul_(factor)
+            group["train_mode"] = mode
+
+    def train(self):
+        self.change(True, 2.0)
+
+    def eval(self):
+        self.change(False, 0.5)
+
+    def step(self, closure=None):
+        self.train()
+        return super().step(closure)
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.AdamW, Swapping])
+def test_rewinding_takes_the_weights_of_the_last_checkpoint(optimizer, tmp_path, monkeypatch):
+    """Behind a validation it has those of evaluation, from which training goes on with its own."""
     spoil(monkeypatch, 4)
     states = []
-    look = At("on_train_batch_end", 4, lambda trainer: states.append(copied(trainer)))
+
+    def keep(trainer):
+        getattr(trainer.optimizers[0], "train", lambda: None)()
+        states.append(copied(trainer))
+
+    look = At("on_train_batch_end", 4, keep)
     saver = CheckpointSaver(tmp_path / "checkpoints", every=2)
     options = {"enable_checkpointing": True, "callbacks": [NonFiniteGuard(tmp_path, "rewind"), saver, look]}
     old = []
     options["callbacks"].append(At("on_train_batch_end", 2, lambda trainer: old.append(copied(trainer))))
-    train("lm", 4, tmp_path, {}, **options)
+    train("lm", 4, tmp_path, {"optimizer": optimizer}, val_check_interval=2, **options)
     assert all(torch.equal(*pair) for pair in zip(states[0], old[0], strict=True))
 
 

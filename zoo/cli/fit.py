@@ -31,6 +31,7 @@ from zoo.config.run_config import RunPlan, config_text, flatten, identity_config
 from zoo.config.signatures import parameters
 from zoo.errors import CheckpointError, NonFiniteError, StorageError, UsageError
 from zoo.inference import part_versions, weight_files
+from zoo.inference.decoding_rules import keep_origin
 from zoo.inference.find_run import find_model, run_of_checkpoint
 from zoo.io import atomic_files
 from zoo.io.checkpoint_manifest import has_checkpoint, newest_intact
@@ -259,7 +260,7 @@ class ZooCLI(LightningCLI):
             atomic_files.write_text(self.run_folder / run_folder.CONFIG, config_text(self.plan))
             self.data.save(self.run_folder)
         if run_folder.first_rank() and not command.get("resume"):
-            save_transfer_table(self.transfer, self.run_folder)
+            save_transfer(self.transfer, self.run_folder)
         self.facts.update(resume.manifest_facts(self.plan, self.data, self.run_folder))
         if run_folder.first_rank():
             automatic = resume.PRECISION not in self.plan.resolved.origins
@@ -288,11 +289,12 @@ class ZooCLI(LightningCLI):
 
     def before_validate(self) -> None:
         """Warn where the data differ from those of training, and use what the run learned from its own."""
-        from zoo.finetuning.finetune import adopt_run
+        from zoo.finetuning.finetune import adopt_measures, require_same_numbers
 
         home = run_of_checkpoint(Path(str(self.plan.config["ckpt_path"] or "")))
         if home is not None:
-            adopt_run(home, self.data)
+            require_same_numbers(home, self.data)
+            adopt_measures(home, self.data)
         self.other_data = resume.warn_of_other_data(self.plan, self.data)
 
     before_test = before_predict = before_validate
@@ -397,7 +399,7 @@ def prepare_finetuning(plan: RunPlan, task: Any, data: Any) -> Transfer | None:
 
     Prints the table of a run that starts; a resumed run takes its weights from its own checkpoint.
     """
-    from zoo.finetuning.finetune import prepare_healing, prepare_task, tune_of_config
+    from zoo.finetuning.finetune import adopt_measures, prepare_healing, prepare_task, tune_of_config
     from zoo.inference.load import load
 
     tune = tune_of_config(plan.config)
@@ -407,6 +409,8 @@ def prepare_finetuning(plan: RunPlan, task: Any, data: Any) -> Transfer | None:
     # resumed adapters must know which tensors were new; otherwise the run's own checkpoint holds everything
     starts = plan.command.command == "fit" and (not resumes or tune.rank > 0)
     table = prepare_task(task, tune, plan.command.get("runs"), data, starts)
+    if resumes and (home := run_of_checkpoint(Path(plan.config["ckpt_path"]))) is not None:
+        adopt_measures(home, data)
     if tune.heal and plan.command.command == "fit":
         original = load(str(tune.start), runs=plan.command.get("runs"), bare=True)
         prepare_healing(task, tune.heal, cast(Task, original.module), original.place, data)
@@ -415,9 +419,10 @@ def prepare_finetuning(plan: RunPlan, task: Any, data: Any) -> Transfer | None:
     return table
 
 
-def save_transfer_table(table: Transfer | None, home: Path) -> None:
-    """Write the table of tensors into the run's folder."""
+def save_transfer(table: Transfer | None, home: Path) -> None:
+    """Write the table of tensors into the run's folder, and what the import says with which it starts."""
     if table is not None:
+        keep_origin(table.origin, home)
         lines = ["\t".join(row) for row in table.rows()]
         atomic_files.write_text(home / TRANSFER_TABLE, "\n".join(["fate\ttensor\tshape", *lines]) + "\n")
 

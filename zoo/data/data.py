@@ -79,7 +79,7 @@ class Data(LightningDataModule, ABC):
         """Write the files that inference on new inputs needs, such as tokenizer.json."""
 
     def adopt(self, folder: Path) -> None:
-        """Replace what was measured on these data by what a run's folder holds, before its model is evaluated on them.
+        """Take what a model was trained with from its folder, before it is trained further or evaluated on these data.
 
         By default nothing. Tokens and classes are not adopted: evaluation refuses data whose numbers mean others.
         """

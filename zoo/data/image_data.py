@@ -94,19 +94,23 @@ class ImageData(Data):
         write_json(folder / "images.json", {**content, "image_size": self.image_size, "channels": self.channels, **own})
 
     def adopt(self, folder: Path) -> None:
-        """Normalise by the mean and deviation of a run's images.json; prepare files as it says of a published model."""
+        """Normalise by an images.json of equal channels; prepare files as it says of a published model of this size."""
         self.ready()
         path = folder / "images.json"
         if not path.is_file():
             return
         try:
             content = json.loads(path.read_text("utf-8"))
-            self.mean, self.std = ([float(value) for value in content[name]] for name in ("mean", "std"))
+            mean, std = ([float(value) for value in content[name]] for name in ("mean", "std"))
         except (ValueError, KeyError, TypeError) as error:
             raise UsageError(f"{path} is damaged: it has no mean and std of numbers") from error
-        way = published_way(path)
+        if len(mean) != self.channels:
+            return
+        self.mean, self.std, way = mean, std, published_way(path)
+        if way is not None and (way["crop"] or way["resize"]) != [self.image_size] * 2:
+            way = None
         for images in self.datasets.values():
-            cast(Images, images).normalise(torch.tensor(self.mean), torch.tensor(self.std))
+            cast(Images, images).normalise(torch.tensor(mean), torch.tensor(std))
             if isinstance(pixels := cast(Images, images).pixels, FilePixels):
                 pixels.way = self.way = way
 

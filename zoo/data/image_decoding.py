@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import struct
 import warnings
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import ExifTags, Image
+from PIL import Image, ImageOps
 from torch import Tensor
 
 from zoo.data.cache import digest
@@ -24,11 +25,6 @@ MOST_PIXELS = 64 * 10**6  # a file of kilobytes can unpack to gigabytes
 LARGEST = 8192  # pixels a side
 # without PostScript, which Pillow hands to Ghostscript, and the rarely tested others
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
-TURNS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT, 3: Image.Transpose.ROTATE_180, 4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE, 6: Image.Transpose.ROTATE_270, 7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}  # fmt: skip
 # names of interpolations, and Pillow's numbers of them
 INTERPOLATIONS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}
 # what Pillow raises for damaged files of one format or another
@@ -58,24 +54,14 @@ class FilePixels(Pixels):
 
     def _one(self, index: int) -> Tensor:
         image = self.image(index)
-        try:
-            # a side that is no multiple of 8 would weigh too much in its last row or column
-            if self.way is None and not (image.width % 8 or image.height % 8):
-                image.draft("RGB", (2 * self.size, 2 * self.size))  # lets JPEG leave out what is not needed
-            colours = opaque(upright(image)).convert("RGB")
-        except UNREADABLE as error:
-            name = getattr(image, "filename", "") or f"image {index}"
-            raise UsageError(f"{name} cannot be read as an image: {error}") from error
+        name = getattr(image, "filename", "") or f"image {index}"
+        # a side that is no multiple of 8 would weigh too much in its last row or column
+        if self.way is None and not (image.width % 8 or image.height % 8):
+            image.draft("RGB", (2 * self.size, 2 * self.size))  # lets JPEG leave out what is not needed
+        colours = decode(image, "RGB", name)
         if self.way is None:
             return middle_square(colours, self.size)
-        pixels = prepare_published(colours, self.way)
-        if pixels.shape[1:] != (self.size, self.size):
-            name = getattr(image, "filename", "") or f"image {index}"
-            raise UsageError(
-                f"{name} becomes {pixels.shape[2]} × {pixels.shape[1]} pixels as this model's own library prepares it, "
-                f"and the model needs {self.size} × {self.size}."
-            )
-        return pixels
+        return prepare_published(colours, self.way, self.size, name)
 
 
 def published_way(path: Path) -> dict[str, Any] | None:
@@ -115,65 +101,61 @@ def middle_square(image: Image.Image, size: int) -> Tensor:
         else:
             image = image.resize((wide, high), Image.Resampling.BILINEAR)
     x, y = round((image.width - size) / 2), round((image.height - size) / 2)
-    square = image.crop((x, y, x + size, y + size))
-    return torch.from_numpy(np.array(square)).permute(2, 0, 1).contiguous()
+    square = np.array(image.crop((x, y, x + size, y + size)))
+    return torch.from_numpy(square.reshape(size, size, -1)).permute(2, 0, 1).contiguous()
 
 
-def prepare_published(image: Image.Image, way: Mapping[str, Any]) -> Tensor:
-    """An image as ``library`` of ``way`` prepares it for a published model: (C, H, W) of uint8.
+def prepare_published(image: Image.Image, way: Mapping[str, Any], side: int, name: str = "an image") -> Tensor:
+    """An image as ``library`` of ``way`` prepares it for a published model: (C, side, side) of uint8.
 
     ``resize`` is the length of the short side, or height and width; ``crop`` the height and width that are cut out of
-    the middle; either may be None. Raises UsageError for an image so thin that it would be huge.
+    the middle; either may be None. Raises UsageError that names an image which is so thin that it would be huge, or
+    becomes another size.
     """
     from torchvision.transforms import InterpolationMode
     from torchvision.transforms.v2 import functional
 
     picture: Any = image
     if way["library"] == "transformers":
-        array = np.array(image)
-        picture = torch.from_numpy(array.reshape(*array.shape[:2], -1)).permute(2, 0, 1).contiguous()
+        picture = functional.pil_to_tensor(image)
     if (size := way["resize"]) is not None:
         short, long = sorted(image.size)
         if isinstance(size, int) and size * size * long / short > MOST_PIXELS:
-            raise UsageError(f"an image of {image.width} × {image.height} pixels is too thin to be resized to {size}.")
-        name = way["interpolation"]
-        exact = name == "nearest" and way["library"] == "transformers"
-        mode = InterpolationMode("nearest-exact" if exact else name)
+            raise UsageError(f"{name} of {image.width} × {image.height} pixels is too thin to be resized to {size}.")
+        kind = way["interpolation"]
+        exact = kind == "nearest" and way["library"] == "transformers"
+        mode = InterpolationMode("nearest-exact" if exact else kind)
         picture = functional.resize(picture, [size] if isinstance(size, int) else size, mode, antialias=True)
     if way["library"] == "timm":
-        picture = torch.from_numpy(np.array(functional.center_crop(picture, way["crop"])))
-        return picture.reshape(*picture.shape[:2], -1).permute(2, 0, 1).contiguous()
-    if way["crop"] is None:
-        return picture
-    high, wide = way["crop"]
-    missing = max(0, high - picture.shape[1]), max(0, wide - picture.shape[2])
-    sides = [missing[1] // 2, missing[0] // 2, (missing[1] + 1) // 2, (missing[0] + 1) // 2]
-    picture = functional.pad(picture, sides)
-    return functional.crop(picture, (picture.shape[1] - high) // 2, (picture.shape[2] - wide) // 2, high, wide)
+        picture = functional.pil_to_tensor(functional.center_crop(picture, way["crop"]))
+    elif way["crop"] is not None:
+        high, wide = way["crop"]
+        missing = max(0, high - picture.shape[1]), max(0, wide - picture.shape[2])
+        sides = [missing[1] // 2, missing[0] // 2, (missing[1] + 1) // 2, (missing[0] + 1) // 2]
+        picture = functional.pad(picture, sides)
+        top, left = (picture.shape[1] - high) // 2, (picture.shape[2] - wide) // 2
+        picture = functional.crop(picture, top, left, high, wide)
+    if (size := tuple(picture.shape[1:])) != (side, side):
+        raise UsageError(
+            f"{name} becomes {size[1]} × {size[0]} pixels as this model's own library prepares it, and the model needs "
+            f"{side} × {side}."
+        )
+    return picture
 
 
-def upright(image: Image.Image) -> Image.Image:
-    """The image as a camera's orientation mark in its EXIF data says it is to be seen, as every viewer shows it."""
-    if orientation(image) is None:
-        return image
-    image.load()  # which turns some formats already
-    way = orientation(image)
-    return image if way is None else image.transpose(way)
-
-
-def opaque(image: Image.Image) -> Image.Image:
-    """The image over white where it is transparent, as viewers show it; one without transparency as it is."""
-    if not image.has_transparency_data:
-        return image
-    return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
-
-
-def orientation(image: Image.Image) -> Image.Transpose | None:
-    """How an image that is stored on its side, upside down or mirrored must be turned; None for an upright one."""
+def decode(image: Image.Image, mode: str, name: str) -> Image.Image:
+    """The image in the ``mode`` L, RGB or RGBA as viewers show it: turned as its EXIF data say, and, in L and RGB,
+    over white where it is transparent. Raises UsageError for a damaged file.
+    """
     try:
-        return TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
-    except Exception:  # damaged EXIF data raise whatever they lead to: viewers ignore them
-        return None
+        image.load()
+        with contextlib.suppress(Exception):  # damaged EXIF data raise whatever they lead to: viewers ignore them
+            image = ImageOps.exif_transpose(image)
+        if mode != "RGBA" and image.has_transparency_data:
+            image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
+        return image.convert(mode)
+    except UNREADABLE as error:
+        raise UsageError(f"{name} cannot be read as an image: {error}") from error
 
 
 class Files:

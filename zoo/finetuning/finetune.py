@@ -21,7 +21,7 @@ from zoo.data.tokenizer import Tokenizer
 from zoo.errors import UsageError, ZooError
 from zoo.finetuning.weight_transfer import Transfer, token_tensors, transfer_weights
 from zoo.inference import weight_files
-from zoo.inference.find_run import ModelLocation, find_model
+from zoo.inference.find_run import KEPT, ModelLocation, find_model
 from zoo.inference.rebuild_task import rebuild_task
 from zoo.io.checkpoint_manifest import sha256
 from zoo.models.initialization import derive_seed
@@ -32,7 +32,7 @@ from zoo.parts.position import Position
 if TYPE_CHECKING:
     from zoo.tasks.task import Task
 
-BLOCK = re.compile(r"(.*?)\bblocks\.(\d+)\.")
+LAYER = re.compile(r"(.*?)\b(blocks\.\d+|stages\.\d+\.\d+)\.")
 ENTRANCE = re.compile(r"(embedding[^.]*|\b(entry|stem|backbone))$")  # names of modules in front of the blocks
 NET = "net."
 CLASSES = "num_classes"  # the option of tasks that the data fill with the number of classes
@@ -108,7 +108,11 @@ def prepare_task(task: Task, tune: Tune, runs: str | Path, data: Any = None, fre
         }
         if (before := tune_of_config(place.config)) and before.rank:
             tensors = merge_tensors(tensors, before.rank, before.alpha)
-        transferred = transfer_weights(task.net, tensors, place.weights, network_of(place), others)
+        original = network_of(place)
+        transferred = transfer_weights(task.net, tensors, place.weights, original, others)
+        if type(original) is type(task.net):
+            transferred.origin = {name: place.config[name] for name in KEPT if name in place.config}
+        adopt_measures(place.folder, data)
         task.take_start()
     if tune.rank:
         new = transferred.fresh | transferred.partly_new if transferred else set()
@@ -209,11 +213,13 @@ def depth_of(net: nn.Module) -> dict[str, int]:
     the first block for embeddings, their norm, and whatever else stands in front of the blocks.
     """
     names = [name for name, _ in net.named_parameters()]
-    counts: dict[str, int] = {}
+    layers: dict[str, list[str]] = {}  # of each stack, in their order
     for name in names:
-        if match := BLOCK.match(name):
-            counts[match[1]] = max(counts.get(match[1], 0), int(match[2]) + 1)
-    most = max(counts.values(), default=0)
+        if (match := LAYER.match(name)) and match[2] not in layers.setdefault(match[1], []):
+            layers[match[1]].append(match[2])
+    most = max(map(len, layers.values()), default=0)
+    if not most:
+        raise UsageError("tune.layer_decay and tune.thaw_every count blocks from the output, and there are none.")
     inputs = tuple(
         name + "."
         for name, module in net.named_modules()
@@ -221,8 +227,8 @@ def depth_of(net: nn.Module) -> dict[str, int]:
     )
     depth = {}
     for name in names:
-        if match := BLOCK.match(name):
-            depth[name] = counts[match[1]] - int(match[2])
+        if match := LAYER.match(name):
+            depth[name] = len(layers[match[1]]) - layers[match[1]].index(match[2])
         else:
             depth[name] = most + 1 if name.startswith(inputs) else 0
     return depth
@@ -235,7 +241,7 @@ def rate_factors(net: nn.Module, decay: float) -> dict[str, float]:
 
 def thaw_steps(net: nn.Module, frozen: set[str], tune: Tune) -> dict[str, int]:
     """The step from which each frozen parameter is trained: those nearest to the output first."""
-    depth = depth_of(net)
+    depth = depth_of(net) if tune.thaw_every else dict.fromkeys(frozen, 0)
     nearest = min((depth[name] for name in frozen), default=0)
     return {name: (tune.thaw or 0) + tune.thaw_every * (depth[name] - nearest) for name in frozen}
 
@@ -332,12 +338,8 @@ def list_difference(mine: Sequence[Any], theirs: Sequence[Any], word: str) -> st
     return differ or unequal
 
 
-def adopt_run(home: Path, data: Any) -> None:
-    """Let data be those of a run's folder in what its model learned: numbers of tokens and classes, normalisation.
-
-    Raises UsageError as ``require_same_numbers``.
-    """
-    require_same_numbers(home, data)
+def adopt_measures(home: Path, data: Any) -> None:
+    """Let data be normalised as those of a run's folder were; data modules of others stay as they are."""
     if callable(getattr(data, "adopt", None)):
         data.adopt(home)
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.errors import UsageError
+from zoo.models.parameter_roles import HEADS
 from zoo.models.seq2seq import TokenBias
 
 Shape = tuple[int, ...]
@@ -29,6 +30,7 @@ class Transfer:
     new: dict[str, Shape] = field(default_factory=dict)
     unused: dict[str, Shape] = field(default_factory=dict)
     partly_new: set[str] = field(default_factory=set)  # extended or moved ones with newly initialised rows
+    origin: Mapping[str, Any] = field(default_factory=dict)  # what the file's own import says of its model
     swaps: bool = False  # whether tensors of a part are not those of the file
 
     @property
@@ -201,7 +203,7 @@ def place_tables(net: nn.Module) -> dict[str, Any]:
 
 def token_tensors(net: nn.Module) -> set[str]:
     """The names of tensors with a row per token: embeddings outside of parts, under every name of a tied one, and as
-    long tensors of ``head`` and of biases of tokens.
+    long tensors of modules that give logits and of biases of tokens.
     """
     modules = list(net.named_modules(remove_duplicate=False))
     parts = tuple(f"{name}." for name, module in modules if name and hasattr(module, "kind"))
@@ -210,9 +212,7 @@ def token_tensors(net: nn.Module) -> set[str]:
         for name, module in modules
         if isinstance(module, nn.Embedding) and not name.startswith(parts)
     }
-    sizes, owners = (
-        set(tables.values()),
-        ("head.", *(f"{name}." for name, part in modules if isinstance(part, TokenBias))),
-    )
-    heads = {name for name, tensor in net.state_dict().items() if name.startswith(owners) and len(tensor) in sizes}
-    return tables.keys() | heads
+    biases = tuple(f"{name}." for name, part in modules if isinstance(part, TokenBias))
+    rows = {name: tensor.size(0) for name, tensor in net.state_dict().items() if tensor.dim()}
+    owned = {name for name in rows if name.startswith(biases) or set(name.split(".")[:-1]) & set(HEADS)}
+    return tables.keys() | {name for name in owned if rows[name] in tables.values()}

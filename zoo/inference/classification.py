@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
@@ -15,11 +15,11 @@ from zoo.data.image_decoding import (
     LARGEST,
     UNREADABLE,
     FilePixels,
-    opaque,
+    decode,
+    middle_square,
     open_header,
     prepare_published,
     published_way,
-    upright,
 )
 from zoo.data.pixels import ArrayPixels, Images, Split, resize_images
 from zoo.errors import UsageError
@@ -65,9 +65,7 @@ class TrainedClassification(Trained):
         self.prepare = published_way(path)
         self.mode = MODES[self.channels]
         self.check_entries("num_classes", len(self.names), path.name)
-        self.resize = (
-            place.config["resize"] if "resize" in place.config else resize_of_training(place.config.get("data"))
-        )
+        self.resize = resize_of_training(place.config)
 
     def extra(self) -> dict[str, Any]:
         """The resizing of training, for an export's config.json."""
@@ -115,17 +113,11 @@ class TrainedClassification(Trained):
         name = str(picture) if isinstance(picture, (str, Path)) else f"image {number}"
         image = open_image(picture, name)
         if resize is None and self.prepare is not None:
+            picture = decode(image, self.mode, name)
             try:
-                pixels = prepare_published(upright(image).convert(self.mode), self.prepare)[None]
-            except UNREADABLE as error:
-                reason = str(error) if isinstance(error, UsageError) else f"cannot be read as an image: {error}"
-                raise UsageError(f"{name}: {reason}") from error
-            if pixels.shape[2:] == (self.size, self.size):
-                return pixels
-            raise UsageError(
-                f"{name} becomes {pixels.shape[3]} × {pixels.shape[2]} pixels as this model's own library prepares it, "
-                f"and the model needs {self.size} × {self.size}.\nResize it: --resize crop, --resize stretch"
-            )
+                return prepare_published(picture, self.prepare, self.size, name)[None]
+            except UsageError as error:
+                raise UsageError(f"{error}\nResize it: --resize crop, --resize stretch") from error
         way = resize or self.resize
         right = image.size == (self.size, self.size)
         if not right and way is None:
@@ -135,15 +127,12 @@ class TrainedClassification(Trained):
             )
         if way == "crop" and self.channels == 3:
             return FilePixels(1, self.size, lambda _: image, None).fetch(np.array([0]))  # the same code as in training
-        try:
-            converted = upright(image) if self.channels == 4 else opaque(upright(image))
-            array = np.array(converted.convert(self.mode))
-        except UNREADABLE as error:
-            raise UsageError(f"{name} cannot be read as an image: {error}") from error
+        decoded = decode(image, self.mode, name)
+        if way == "crop":
+            return middle_square(decoded, self.size)[None]
+        array = np.array(decoded)
         pixels = torch.from_numpy(array.reshape(*array.shape[:2], -1).transpose(2, 0, 1).copy())[None]
-        if right:
-            return pixels
-        return resize_images(centre_square(pixels) if way == "crop" else pixels, self.size)
+        return pixels if right else resize_images(pixels, self.size)
 
 
 def prepare_image(path: Path) -> tuple[list[str], Tensor, Tensor, int, int]:
@@ -168,10 +157,13 @@ def prepare_image(path: Path) -> tuple[list[str], Tensor, Tensor, int, int]:
     return names, mean, std, size, int(channels)
 
 
-def resize_of_training(data: Any) -> Resize | None:
-    """How the data module of a configuration resizes images of another size; None if it does not."""
-    options = data.get("init_args") or {} if isinstance(data, dict) else {}
-    return TRAINING_RESIZE.get(current_path(str(data["class_path"]))) if options.get("image_size") else None
+def resize_of_training(config: Mapping[str, Any]) -> Resize | None:
+    """How the data module of a run or an export resizes images of another size; None if it does not."""
+    if "resize" in config:
+        return config["resize"]
+    data = config.get("data") or {}
+    is_resized = (data.get("init_args") or {}).get("image_size")
+    return TRAINING_RESIZE.get(current_path(str(data["class_path"]))) if is_resized else None
 
 
 def open_image(picture: Picture, name: str) -> Image.Image:
@@ -189,18 +181,10 @@ def open_image(picture: Picture, name: str) -> Image.Image:
             raise UsageError(f"{name} cannot be read as an image: {error}") from error
     else:
         array = np.asarray(picture)
-        if array.dtype != np.uint8 or not (array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (1, 3, 4))):
+        if array.dtype != np.uint8 or not array.size or not (array.ndim == 2 or array.shape[2:] in ((1,), (3,), (4,))):
             shape = f"{array.dtype} {array.shape}"
             raise UsageError(f"{name} is an array of {shape}: uint8 (H, W) or (H, W, C) with C 1, 3 or 4 is right.")
         image = Image.fromarray(array[..., 0] if array.shape[2:] == (1,) else array)
     if image.mode.startswith(("I", "F")):
         raise UsageError(f"{name} has more than 8 bits per pixel (mode {image.mode}). Convert it to 8 bits first.")
     return image
-
-
-def centre_square(pixels: Tensor) -> Tensor:
-    """The centre square (B, C, S, S) of images (B, C, H, W), with S = min(H, W)."""
-    height, width = pixels.shape[2:]
-    side = min(height, width)
-    top, left = (height - side) // 2, (width - side) // 2
-    return pixels[:, :, top : top + side, left : left + side]

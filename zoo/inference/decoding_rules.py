@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from zoo.data.tokenizer import Tokenizer
 from zoo.errors import UsageError
+from zoo.inference.find_run import ORIGIN
+from zoo.io import atomic_files
 from zoo.models.decoding_state import State
 
 
@@ -94,10 +98,11 @@ class GenerationRules:
     min_new_tokens: int = 0
     no_repeat_ngram_size: int = 0
     repetition_penalty: float = 1.0
+    renormalize_logits: bool = False
 
     @classmethod
     def of_config(cls, config: Mapping[str, Any]) -> GenerationRules | None:
-        """The rules in the configuration of an import; None elsewhere."""
+        """The rules in the configuration of an import, or of a run that began with it; None elsewhere."""
         content = config.get("generation")
         return None if content is None else cls(**{key: content[key] for key in cls.__annotations__ if key in content})
 
@@ -120,9 +125,23 @@ class GenerationRules:
 NONE = GenerationRules()
 
 
+def keep_origin(origin: Mapping[str, Any], folder: Path) -> None:
+    """Write what an import from which a run starts says into the run's folder; what ended its texts in training ends
+    them too.
+    """
+    if "generation" in origin:
+        tokenizers = [path for path in (folder / "target-tokenizer.json", folder / "tokenizer.json") if path.is_file()]
+        ends = _numbers(origin["generation"].get("eos_token_id"))
+        ends += [end for path in tokenizers[:1] if (end := Tokenizer.load(path).eos) is not None and end not in ends]
+        origin = {**origin, "generation": {**origin["generation"], "eos_token_id": ends}}
+    if origin:
+        atomic_files.write_json(folder / ORIGIN, origin)
+
+
 class Ruled(Watching):
     """A decoding state whose logits obey the rules, as transformers' logits processors do, in their order; in a search
-    with several ``beams`` log-probabilities obey them, and what a rule takes away is not divided among the others.
+    with several ``beams`` log-probabilities obey them, and what a rule takes away is divided among the others only
+    where they ``renormalize_logits``.
 
     ``lengths`` are the numbers of tokens that each row may generate.
     """
@@ -148,9 +167,11 @@ class Ruled(Watching):
                 names = ", ".join(key for key in vars(self.rules) if getattr(self.rules, key) != getattr(NONE, key))
                 raise UsageError(
                     f"the rules of generation leave no token after {len(new)} generated ones. They contradict each "
-                    f"other, in config.json (generation): {names}."
+                    f"other, in config.json (generation) or {ORIGIN}: {names}."
                 )
-        return logits
+        if not self.rules.renormalize_logits:
+            return logits
+        return logits.log_softmax(-1).nan_to_num(float("-inf"), neginf=float("-inf"))  # a row that has ended: nan
 
     def _change_row(self, row: Tensor, tokens: list[int], new: int, length: int) -> None:
         rules, infinity = self.rules, float("inf")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from zoo.data.tokenizer_file import NAMES
 from zoo.errors import UsageError
 from zoo.inference import part_versions, weight_files
-from zoo.inference.find_run import EXPORT, WEIGHTS
+from zoo.inference.find_run import EXPORT, KEPT, WEIGHTS
 from zoo.io import atomic_files
 
 if TYPE_CHECKING:
@@ -27,10 +27,8 @@ def export(trained: Trained, folder: Path, force: bool = False) -> Path:
     check_folder(trained, folder, force)
     try:
         with atomic_files.replace_files(folder, EXPORT) as draft:
-            beside = {
-                NAMES,
-                *(name.replace("tokenizer.json", NAMES) for name in trained.files),
-            }  # settings of published tokenizers
+            # settings of published tokenizers
+            beside = {NAMES, *(name.replace("tokenizer.json", NAMES) for name in trained.files)}
             for name in [*trained.files, *sorted(beside - {*trained.files})]:
                 if name in trained.files or (place.folder / name).is_file():
                     atomic_files.copy(place.file(name), draft / name)
@@ -43,6 +41,7 @@ def export(trained: Trained, folder: Path, force: bool = False) -> Path:
                 or part_versions.packages_used({"model": place.config["model"]}),
                 "model": place.config["model"],
                 **trained.extra(),
+                **{name: place.config[name] for name in KEPT if name in place.config},
             }
             atomic_files.write_json(draft / EXPORT, about)
     except OSError as error:

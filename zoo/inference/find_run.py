@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from zoo import recipe_files
 from zoo.errors import CheckpointError, UsageError
@@ -18,6 +18,7 @@ from zoo.registry import suggest
 FINISHED, CONFIG = "finished.json", "config.yaml"
 STARTING = "starting"  # a file in a run folder until its first checkpoint is written
 EXPORT, WEIGHTS = "config.json", "model.safetensors"
+ORIGIN, KEPT = "origin.json", ("family", "generation")  # what the import with which a run began says of its model
 
 
 # files of published checkpoints that runs and exports of zoo do not have
@@ -152,7 +153,7 @@ def _from_run(folder: Path) -> ModelLocation:
             f"no checkpoint in {folder}: the run saved none. Name another run, or train with checkpoints: zoo fit "
             f"{shlex.quote(str(folder))} --trainer.enable_checkpointing true --name NAME"
         )
-    return ModelLocation(folder, weights, _read_config(folder / CONFIG), folder / CONFIG)
+    return ModelLocation(folder, weights, _read_config(folder), folder / CONFIG)
 
 
 def _from_checkpoint(path: Path) -> ModelLocation:
@@ -164,7 +165,7 @@ def _from_checkpoint(path: Path) -> ModelLocation:
                 f"{path} is neither a run's folder, nor an export, nor a checkpoint (.ckpt, .safetensors)."
             )
         raise UsageError(f"{path} has no {CONFIG} in its folder or the two above: put the run's {CONFIG} there.")
-    return ModelLocation(home, path, _read_config(home / CONFIG), home / CONFIG)
+    return ModelLocation(home, path, _read_config(home), home / CONFIG)
 
 
 def _from_export(folder: Path) -> ModelLocation:
@@ -179,9 +180,11 @@ def _from_export(folder: Path) -> ModelLocation:
     return ModelLocation(folder, folder / WEIGHTS, _require_task(config, path), path)
 
 
-def _read_config(path: Path) -> Mapping[str, Any]:
+def _read_config(folder: Path) -> Mapping[str, Any]:
+    path, origin = folder / CONFIG, folder / ORIGIN
     try:
-        return _require_task(plain_yaml.read(path), path)
+        config = _require_task(plain_yaml.read(path), path)
+        return {**config, **cast(dict, limits.read_json(origin))} if origin.is_file() else config
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
 

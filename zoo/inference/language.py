@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, overload
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from zoo.data.conversation import Conversation, Turn, chat_tokens, has_chat_temp
 from zoo.data.tokenizer import Tokenizer
 from zoo.errors import UsageError
 from zoo.inference.decoding_rules import GenerationRules, Ruled, Stopping, cut_at_stop
-from zoo.inference.find_run import ModelLocation
+from zoo.inference.find_run import ORIGIN, ModelLocation
 from zoo.inference.rebuild_task import TaskNetwork
 from zoo.inference.trained_model import Gap, GeneratedText, Score, Trained, as_list
 from zoo.models.decoding_state import State
@@ -49,10 +49,6 @@ class TrainedLanguageModel(Trained):
         self.rules = GenerationRules.of_config(place.config)
         own = [] if self.tokenizer.eos is None else [self.tokenizer.eos]
         self.ends = own if self.rules is None else self.rules.ends
-
-    def extra(self) -> dict[str, Any]:
-        """The rules of generation of an import, for an export's config.json."""
-        return {"generation": self.place.config["generation"]} if self.rules else {}
 
     def generate(
         self,
@@ -144,8 +140,8 @@ class TrainedLanguageModel(Trained):
             )
         if draft is not None and self.rules is not None and self.rules.change_logits:
             raise UsageError(
-                f"{self.place.folder} was imported with rules of generation (config.json: generation) that speculation "
-                "does not obey: leave --speculate out, or delete the rules."
+                f"{self.place.folder} has rules of generation (in config.json, or {ORIGIN}) that speculation does not "
+                "obey: leave --speculate out, or delete the rules."
             )
         check_state(self.net.begin(1), f"the model of {self.place.folder}")
         if isinstance(draft, TrainedLanguageModel):

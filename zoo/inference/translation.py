@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
+from typing import TYPE_CHECKING, Literal, TypeAlias, overload
 
 import torch
 from torch import Tensor
@@ -34,10 +34,6 @@ FACTOR, MORE = 2, 10  # a poorly trained model may never end: twice the source's
 EMPTY = GeneratedText("", 0.0, True)
 
 
-def no_progress(count: int) -> None:
-    """Ignore the number of translated lines."""
-
-
 class TrainedTranslation(Trained):
     """An encoder-decoder model of any kind with its two tokenizers."""
 
@@ -58,10 +54,6 @@ class TrainedTranslation(Trained):
         self.forced = [] if forced is None else [forced]
         self.rules = GenerationRules.of_config(place.config)
         self.ends = [self.end] if self.rules is None else self.rules.ends
-
-    def extra(self) -> dict[str, Any]:
-        """The rules of generation of an import, for an export's config.json."""
-        return {"generation": self.place.config["generation"]} if self.rules else {}
 
     def source_ids(self, ids: Sequence[int]) -> list[int]:
         """The tokens of a source as the model reads it: the language and <eos>, or the template of a published one."""
@@ -134,7 +126,7 @@ class TrainedTranslation(Trained):
         batch_tokens: int = TOKENS,
         too_long: TooLong = "error",
         window: int = WINDOW,
-        tell: Callable[[int], object] = no_progress,
+        tell: Callable[[int], object] = lambda _: None,
     ) -> Iterator[list[GeneratedText]]:
         """The best translations of each line; ``window`` lines at a time are sorted by length.
 

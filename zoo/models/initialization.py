@@ -14,6 +14,7 @@ from typing import ClassVar
 
 import torch
 from torch import nn, optim
+from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 from torch.optim import Optimizer
 
@@ -222,6 +223,9 @@ def initialize_module(module: nn.Module, name: str, net: nn.Module, rule: Init, 
     """Set what belongs to one module of ``net`` itself; on the meta device, leave this call to whoever moves it."""
     deep = sets_below(module) or parametrize.is_parametrized(module)
     tensors = [*module.parameters(deep), *module.buffers(deep)]
+    if any(is_lazy(tensor) for tensor in tensors):
+        kind = type(module).__name__
+        raise UsageError(f"{name}: {kind} has no sizes before its first input: take {kind.removeprefix('Lazy')}.")
     if any(tensor.is_meta for tensor in tensors):
         vars(module)[LATER] = partial(initialize_module, module, name, net, rule, seed)
     elif tensors:

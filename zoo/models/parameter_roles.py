@@ -10,7 +10,8 @@ from torch import Tensor, nn
 # matrix: maps hidden features to hidden features. head: maps them to logits. embedding: makes features of tokens,
 # pixels or places. vector: gains, biases, and whatever else has one dimension.
 Role = Literal["matrix", "embedding", "head", "vector"]
-HEADS = ("head", "heads", "lm_head", "classifier", "follows", "own", "output")  # names of modules that give logits
+# names of modules that give logits
+HEADS = ("head", "heads", "lm_head", "classifier", "follows", "own", "output", "outer", "direct", "label")
 EMBEDDINGS = ("embed", "position", "segment", "table")  # what names of embeddings hold
 
 

@@ -29,6 +29,7 @@ class LowRank(nn.Module):
         if not 1 <= rank <= min(width, out):
             raise UsageError(f"rank is {rank}: a matrix of {out} × {width} has a rank between 1 and {min(width, out)}.")
         self.linear, self.scale = linear.requires_grad_(False), alpha / rank
+        self.in_features, self.out_features = width, out
         self.down = nn.Parameter(linear.weight.new_empty(rank, width))
         self.up = nn.Parameter(linear.weight.new_empty(out, rank))
         self.reset_parameters()

@@ -45,6 +45,12 @@ class EMA(Callback):
         if not isinstance(trainer.strategy, (DDPStrategy, SingleDeviceStrategy)):
             raise UsageError("EMA averages whole weights, which this trainer.strategy splits. Take ddp.")
 
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Raises UsageError beside an optimizer that averages: it would take this average for its own weights."""
+        for optimizer in trainer.optimizers:
+            if hasattr(optimizer, "eval"):
+                raise UsageError(f"{type(optimizer).__name__} evaluates an average of the weights: leave EMA out.")
+
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Update the average after a step."""
         step = trainer.global_step
@@ -60,13 +66,15 @@ class EMA(Callback):
                 self.averages[name] = wide.clone()
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Put the averages into the place of the weights."""
+        """Put the averages into the place of the weights, until training goes on."""
+        if self.current:
+            return
         for name, tensor in weights(pl_module).items():
             if name in self.averages:
                 self.current[name] = tensor.detach().clone()
                 tensor.data.copy_(self.averages[name])
 
-    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *batch: Any) -> None:
         """Put the weights of training back."""
         tensors = weights(pl_module)
         for name, value in self.current.items():

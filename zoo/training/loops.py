@@ -16,7 +16,6 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Timer
 
 from zoo.errors import UsageError
-from zoo.training.ema import EMA
 from zoo.training.lightning_internals import BatchLoop, EpochsLoop, replace_loops
 
 
@@ -108,9 +107,6 @@ class EpochLoop(BatchLoop):
         except ValidationInterrupted:
             self.trainer.training = True
             self.pending, self.validated_step = True, -1
-            for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
-                if isinstance(callback, EMA):  # it has put its averages into the place of the weights
-                    callback.on_validation_epoch_end(self.trainer, self.trainer.lightning_module)
             uncount_batches(self.val_loop.batch_progress)
 
     def on_save_checkpoint(self) -> dict:

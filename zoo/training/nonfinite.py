@@ -143,6 +143,7 @@ class NonFiniteGuard(Callback):
         content = trainer.strategy.load_checkpoint(newest, weights_only=True)
         weights = content.get(CURRENT, content["state_dict"])  # the latter are averages, then
         weights = {**weights, "tokens_seen": task.state_dict()["tokens_seen"]}
+        getattr(optimizer, "eval", lambda: None)()  # what a step changes in its options is the checkpoint's
         # the checkpoint may be older than a change of options by --accept-changes
         state, _ = changed_options.with_options_of(optimizer, content["optimizer_states"][0])
         trainer.strategy.load_model_state_dict({"state_dict": weights})  # a strategy may hold shares of both

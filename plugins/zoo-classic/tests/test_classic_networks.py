@@ -10,6 +10,8 @@ from zoo_classic.recurrent import RecurrentNet
 from zoo_classic.spelling import spell
 
 from zoo.errors import UsageError
+from zoo.finetuning.weight_transfer import token_tensors
+from zoo.models.parameter_roles import parameter_roles
 
 
 def test_one_hot_times_q_is_a_row_of_q():
@@ -178,3 +180,21 @@ def test_a_model_of_letters_reads_a_word_that_it_has_never_seen(tmp_path):
     assert words == ["the", "zyzzyva", "sleeps"]
     assert layers.shape == (3, 3, 64)
     assert not torch.allclose(layers[0, 1], model.embed("the zyzzyvas sleeps")[1][0, 1])
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda words: WindowNet(words, 16, dim=4, hidden=6, direct=True),
+        lambda words: RecurrentNet(words, 16, "gru", 4, 1),
+        lambda words: BiLM(words, 16, dim=4),
+    ],
+    ids=["nnlm", "recurrent", "elmo"],
+)
+def test_what_has_a_row_for_each_token_is_a_table_or_a_head_and_grows_with_new_tokens(build):
+    nets = build(41), build(43)
+    shapes = [{name: tensor.shape for name, tensor in net.state_dict().items()} for net in nets]
+    grown = {name for name, shape in shapes[0].items() if shapes[1][name] != shape}
+    roles = parameter_roles(nets[0])
+    assert {roles[name] for name in grown if len(shapes[0][name]) > 1} <= {"embedding", "head"}
+    assert grown == {name for name in token_tensors(nets[0]) if shapes[0][name][0] == 41}

@@ -12,8 +12,10 @@ from zoo_frontier.mixer import GatedDeltaNet, Mamba2, linear_chunks, linear_step
 from zoo.errors import UsageError
 from zoo.finetuning.weight_transfer import transfer_weights
 from zoo.models.initialization import initialize
+from zoo.models.language import LanguageModel
 from zoo.models.layer_overrides import Override
 from zoo.parts.attention import MultiHead
+from zoo.parts.lora import adapt, merge
 from zoo.parts.pattern import Pattern
 
 double = pytest.mark.usefixtures("double")
@@ -183,3 +185,16 @@ def test_a_state_has_one_size_whatever_the_length(cls):
 def test_impossible_sizes_are_refused(build, words):
     with pytest.raises(UsageError, match=words):
         build()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("mixer", [GatedDeltaNet, Mamba2])
+def test_adapters_change_every_matrix_of_a_mixer_and_can_be_merged(mixer):
+    net = LanguageModel(11, 16, dim=16, depth=1, heads=2, attention=mixer).eval()
+    tokens = torch.arange(7)[None]
+    before = net(tokens)
+    for name in adapt(net, lambda name: "blocks" in name, 2, 4.0):
+        torch.nn.init.normal_(net.get_submodule(name).up)
+    adapted = net(tokens)
+    assert not torch.allclose(adapted, before, atol=1e-3)
+    torch.testing.assert_close(merge(net)(tokens), adapted, rtol=1e-4, atol=1e-5)

@@ -64,7 +64,12 @@ def test_sounds_that_it_cannot_read_are_named(speech, folder):
         (write_wav(folder / "fast.wav", np.zeros(100), rate=16000), "16,000 samples per second"),
         (write_wav(folder / "stereo.wav", np.zeros(100), channels=2), "2 channels of 16 bits"),
         (write_wav(folder / "long.wav", np.zeros(80000)), "takes at most"),
-        (np.zeros(0), "samples .N,. are right"),
+        (np.zeros(0), "sound 1 holds no sound"),
+        (write_wav(folder / "silent.wav", np.zeros(0)), "silent.wav holds no sound"),
+        ([0.1, 0.2], "sound 1 is float64 .*samples .N,. are right"),
+        ([None], "samples .N,. are right"),
+        (torch.zeros(5, dtype=torch.int64), "sound 1 is int64"),
+        (np.zeros(80000), "has 80,000 samples, and this model takes"),
         (np.zeros((2, 5)), "samples .N,. are right"),
         (np.array([0.1, np.nan]), "not finite"),
     ]

@@ -13,6 +13,7 @@ RULES = {
     "repetition": {"repetition_penalty": 1.5}, "rewarded repetition": {"repetition_penalty": 0.8},
     "words": {"bad_words_ids": [[7], [8], [2, 9]]}, "tokens": {"suppress_tokens": [4, 6]},
     "beginning": {"begin_suppress_tokens": [2, 7]}, "least": {"min_new_tokens": 4}, "end": {"forced_eos_token_id": 1},
+    "divided": {"bad_words_ids": [[7], [8]], "repetition_penalty": 1.5, "renormalize_logits": True},
     "all": {"no_repeat_ngram_size": 2, "repetition_penalty": 1.2, "suppress_tokens": [4], "min_new_tokens": 2},
 }  # fmt: skip
 

@@ -9,6 +9,7 @@ import peers
 import pytest
 import torch
 from import_steps import FAMILIES, imported
+from safetensors.torch import load_file, save_file
 from zoo_pretrained import lookup
 from zoo_pretrained.config_keys import BOOKKEEPING
 from zoo_pretrained.deepseek import DeepSeekV2, DeepSeekV3
@@ -51,6 +52,12 @@ def inside(where, **options):
     ("one", "verdict"),
     [
         (change("mixtral", rope_theta=...), "equal"),
+        (change("marian", extra_pos_embeddings=61), "equal"),
+        (change("gpt2", n_special=0, predict_special_tokens=True), "equal"),
+        (change("qwen2", use_mrope=False), "equal"),
+        (change("llama", rope_interleaved=False, is_llama_config=True, **{"transformers.js_config": {}}), "equal"),
+        (change("qwen2", use_mrope=True), "refused"),
+        (change("llama", rope_interleaved=True), "refused"),
         # keys that files on the hub have and no code reads
         (
             change(
@@ -168,6 +175,9 @@ def test_a_key_that_is_not_read_is_named_with_what_to_do(tmp_path, capsys):
 def test_a_bart_that_was_saved_without_its_head_is_read_with_a_bias_of_zeros(tmp_path):
     model = peers.build_peer(peers.PAIRS["bart"])
     model.model.save_pretrained(tmp_path / "theirs")
+    path = tmp_path / "theirs" / "model.safetensors"
+    versions = {f"{side}.version": torch.tensor([3.0]) for side in ("encoder", "decoder")}  # as published ones have
+    save_file({**load_file(path), **versions}, path)
     net = imported(tmp_path / "theirs", tmp_path / "ours")
     assert net.theirs["architectures"] == ["BartModel"]
     assert torch.equal(net.tensors["bias.weight"], torch.zeros(peers.WORDS))

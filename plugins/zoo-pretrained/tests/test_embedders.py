@@ -164,7 +164,7 @@ def test_older_files_and_the_head_that_a_configuration_names(tmp_path):
 
 # file, changed key and value, and a piece of the message; without a piece it changes nothing
 CHANGES = [
-    ("sentence_bert_config.json", {"do_lower_case": True}, "do_lower_case=True is not supported"),
+    ("sentence_bert_config.json", {"do_lower_case": True}, ""),
     ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, "transformer_task='fill-mask'"),
     ("sentence_bert_config.json", {"module_output_name": "causal_logits"}, "module_output_name"),
     ("sentence_bert_config.json", {"query_length": 8}, "query_length=8"),
@@ -198,6 +198,16 @@ def test_every_key_of_the_files_is_read_harmless_or_refused(name, changes, messa
         return
     right = library.SentenceTransformer(str(tmp_path / "theirs")).encode(TEXTS)
     np.testing.assert_allclose(zoo.load(tmp_path / "ours").embed(TEXTS), right, atol=1e-6)
+
+
+def test_capitals_that_the_library_takes_away_are_refused_beside_a_tokenizer_that_keeps_them(tmp_path, capsys):
+    saved(tmp_path / "theirs")
+    path = tmp_path / "theirs" / "tokenizer.json"
+    path.write_text(path.read_text().replace('"lowercase": true', '"lowercase": false'))
+    edit(tmp_path / "theirs" / "tokenizer_config.json", do_lower_case=False)
+    edit(tmp_path / "theirs" / "sentence_bert_config.json", do_lower_case=True)
+    assert main(["import", str(tmp_path / "theirs"), str(tmp_path / "ours")]) == 2
+    assert "do_lower_case=True is not supported where the tokenizer keeps capitals" in capsys.readouterr().err
 
 
 def test_every_key_that_the_library_writes_is_declared():

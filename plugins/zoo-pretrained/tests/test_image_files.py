@@ -10,10 +10,13 @@ from PIL import Image
 from zoo_pretrained.image_files import PROCESSORS, _crop_pct, import_images, preprocessor, write_preprocessor
 from zoo_pretrained.vit import CFG
 
+from zoo.cli import main
 from zoo.data.image_decoding import prepare_published, published_way
 from zoo.data.image_sources import ImageFolder
 from zoo.errors import UsageError
+from zoo.inference import weight_files
 from zoo.inference.classification import prepare_image
+from zoo.tasks.classification import Classification
 
 SIDE = 16
 SQUARE = {"height": SIDE, "width": SIDE}
@@ -35,7 +38,7 @@ def ours(folder, image, theirs):
     import_images(folder, folder, theirs, options)
     path = folder / "images.json"
     _, mean, std, _, _ = prepare_image(path)
-    pixels = prepare_published(image, published_way(path)).float()
+    pixels = prepare_published(image, published_way(path), SIDE).float()
     return (pixels / 255 - mean.view(-1, 1, 1)) / std.view(-1, 1, 1)
 
 
@@ -171,7 +174,7 @@ def test_a_share_that_is_written_gives_the_size_that_was_read(side):
 def test_a_thin_image_takes_no_memory(library):
     way = {"library": library, "resize": SIDE, "interpolation": "bilinear", "crop": [SIDE, SIDE]}
     with pytest.raises(UsageError, match="too thin"):
-        prepare_published(Image.new("RGB", (2_000_000, 1)), way)
+        prepare_published(Image.new("RGB", (2_000_000, 1)), way, SIDE)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -189,6 +192,23 @@ def test_the_processor_of_an_export_gives_the_pixels_of_the_import(tmp_path, see
     (out := tmp_path / "out").mkdir()
     if seed % 2:
         (out / "preprocessor_config.json").write_text(json.dumps({**STANDARD, "image_mean": [0.1] * 3}))
-    write_preprocessor(SimpleNamespace(place=SimpleNamespace(folder=tmp_path), resize="crop"), out)
+    write_preprocessor(SimpleNamespace(place=SimpleNamespace(folder=tmp_path, config={"resize": "crop"})), out)
     pixels = AutoImageProcessor.from_pretrained(out)(image, return_tensors="pt")["pixel_values"][0]
     torch.testing.assert_close(pixels.float(), right, rtol=1e-4, atol=1e-4, msg=lambda text: f"{config}: {text}")
+
+
+@pytest.mark.parametrize("resize", ["crop", "stretch", None])
+def test_an_export_of_what_was_trained_here_says_how_images_were_made_fit(tmp_path, resize):
+    """By the command, which loads no more of a model than its weights."""
+    sizes = {"num_classes": 2, "image_size": SIDE, "channels": 3, "patch_size": 8, "dim": 16, "depth": 1, "heads": 2}
+    start = tmp_path / "start"
+    start.mkdir()
+    weight_files.write_weights(Classification(**sizes), start / "model.safetensors")
+    model = {"class_path": "zoo.tasks.classification.Classification", "init_args": sizes}
+    (start / "config.json").write_text(json.dumps({"format": 1, "model": model, "resize": resize}))
+    images = {"names": ["a", "b"], "mean": [0.5] * 3, "std": [0.4] * 3, "image_size": SIDE, "channels": 3}
+    (start / "images.json").write_text(json.dumps(images))
+    assert main(["export", str(start), str(tmp_path / "out"), "--format", "transformers"]) == 0
+    content = json.loads((tmp_path / "out" / "preprocessor_config.json").read_text())
+    assert content["do_center_crop"] == (resize == "crop")
+    assert content["size"] == ({"shortest_edge": SIDE} if resize == "crop" else SQUARE)

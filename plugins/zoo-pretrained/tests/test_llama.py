@@ -1,12 +1,20 @@
 """Decoders of transformers, imported: the same logits with padding and with a cache, the same text, and back."""
 
+import json
+
 import peers
+import pytest
 import torch
-from import_steps import gap, imported, loaded, same_tensors
+from import_steps import FAMILIES, gap, imported, loaded, same_tensors
+from zoo_pretrained.decoder import Decoder
 from zoo_pretrained.hf_export import export_pretrained
+from zoo_pretrained.llama import Llama
 
 import zoo
 from zoo.cli import main
+from zoo.errors import UsageError
+
+transformers = peers.transformers
 
 DTYPES = {torch.float32: 1e-5, torch.float64: 1e-10}
 
@@ -110,3 +118,38 @@ def test_the_command_imports_uses_and_exports_with_its_tokenizer(tmp_path, capsy
     assert peers.transformers.AutoConfig.from_pretrained(again).eos_token_id == 0
     assert (again / "tokenizer.json").read_text() == (ours / "tokenizer.json").read_text()
     assert main(["fit", str(ours / "recipe.yaml"), "--print_config"]) == 0
+
+
+DIVIDED_OR_NOT = [
+    family() for family in FAMILIES
+    if issubclass(family, Decoder) and {"head_dim", "num_key_value_heads"} <= {*family.keys.read}
+    and "v_head_dim" not in family.keys.read
+]  # fmt: skip
+WIDE = {"hidden_size": 18, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6}  # 18 / 4 is no width
+
+
+@pytest.mark.parametrize("family", DIVIDED_OR_NOT, ids=lambda family: family.name)
+def test_a_width_that_heads_do_not_divide_is_refused_where_its_class_refuses_it(family):
+    kind = transformers.models.auto.configuration_auto.CONFIG_MAPPING[family.types[0]]
+    config = {**family.example, **WIDE}
+    try:
+        kind(**config).validate()
+    except Exception:
+        with pytest.raises(UsageError, match="a divisor of hidden_size=18"):
+            family.complete(config, "config.json")
+    else:
+        assert family.complete(config, "config.json")["head_dim"] == 6
+
+
+@torch.no_grad()
+def test_a_width_that_heads_do_not_divide_is_exported_as_a_relative_that_takes_it(tmp_path):
+    """Mistral is LLaMA where no layer has a window."""
+    config = {**Llama.example, "model_type": "mistral", "sliding_window": None, **WIDE}
+    model = transformers.MistralForCausalLM(transformers.MistralConfig(**config)).eval()
+    model.save_pretrained(tmp_path / "theirs")
+    imported(tmp_path / "theirs", tmp_path / "ours")
+    place = tmp_path / "ours" / "config.json"
+    place.write_text(json.dumps({**json.loads(place.read_text()), "family": "llama"}))
+    assert export_pretrained(loaded(tmp_path / "ours"), tmp_path / "again").name == "mistral"
+    again, tokens = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "again"), torch.arange(12)[None]
+    assert gap(again(tokens).logits, model(tokens).logits) <= 1e-6

@@ -1,5 +1,6 @@
 """Odd tokenizers, imported: tokens, texts, greedy generation and scores equal transformers', or a named refusal."""
 
+import dataclasses
 import io
 import itertools
 import json
@@ -539,6 +540,9 @@ def test_the_recipe_of_an_import_trains_its_weights_with_its_tokenizer(name, tmp
     build_checkpoint(
         case, save, tmp_path / "theirs", **({"decoder_start_token_id": 0} if name in ("bart", "t5") else {})
     )
+    rules = {"no_repeat_ngram_size": 2, "repetition_penalty": 1.5, "forced_eos_token_id": 3, "eos_token_id": [7, 3]}
+    if not name.startswith(("bert", "deberta")):
+        (tmp_path / "theirs" / "generation_config.json").write_text(json.dumps(rules))
     ours, _ = import_checkpoint(tmp_path / "theirs", tmp_path / "ours")
     if name in ("bart", "t5"):
         corpus = tmp_path / "pairs"
@@ -566,6 +570,14 @@ def test_the_recipe_of_an_import_trains_its_weights_with_its_tokenizer(name, tmp
     for mine, theirs in zip(trained.tokenizers, ours.tokenizers, strict=True):
         assert (mine.to_json(), mine.names) == (theirs.to_json(), theirs.names)
         assert mine.template == theirs.template
+    assert trained.place.config["family"] == ours.place.config["family"]
+    if getattr(ours, "rules", None) is not None:  # what the import writes, with what ended texts in training
+        assert trained.ends == [7, 3, trained.tokenizers[-1].eos]
+        assert dataclasses.replace(trained.rules, eos_token_id=[7, 3]) == ours.rules
+        assert zoo.load(trained.export(tmp_path / "export"), device="cpu").rules == trained.rules
+        assert main(["export", str(run.parent), str(tmp_path / "hf"), "--format", "hf"]) == 0
+        content = json.loads((tmp_path / "hf" / "generation_config.json").read_text())
+        assert rules.items() <= (content | {"eos_token_id": content["eos_token_id"][:2]}).items()
 
 
 def test_a_documents_beginning_is_trained_as_it_is_scored(tmp_path, monkeypatch):
@@ -611,6 +623,18 @@ def test_a_chat_template_of_a_published_tokenizer_gives_the_tokens_of_training(n
         assert ids == chat_tokens(tokenizer, [Turn("user", f"Be kind.\n\n{turns[0].text}"), *turns[1:]])[0], texts
         with pytest.raises(Exception, match="only user and assistant speak"):
             theirs.apply_chat_template([*messages, {"role": "tool", "content": "x"}])
+
+
+def test_chat_templates_of_all_names_come_back(tmp_path):
+    build_checkpoint(DECODERS["llama"], decoder_tokenizers()["pieces-first"], tmp_path / "theirs")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs")
+    theirs.chat_template = {"default": "{{ messages[0]['content'] }}", "tool_use": "{{ tools }}"}
+    theirs.save_pretrained(tmp_path / "theirs")
+    assert (tmp_path / "theirs" / "additional_chat_templates" / "tool_use.jinja").is_file()
+    import_checkpoint(tmp_path / "theirs", tmp_path / "ours")
+    assert main(["export", str(tmp_path / "ours"), str(tmp_path / "again"), "--format", "hf"]) == 0
+    again = transformers.AutoTokenizer.from_pretrained(tmp_path / "again")
+    assert again.chat_template == theirs.chat_template
 
 
 def test_a_chat_without_a_text_of_its_tokens_has_no_template(tmp_path, caplog):

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file
 from transformers import DynamicCache, EncoderDecoderCache, StaticCache
 from zoo_pretrained import transformers_models as models
 from zoo_pretrained.transformers_export import export_transformers, sizes
@@ -422,6 +423,32 @@ def test_a_new_matrix_of_a_tied_model_is_saved(name, tie, tmp_path):
     again = model.auto.from_pretrained(tmp_path)
     assert torch.equal(again(**inputs).logits, logits)
     assert models.shared_weights(again) == models.shared_weights(model)
+
+
+@pytest.mark.parametrize("name", ["texts", "tokens", "vit"])
+def test_adapters_train_and_save_a_new_layer_of_classes(name, tmp_path):
+    """PEFT puts a copy in the place of each module whose name ends with ``classifier`` or ``score``."""
+    build_model(name).save_pretrained(tmp_path)
+    stored = load_file(tmp_path / "model.safetensors")
+    assert {key for key in stored if "head" in key} == {"net.head.weight", "net.head.bias"}
+    model = build_model(name).auto.from_pretrained(tmp_path, num_labels=3, ignore_mismatched_sizes=True)
+    names = [key for key, _ in model.named_modules() if key.endswith(("classifier", "score"))]
+    assert len(names) == 1
+    parent, _, child = names[0].rpartition(".")
+    setattr(model.get_submodule(parent), child, torch.nn.Linear(DIM, 3, bias=False))
+    model(**inputs_of(model)).logits.square().sum().backward()
+    assert model.get_submodule(names[0]).weight.grad.abs().sum() > 0
+    again = build_model(name)
+    again.load_state_dict(stored)  # as a trainer that goes on reads it
+    whole = model.auto.from_pretrained(tmp_path).state_dict()
+    assert all(torch.equal(weight, whole[key]) for key, weight in again.state_dict().items())
+    peft = pytest.importorskip("peft", reason="adapts models")
+    kind = {"texts": "SEQ_CLS", "tokens": "TOKEN_CLS"}.get(name)
+    saved = {} if kind else {"modules_to_save": ["classifier"]}
+    model = model.auto.from_pretrained(tmp_path, num_labels=3, ignore_mismatched_sizes=True)
+    adapted = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=["qkv"], task_type=kind, **saved))
+    trained = [key for key, weight in adapted.named_parameters() if weight.requires_grad and "lora" not in key]
+    assert [key.rpartition(".")[2] for key in trained] == ["weight", "bias"]
 
 
 @pytest.mark.parametrize("name", [*CAUSAL, *PAIRS, "masked"])

@@ -222,8 +222,10 @@ def test_a_language_and_a_task_that_a_model_lacks_are_refused(tmp_path):
             ours.transcribe(sound, **request)
 
 
+@torch.no_grad()
 def test_an_import_is_trained_further_on_recordings(tmp_path, monkeypatch):
-    folder_of_theirs(tmp_path / "theirs", {}, language="german", task="transcribe")
+    answers = {"forced_decoder_ids": [[1, None], [2, 6]], "suppress_tokens": [11, 12], "repetition_penalty": 1.2}
+    folder_of_theirs(tmp_path / "theirs", answers, language="german", task="transcribe")
     assert main(["import", str(tmp_path / "theirs"), str(tmp_path / "ours")]) == 0
     (tmp_path / "sounds" / "wav").mkdir(parents=True)
     lines = []
@@ -236,8 +238,20 @@ def test_an_import_is_trained_further_on_recordings(tmp_path, monkeypatch):
     monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "cache"))
     words = ["--data.path", str(tmp_path / "sounds"), "--trainer.max_steps", "2"]
     words += ["--trainer.val_check_interval", "2", "--trainer.logger", "false", "--trainer.accelerator", "cpu"]
-    assert main(["fit", str(tmp_path / "ours" / "recipe.yaml"), "--runs", str(tmp_path / "runs"), *words]) == 0
+    words += ["--model.lr", "1e-12", "--trainer.precision", "32-true"]
+    with torch.enable_grad():
+        assert main(["fit", str(tmp_path / "ours" / "recipe.yaml"), "--runs", str(tmp_path / "runs"), *words]) == 0
     run = next((tmp_path / "runs").glob("*/*/s1"))
-    assert zoo.load(run).target_tokenizer.template[0][0] == zoo.load(run).start
+    trained, ours, full = zoo.load(run), zoo.load(tmp_path / "ours"), [np.resize(one, RATE) for one in sounds(3)]
+    assert trained.target_tokenizer.template[0][0] == trained.start
     assert main(["export", str(run), str(tmp_path / "again"), "--format", "hf"]) == 0
-    transformers.WhisperForConditionalGeneration.from_pretrained(tmp_path / "again")
+    model = transformers.WhisperForConditionalGeneration.from_pretrained(tmp_path / "again").eval()
+    loading = transformers.AutoTokenizer.from_pretrained(tmp_path / "again")
+    frames = ours.net.front(torch.from_numpy(np.stack(full))).mT.float()
+    for options in ({}, {"language": "zh", "task": "translate"}, {"prompt": "the lazy  dog"}):
+        texts = [one.text for one in ours.transcribe(full, **options)]
+        assert [one.text for one in trained.transcribe(full, **options)] == texts
+        if "prompt" in options:
+            options = {"prompt_ids": loading.get_prompt_ids(options["prompt"], return_tensors="pt")}
+        expected = model.generate(frames, do_sample=False, num_beams=1, **options)
+        assert loading.batch_decode(expected, skip_special_tokens=True) == texts

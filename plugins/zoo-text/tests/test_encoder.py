@@ -91,3 +91,16 @@ def test_the_mean_of_one_real_token_is_that_token_and_of_none_is_zero():
     states = torch.tensor([[[1.0, 2.0], [30.0, 40.0]], [[5.0, 6.0], [7.0, 8.0]]])
     valid = torch.tensor([[True, False], [False, False]])
     assert pooled(states, valid, "mean").tolist() == [[1.0, 2.0], [0.0, 0.0]]
+
+
+@pytest.mark.parametrize("pool", ["first", "mean", "last", "late"])
+def test_torch_export_takes_texts_of_any_number_and_length(pool):
+    net = TextClassifier(40, 3, 16, pool=pool, pooler="tanh", **TINY).eval()
+
+    def draw(rows, length):
+        valid = torch.arange(length) < torch.randint(1, length + 1, (rows, 1))
+        return torch.randint(40, (rows, length)), valid
+
+    sizes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=16)}
+    program, inputs = torch.export.export(net, draw(2, 7), dynamic_shapes=(sizes, sizes)), draw(5, 12)
+    assert torch.allclose(program.module()(*inputs), net(*inputs), atol=1e-5)

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import ExifTags, Image
 from zoo_vision.detection_figures import INKS, TILE, boxed, compared, main, truth
 from zoo_vision.scenes import DrawnScenes
 from zoo_vision.setloss import Predictions
@@ -49,6 +49,19 @@ def test_a_trained_detector_finds_in_pixels_of_the_image(run):
         model.detect(small, 2)
     with pytest.raises(UsageError, match="no image file"):
         model.detect("nowhere.png")
+
+
+def test_a_detector_sees_pictures_as_viewers_show_them(run, tmp_path):
+    """Upright, with boxes in pixels of the upright picture, and over white where they are transparent."""
+    model = zoo.load(run)
+    pixels = np.random.default_rng(1).integers(0, 256, (90, 120, 4), dtype=np.uint8)
+    pixels[:, :60, 3], pixels[:, 60:, 3] = 0, 255
+    seen = Image.fromarray(pixels)
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
+    seen.transpose(Image.Transpose.ROTATE_90).save(tmp_path / "a.png", exif=exif)
+    pixels[:, :60] = 255
+    assert model.detect(tmp_path / "a.png", 0.0) == model.detect(pixels[..., :3], 0.0)
 
 
 def test_an_export_finds_the_same(run, tmp_path):

@@ -5,8 +5,10 @@ import torch
 from zoo_vision.detection import Detection
 from zoo_vision.detr import BASE, DETR, Anchors, sines
 from zoo_vision.setloss import NOTHING, Predictions, Targets, Weights, set_loss
+from zoo_vision.swin import Swin
 
 from zoo.errors import UsageError
+from zoo.models.parameter_roles import parameter_roles
 from zoo.parts.norm import LayerNorm, RMSNorm
 from zoo.parts.position import ALiBi, Extent, NoPosition, RoPE, Sinusoidal
 
@@ -166,3 +168,21 @@ def test_two_scenes_are_learned_by_heart():
     assert before < 0.2
     assert task.compute_metrics(0.0)["ap75"] == 1
     assert isinstance(task.net.encoder.norm, LayerNorm)
+
+
+def test_only_what_maps_features_to_features_is_a_matrix_to_optimizers():
+    roles = parameter_roles(DETR(6, 16, 3, anchors=True, **SMALL))
+    assert [roles[f"{name}.weight"] for name in ("queries", "anchors", "label")] == ["embedding", "vector", "head"]
+    for net in (DETR(6, 16, 3, anchors=True, **SMALL), Swin(5, 32, 3, 4, 4, 16, (2, 2), (2, 4))):
+        for name, role in parameter_roles(net).items():
+            owner = net.get_submodule(name.rpartition(".")[0])
+            assert role != "matrix" or isinstance(owner, torch.nn.Linear), name
+
+
+@pytest.mark.parametrize("anchors", [True, False])
+def test_torch_export_takes_any_number_of_images(anchors):
+    net = DETR(6, 16, 3, anchors=anchors, **SMALL).eval()
+    program = torch.export.export(net, (torch.randn(2, 3, 16, 16),), dynamic_shapes=({0: torch.export.Dim("batch")},))
+    images = torch.randn(5, 3, 16, 16)
+    for ours, right in zip(program.module()(images), net(images), strict=True):
+        assert torch.allclose(ours, right, atol=1e-5)

@@ -9,6 +9,7 @@ from zoo_vision.swin import Merge, Swin, SwinBlock
 from zoo_vision.windows import WindowAttention, join, offsets, split, visible_cells
 
 from zoo.errors import UsageError
+from zoo.finetuning.finetune import depth_of
 from zoo.parts.norm import LayerNorm, RMSNorm
 
 COUNTS = {  # of 1,000 classes at 224 x 224
@@ -179,3 +180,18 @@ def test_its_logits_are_those_of_timm():
     images = torch.randn(2, 3, 56, 56, dtype=torch.float64)
     with torch.no_grad():
         assert (ours(images) - theirs(images)).abs().max() < 1e-10
+
+
+def test_layers_of_all_stages_are_counted_from_the_output():
+    """By timm's rule each is slower than the one behind it, what makes cells of a stage counts as its first layer."""
+    depth = depth_of(Swin(5, 32, 3, 4, 4, 16, (2, 2), (2, 4)))
+    stages = [depth[name] for name in depth if name.startswith("stages.")]
+    assert stages == sorted(stages, reverse=True)
+    assert {*stages} == {1, 2, 3, 4, 5}
+    assert {depth[name] for name in depth if name.startswith("embedding")} == {6}
+    assert {depth[name] for name in ("norm.weight", "head.weight")} == {0}
+
+
+def test_a_net_without_layers_has_no_decay_by_them():
+    with pytest.raises(UsageError, match="count blocks from the output, and there are none"):
+        depth_of(torch.nn.Linear(2, 2))

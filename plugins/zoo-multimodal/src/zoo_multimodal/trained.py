@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from zoo.data.image_decoding import decode
 from zoo.inference.trained_model import Trained
 from zoo_multimodal.captions import encode
 from zoo_multimodal.shapes import normal
@@ -28,5 +29,5 @@ class TrainedOnCaptions(Trained):
     def pixels(self, pictures: Sequence[Picture], side: int) -> Tensor:
         """Pictures of any size to (B, 3, side, side) in [-1, 1]."""
         rows = [one if isinstance(one, Image.Image) else Image.fromarray(one) for one in pictures]
-        arrays = [np.asarray(one.convert("RGB").resize((side, side))) for one in rows]
+        arrays = [np.asarray(decode(one, "RGB", "a picture").resize((side, side))) for one in rows]
         return normal(torch.from_numpy(np.stack(arrays)).permute(0, 3, 1, 2)).to(self.device)

@@ -26,7 +26,7 @@ from zoo_multimodal.sound_files import read_wave
 if TYPE_CHECKING:
     from zoo.tasks.task import Task
 
-Sound: TypeAlias = str | Path | np.ndarray
+Sound: TypeAlias = str | Path | np.ndarray | Tensor
 TIMES = re.compile(r"<\|\d+\.\d+\|>")  # tokens of Whisper that are no text
 ROWS = 16  # sounds that are written down at once
 
@@ -48,10 +48,6 @@ class TrainedTranscription(Trained):
         self.rules = GenerationRules.of_config(place.config)
         self.ends = [eos] if self.rules is None else self.rules.ends
 
-    def extra(self) -> dict[str, Any]:
-        """The rules of generation of an import, for an export's config.json."""
-        return {"generation": self.settings} if self.rules else {}
-
     @torch.no_grad()
     def transcribe(
         self,
@@ -70,7 +66,7 @@ class TrainedTranscription(Trained):
         Raises UsageError for another sample rate than the model's, for longer sounds than it takes, for what is no
         sound, and for a language or a task that the model lacks.
         """
-        several = [sounds] if isinstance(sounds, (str, Path, np.ndarray)) else list(sounds)
+        several = [sounds] if isinstance(sounds, (str, Path, np.ndarray, Tensor)) else list(sounds)
         texts = []
         for begin in range(0, len(several), ROWS):
             waves = [self._samples(one, number + begin + 1) for number, one in enumerate(several[begin : begin + ROWS])]
@@ -134,18 +130,22 @@ class TrainedTranscription(Trained):
 
     def _samples(self, sound: Sound, number: int) -> np.ndarray:
         """A sound as float32 (N,) between -1 and 1."""
-        name = f"sound {number}" if isinstance(sound, np.ndarray) else str(sound)
-        if not isinstance(sound, np.ndarray):
+        name = str(sound) if isinstance(sound, (str, Path)) else f"sound {number}"
+        if isinstance(sound, (str, Path)):
             file = read_wave(Path(sound).expanduser(), self.net.sample_rate, self.net.max_samples)
             sound = file.astype(np.float32) / 32768
         samples = np.asarray(sound)
-        if samples.ndim != 1 or not len(samples) or not np.issubdtype(samples.dtype, np.floating):
+        if not samples.size:
+            raise UsageError(f"{name} holds no sound.")
+        if samples.ndim != 1 or not np.issubdtype(samples.dtype, np.floating):
             raise UsageError(f"{name} is {samples.dtype} {samples.shape}: floating-point samples (N,) are right.")
         if not np.isfinite(samples).all():
             raise UsageError(f"{name} holds samples that are not finite numbers.")
         if len(samples) > self.net.max_samples:
-            most, rate = self.net.max_samples / self.net.sample_rate, self.net.sample_rate
-            raise UsageError(f"{name} lasts {len(samples) / rate:.1f} s, and this model takes at most {most:.1f} s.")
+            most, seconds = self.net.max_samples, self.net.max_samples / self.net.sample_rate
+            raise UsageError(
+                f"{name} has {len(samples):,} samples. This model takes {most:,} at most, {seconds:.1f} s."
+            )
         return samples.astype(np.float32)
 
 

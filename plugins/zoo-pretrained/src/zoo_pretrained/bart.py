@@ -28,12 +28,11 @@ PLACES = {
 FIXED: dict[str, list[Any]] = {
     "normalize_before": [False], "add_final_layer_norm": [False], "add_bias_logits": [False],
     "tie_word_embeddings": [True], "is_decoder": [False], "is_encoder_decoder": [True],
-    "extra_pos_embeddings": [2],
 }  # fmt: skip
 PRE_NORM: dict[str, list[Any]] = {"normalize_before": [True], "add_final_layer_norm": [True]}
 IGNORED = BOOKKEEPING | {
     "activation_dropout", "classif_dropout", "classifier_dropout", "decoder_layerdrop", "encoder_layerdrop",
-    "force_bos_token_to_be_generated", "init_std",
+    "extra_pos_embeddings", "force_bos_token_to_be_generated", "init_std",
 }  # fmt: skip
 ALIASES = {
     "num_attention_heads": "encoder_attention_heads",
@@ -142,7 +141,7 @@ class BART(Family):
             TensorRule("model.shared.weight", "target_embedding.weight"),
             TensorRule("final_logits_bias", "bias.weight", Shaped((1, size), (size,))),
         ]
-        constants = []
+        constants = ["model.encoder.version", "model.decoder.version"]
         for side in ("encoder", "decoder"):
             places = f"model.{side}.embed_positions.weight"
             if self.learned:

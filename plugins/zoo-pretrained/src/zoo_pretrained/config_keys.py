@@ -15,9 +15,9 @@ BOOKKEEPING = frozenset(
     _attn_implementation _attn_implementation_autoset _attn_implementation_internal _commit_hash
     _experts_implementation_internal _name_or_path _num_labels architectures attn_implementation auto_map
     chunk_size_feed_forward dtype experts_implementation finetuning_task gradient_checkpointing id2label
-    initializer_range label2id model_type name_or_path num_labels output_attentions output_hidden_states output_past
-    prefix pretraining_tp problem_type return_dict task_specific_params tf_legacy_loss tokenizer_class torch_dtype
-    torchscript transformers_version use_bfloat16 use_cache use_return_dict
+    initializer_range is_llama_config label2id model_type name_or_path num_labels output_attentions output_hidden_states
+    output_past prefix pretraining_tp problem_type return_dict task_specific_params tf_legacy_loss tokenizer_class
+    torch_dtype torchscript transformers.js_config transformers_version use_bfloat16 use_cache use_return_dict
     bos_token_id cls_token_id decoder_start_token_id eos_token_id mask_token_id pad_token_id sep_token_id unk_token_id
     assistant_confidence_threshold assistant_lookbehind bad_words_ids begin_suppress_tokens diversity_penalty do_sample
     early_stopping encoder_no_repeat_ngram_size encoder_repetition_penalty epsilon_cutoff eta_cutoff

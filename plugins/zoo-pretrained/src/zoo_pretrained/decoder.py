@@ -38,7 +38,9 @@ READ = {
 FIXED: dict[str, list[Any]] = {
     "partial_rotary_factor": [1.0, None], "is_causal": [True], "is_decoder": [False, True],
     "is_encoder_decoder": [False], "mlp_bias": [False], "clip_qkv": [None],
+    "use_mrope": [False], "rope_interleaved": [False],
 }  # fmt: skip
+DIVIDED = ("llama", "gemma2", "gemma3_text")  # whose classes want a width that heads divide, even beside head_dim
 FULL, SLIDING = "full_attention", "sliding_attention"
 GATED = {
     "silu": part("ffn.SwiGLU"), "swish": part("ffn.SwiGLU"), "relu": part("ffn.ReGLU"), "linear": part("ffn.Bilinear"),
@@ -144,6 +146,8 @@ class Decoder(Family):
         kv_heads = config.get("num_key_value_heads") or count
         if count % kv_heads:
             raise unsupported_value(config, "num_key_value_heads", self.name, f"a divisor of {count}")
+        if dim % count and self.name in DIVIDED:
+            raise unsupported_value(config, "num_attention_heads", self.name, f"a divisor of hidden_size={dim}")
         wide = config.get("head_dim") or dim // count
         if wide % 2 and config.get("head_dim"):
             raise unsupported_value(config, "head_dim", self.name, "an even number")

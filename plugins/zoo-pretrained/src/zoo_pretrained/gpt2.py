@@ -20,7 +20,7 @@ KEYS = Keys(
         "is_encoder_decoder": [False], "is_decoder": [False], "is_causal": [True],
     },
     ignored=BOOKKEEPING | {
-        "embd_pdrop", "n_ctx", "predict_special_tokens", "reorder_and_upcast_attn", "summary_activation",
+        "embd_pdrop", "n_ctx", "n_special", "predict_special_tokens", "reorder_and_upcast_attn", "summary_activation",
         "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj",
     },
     aliases={

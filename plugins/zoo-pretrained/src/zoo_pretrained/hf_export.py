@@ -42,12 +42,13 @@ def export_pretrained(trained: Trained, folder: Path, force: bool = False) -> Fa
         model = {"class_path": tokenizer_files.LANGUAGE_MODEL, "init_args": options}
     family, config = _family(model, trained.place.config.get("family"))
     tensors = family.write_tensors(family.complete(config, hf_files.CONFIG), keep_own_tensors(trained.net))
+    rules = trained.place.config.get("generation")
     heads = {"architectures": [family.architecture], "dtype": _dtype(trained)} if family.architecture else {}
     about = {**heads, **config}
     try:
         with atomic_files.replace_files(folder, hf_files.CONFIG, hf_files.ANY_WEIGHTS) as draft:
             if family.types:
-                about = tokenizer_files.export_tokenizers(trained.place.folder, draft, model, about)
+                about = tokenizer_files.export_tokenizers(trained.place.folder, draft, model, about, rules)
                 image_files.write_preprocessor(trained, draft)
             else:
                 about = image_files.timm_config(trained, about)

@@ -19,7 +19,8 @@ SHARD = 5 * 10**9  # bytes of a file of weights, about; a larger checkpoint has 
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.h5", "*.msgpack")
 ADAPTERS = ("adapter_config.json", "adapter_model.*")
 SAFE = (
-    "Save it as safetensors: model.save_pretrained(DIR, safe_serialization=True), on a machine that may run its code."
+    "Save it as safetensors on a machine that may run its code: model.save_pretrained(DIR, safe_serialization=True), a "
+    "model of timm by timm.models.save_for_hf(model, DIR, safe_serialization=True)."
 )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from zoo.data.image_decoding import INTERPOLATIONS
 from zoo.errors import UsageError
+from zoo.inference.classification import resize_of_training
 from zoo.io import atomic_files
 from zoo_pretrained import hf_files
 from zoo_pretrained.config_keys import Key, Keys, shorten
@@ -174,7 +175,11 @@ def timm_config(trained: Trained, config: Mapping[str, Any]) -> dict[str, Any]:
     if not images:
         return dict(config)
     way, side = images.get("prepare"), images["image_size"]
-    timm = {"crop_pct": 1.0, "crop_mode": "center" if _is_cropped(trained) else "squash", "interpolation": "bilinear"}
+    timm = {
+        "crop_pct": 1.0,
+        "crop_mode": "center" if resize_of_training(trained.place.config) == "crop" else "squash",
+        "interpolation": "bilinear",
+    }
     if way is not None:
         squash = isinstance(way["resize"], list)
         larger = way["resize"][0] if squash else way["resize"]
@@ -193,7 +198,7 @@ def write_preprocessor(trained: Trained, folder: Path) -> None:
         log.warning("pipelines of transformers give an image in colour: this model reads grey ones, image.convert('L')")
     if images.get("prepare") is None and (folder / IMAGES).is_file():
         return
-    atomic_files.write_json(folder / IMAGES, preprocessor(images, _is_cropped(trained)))
+    atomic_files.write_json(folder / IMAGES, preprocessor(images, resize_of_training(trained.place.config) == "crop"))
 
 
 def preprocessor(images: Mapping[str, Any], cropped: bool) -> dict[str, Any]:
@@ -214,11 +219,6 @@ def preprocessor(images: Mapping[str, Any], cropped: bool) -> dict[str, Any]:
 
 def _rectangle(sides: Sequence[int]) -> dict[str, int]:
     return {"height": sides[0], "width": sides[1]}
-
-
-def _is_cropped(trained: Trained) -> bool:
-    """Whether the middle of an image is cut out, where others squash it."""
-    return getattr(trained, "resize", None) == "crop"
 
 
 def _crop_pct(side: int, larger: int) -> float:

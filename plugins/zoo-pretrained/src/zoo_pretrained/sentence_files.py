@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -36,9 +37,9 @@ ACTIVATIONS = {
 TEXT = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
 EMPTY: list[Any] = [None, {}]
 ENCODER = Keys(
-    {"max_seq_length": size(None)},
+    {"max_seq_length": size(None), "do_lower_case": flag(False)},
     {
-        "do_lower_case": [False], "transformer_task": ["feature-extraction"], "modality_config": [TEXT],
+        "transformer_task": ["feature-extraction"], "modality_config": [TEXT],
         "module_output_name": ["token_embeddings"], "processing_kwargs": EMPTY,
         **dict.fromkeys(["model_args", "tokenizer_args", "config_args"], EMPTY),
         **dict.fromkeys(["model_kwargs", "processor_kwargs", "config_kwargs"], EMPTY),
@@ -124,7 +125,12 @@ def read(folder: Path) -> dict[str, Any]:
     if not places:
         return result
     settings = next((folder / name for name in SETTINGS if (folder / name).is_file()), folder / SETTINGS[0])
-    longest = _read(settings, ENCODER)["max_seq_length"]
+    encoder = _read(settings, ENCODER)
+    longest = encoder["max_seq_length"]
+    normalizer = json.dumps(hf_files.optional(folder / "tokenizer.json").get("normalizer"))
+    lowers = '"lowercase": true' in normalizer or '"Lowercase"' in normalizer or tokenizer.get("do_lower_case")
+    if encoder["do_lower_case"] and not lowers:
+        raise UsageError(f"{settings}: do_lower_case=True is not supported where the tokenizer keeps capitals.")
     about = _read(folder / ABOUT, MODEL)
     prompts = {name: text for name, text in (about["prompts"] or {}).items() if text is not None}
     if not all(isinstance(text, str) for text in prompts.values()):

@@ -25,7 +25,7 @@ _TOKENIZER_BOOKKEEPING = """
     response_schema response_template return_attention_mask return_token_type_ids source_lang sp_model_kwargs
     spaces_between_special_tokens special_tokens_map_file stride target_lang tokenizer_file tokenizer_type
     transformers_version truncation truncation_side truncation_strategy use_default_system_prompt use_fast verbose
-    vocab_file vocab_type language predict_timestamps task normalizer_file normalize
+    vocab_file vocab_size vocab_type fast language predict_timestamps task normalizer_file normalize
 """.split()
 TOKENIZER_CONFIG = Keys(
     {
@@ -62,7 +62,7 @@ _GENERATION_BOOKKEEPING = """
 _UNUSED: dict[str, list[Any]] = {
     **{key: [0, None] for key in ("encoder_no_repeat_ngram_size", "penalty_alpha")},
     **{key: [1, 1.0, None] for key in ("encoder_repetition_penalty", "guidance_scale")},
-    **{key: [False, None] for key in ("renormalize_logits", "remove_invalid_values", "token_healing")},
+    **{key: [False, None] for key in ("remove_invalid_values", "token_healing")},
     **{key: [None] for key in ("constraints", "dola_layers", "exponential_decay_length_penalty", "force_words_ids")},
     **{key: [None] for key in ("forced_decoder_ids", "sequence_bias", "stop_strings", "watermarking_config")},
 }
@@ -73,6 +73,7 @@ GENERATION_CONFIG = Keys(
         **dict.fromkeys(["suppress_tokens", "begin_suppress_tokens", "bad_words_ids"], Key(None, list, optional=True)),
         **dict.fromkeys(["min_length", "min_new_tokens", "no_repeat_ngram_size"], COUNT),
         "repetition_penalty": Key(None, float, 0.0, optional=True),
+        "renormalize_logits": FLAG,
     },
     _UNUSED,
     [*_GENERATION_BOOKKEEPING, *SEARCH_SETTINGS],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ COPIED_FILES = (
     *("vocab.json", "merges.txt", "vocab.txt", "tokenizer.model", "spiece.model", "source.spm", "target.spm"),
     *("sentencepiece.bpe.model", "normalizer.json"),
 )
+TEMPLATES = "additional_chat_templates"
 INPUTS_OF_PAIRS = ["input_ids", "token_type_ids", "attention_mask"]  # of models that tell two texts of a pair apart
 # a chat with spaces at the edges of its texts, and without any text
 PROBE = [Turn("user", "the quick"), Turn("assistant", "No! "), Turn("user", " it "), Turn("assistant", ""),
@@ -56,9 +57,7 @@ def import_tokenizers(
     source: Path, folder: Path, theirs: Mapping[str, Any], model: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[str]]:
     """Write the files that our task needs; what config.json must say besides, and what the user must know."""
-    for name in COPIED_FILES:
-        if (source / name).is_file():
-            atomic_files.copy(source / name, folder / name)
+    _copy_files(source, folder, COPIED_FILES)
     facts = {key: theirs[key] for key in FACTS if theirs.get(key) is not None}
     atomic_files.write_json(folder / KEPT_FILES, facts)
     options = model["init_args"]
@@ -76,6 +75,16 @@ def import_tokenizers(
         return {}, notes
     settings, more = generation_settings(source, theirs, size)
     return {"generation": settings}, [*notes, *more, *_prefixes(theirs)]
+
+
+def _copy_files(source: Path, folder: Path, names: Iterable[str]) -> None:
+    """Copy those files that are there, and the chat templates that have names."""
+    templates = [path for path in sorted((source / TEMPLATES).glob("*.jinja")) if path.is_file()]
+    if templates:
+        (folder / TEMPLATES).mkdir(exist_ok=True)
+    for path in (*(source / name for name in names), *templates):
+        if path.is_file():
+            atomic_files.copy(path, folder / path.relative_to(source))
 
 
 def _prefixes(theirs: Mapping[str, Any]) -> list[str]:
@@ -144,14 +153,16 @@ def _token_numbers(key: str, value: Any) -> list[Any]:
 
 
 def export_tokenizers(
-    source: Path, folder: Path, model: Mapping[str, Any], config: Mapping[str, Any]
+    source: Path,
+    folder: Path,
+    model: Mapping[str, Any],
+    config: Mapping[str, Any],
+    rules: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Write the files that transformers needs beside the weights of a model, {"class_path": …, "init_args": …}; the
-    configuration with what those make it say.
+    """Write the files that transformers needs beside the weights of a model, {"class_path": …, "init_args": …}, that
+    has these rules of generation; the configuration with what those make it say.
     """
-    for name in (*COPIED_FILES, "tokenizer.json"):
-        if (source / name).is_file():
-            atomic_files.copy(source / name, folder / name)
+    _copy_files(source, folder, (*COPIED_FILES, "tokenizer.json"))
     for side in ("target", "source"):
         for name in ("tokenizer.json", NAMES):
             if (source / f"{side}-{name}").is_file() and not (name == NAMES and (source / NAMES).is_file()):
@@ -162,12 +173,14 @@ def export_tokenizers(
         facts["id2label"] = {str(n): name for n, name in enumerate(content["names"])}
         facts["label2id"] = {name: n for n, name in enumerate(content["names"])}
     if (folder / "tokenizer.json").is_file():
-        facts = {**_tokenizer_files(source, folder, model, facts), **facts}
+        facts = {**_tokenizer_files(source, folder, model, facts, rules or {}), **facts}
     numbering = {key: config[key] for key in ("pad_token_id",) if key in config}  # RoBERTa counts its positions by it
     return {**config, **facts, **numbering}
 
 
-def _tokenizer_files(source: Path, folder: Path, model: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+def _tokenizer_files(
+    source: Path, folder: Path, model: Mapping[str, Any], facts: Mapping[str, Any], rules: Mapping[str, Any]
+) -> dict[str, Any]:
     """Write what AutoTokenizer and generate() look for and the run has not; the numbers of its special tokens.
 
     A tokenizer of ours puts no special tokens around a text, which our tasks do: its template then does it.
@@ -195,7 +208,7 @@ def _tokenizer_files(source: Path, folder: Path, model: Mapping[str, Any], facts
         # a template spells special tokens, and a source its target language
         spells_specials = chat or tokenizer.languages()
         about = {
-            "tokenizer_class": "PreTrainedTokenizerFast",
+            "tokenizer_class": "WhisperTokenizer" if "lang_to_id" in rules else "PreTrainedTokenizerFast",
             "clean_up_tokenization_spaces": False,
             # "<eos>" in a text is five characters
             **({"split_special_tokens": True} if tokenizer.splits_specials and not spells_specials else {}),
@@ -216,9 +229,11 @@ def _tokenizer_files(source: Path, folder: Path, model: Mapping[str, Any], facts
         own_numbers |= {"forced_bos_token_id": target.special(FORCED)}
     if name in GENERATING and not (folder / GENERATION).is_file():
         token_numbers = {**own_numbers, **{key: value for key, value in facts.items() if key.endswith("_token_id")}}
-        atomic_files.write_json(
-            folder / GENERATION, {key: value for key, value in token_numbers.items() if value is not None}
-        )
+        # transformers' own default ends a text after 20 tokens
+        longest = {} if name == "CausalLM" else {"max_length": options["max_length"]}
+        content = {**token_numbers, **longest, **rules}
+        kept = {key: value for key, value in content.items() if value is not None and value != []}
+        atomic_files.write_json(folder / GENERATION, kept)
     return own_numbers
 
 

@@ -54,12 +54,13 @@ def export_transformers(trained: Trained, folder: Path, force: bool = False) -> 
         if record["distribution"] and record["class_path"].partition(".")[0] not in ("torch", "zoo"):
             packages[record["distribution"]] = record["version"]
     needed = [f"{name} {number}" for name, number in packages.items()]
+    rules = trained.place.config.get("generation")
     about: dict[str, Any] = {"task": task, "packages": needed, **sizes(task["init_args"])}
     try:
         with atomic_files.replace_files(folder, hf_files.CONFIG, hf_files.ANY_WEIGHTS) as draft:
             # DPO, FIM and MTP have the files of the language model that they train
             kind = {**task, "class_path": tokenizer_files.LANGUAGE_MODEL} if cls is ZooForCausalLM else task
-            about = tokenizer_files.export_tokenizers(trained.place.folder, draft, kind, about)
+            about = tokenizer_files.export_tokenizers(trained.place.folder, draft, kind, about, rules)
             image_files.write_preprocessor(trained, draft)
             _copy_target_tokenizer(trained.place.folder, draft)
             config = cls.config_class(**about)

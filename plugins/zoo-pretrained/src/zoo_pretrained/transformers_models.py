@@ -30,6 +30,8 @@ from transformers import (
     PreTrainedConfig,
     PreTrainedModel,
 )
+from transformers.conversion_mapping import register_checkpoint_conversion_mapping
+from transformers.core_model_loading import WeightRenaming
 from transformers.modeling_outputs import (
     BaseModelOutput,
     BaseModelOutputWithPast,
@@ -242,6 +244,9 @@ class ZooModel(PreTrainedModel):
         self.net: Any = build_network(config)
         if not isinstance(self.net, self.reads):
             raise ValueError(f"{type(self.net).__name__} of zoo is no {self.reads.__name__}: take another class.")
+        if "num_classes" in config.network_options():
+            network = cast(Any, self.net)
+            network.head = Classes(network.head)
         blocks = [block for stack in self.stacks() for block in stack.blocks]
         self._no_split_modules = sorted({type(block).__name__ for block in blocks})
         self._tied_weights_keys = shared_weights(self)
@@ -368,6 +373,27 @@ class ZooModel(PreTrainedModel):
         capacity = max(self.config.max_position_embeddings, int(cache.get_max_length()) if len(cache) else 0)
         caches = layer_caches(stack, cache, tokens, capacity)
         return cache, caches, caches.length
+
+
+class Classes(nn.Module):
+    """The layer that gives logits of classes, by the name of which PEFT trains and saves it beside its adapters.
+
+    Files have its weights at the name of zoo, without that of this layer.
+    """
+
+    def __init__(self, classifier: nn.Module) -> None:
+        super().__init__()
+        self.classifier = classifier
+        self.register_load_state_dict_pre_hook(self._rename)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (..., dim) to logits (..., classes)."""
+        return self.classifier(x)
+
+    @staticmethod
+    def _rename(_module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+        for name in [name for name in state if name in (f"{prefix}weight", f"{prefix}bias")]:
+            state[f"{prefix}classifier.{name.removeprefix(prefix)}"] = state.pop(name)
 
 
 def shared_weights(model: nn.Module) -> dict[str, str]:
@@ -860,3 +886,7 @@ MODELS: tuple[type[ZooModel], ...] = (
 for _model in MODELS:
     AutoConfig.register(_model.config_class.model_type, _model.config_class)
     _model.auto.register(_model.config_class, _model)
+    if _model.reads in (TextClassifier, TokenClassifier, ViT):
+        register_checkpoint_conversion_mapping(
+            _model.__name__, [WeightRenaming("net.head.", "net.head.classifier.")], overwrite=True
+        )

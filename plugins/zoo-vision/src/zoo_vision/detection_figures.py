@@ -15,6 +15,7 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 
 import zoo
+from zoo.data.image_decoding import decode
 from zoo.errors import UsageError, ZooError
 from zoo.inference.classification import open_image
 from zoo.logging.attention_figures import GAP, MARGIN, Page, text_pixels
@@ -30,7 +31,8 @@ INKS = ((230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 1
 
 def boxed(image: Image.Image, things: Sequence[DetectedObject], names: Sequence[str]) -> np.ndarray:
     """uint8 (TILE, TILE, 3): an image with the box of each thing, its class and, unless it is certain, how sure."""
-    page = image.convert("RGB").resize((TILE, TILE), Image.Resampling.NEAREST)
+    image = decode(image, "RGB", "an image")
+    page = image.resize((TILE, TILE), Image.Resampling.NEAREST)
     pen, across, down = ImageDraw.Draw(page), TILE / image.width, TILE / image.height
     for thing in reversed(things):  # the surest in front
         x0, y0, x1, y1 = (edge * scale for edge, scale in zip(thing.box, (across, down) * 2, strict=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import cast
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -54,6 +54,8 @@ class Backbone(nn.Sequential):
 class Queries(nn.Module):
     """Learned vectors, each of which asks for an object."""
 
+    parameter_roles: ClassVar = {"weight": "embedding"}
+
     def __init__(self, count: int, dim: int):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(count, dim))
@@ -71,6 +73,8 @@ class Queries(nn.Module):
 class Anchors(nn.Module):
     """Learned points, evenly spread over the image at first: a query starts from what is there, and where it is."""
 
+    parameter_roles: ClassVar = {"weight": "vector"}
+
     def __init__(self, count: int):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(count, 2))
@@ -87,7 +91,7 @@ class Anchors(nn.Module):
         """Cells (B, grid², dim) to what they say at the points, between their middles, and the sines of these."""
         points = self.weight.sigmoid()
         cells = cell_states.transpose(1, 2).unflatten(2, (grid, grid))
-        where = (2 * points - 1).to(cell_states.dtype).expand(len(cell_states), 1, -1, -1)
+        where = (2 * points - 1).to(cell_states.dtype).expand(cell_states.size(0), 1, -1, -1)
         there = nn.functional.grid_sample(cells, where, padding_mode="border", align_corners=False)[:, :, 0]
         return there.transpose(1, 2) + sines(points, grid, cell_states.size(2))
 
@@ -153,7 +157,7 @@ class DETR(nn.Module):
         """
         cells = self.backbone(images).flatten(2).transpose(1, 2)
         cell_states = self.encoder(cells)
-        queries = self.queries(len(images)).to(cell_states.dtype)
+        queries = self.queries(images.size(0)).to(cell_states.dtype)  # not len, of which torch.export makes a constant
         if self.anchors is not None:
             queries = queries + self.anchors(cell_states, self.grid)
         cell_states = self.place.embed(cell_states, torch.arange(cell_states.size(1), device=cell_states.device))

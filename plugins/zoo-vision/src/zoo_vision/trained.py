@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from zoo.data.image_data import resize_images
-from zoo.data.image_decoding import UNREADABLE
+from zoo.data.image_decoding import decode
 from zoo.errors import UsageError
 from zoo.inference.classification import MODES, Picture, open_image, prepare_image
 from zoo.inference.find_run import ModelLocation
@@ -68,13 +68,10 @@ class TrainedDetection(Trained):
         return self.task(normal.to(self.device))
 
     def _pixels(self, picture: Picture, number: int) -> tuple[Tensor, tuple[int, int]]:
-        """uint8 (1, C, size, size), and how wide and high the image was."""
+        """uint8 (1, C, size, size), and how wide and high the image is as it is seen."""
         name = str(picture) if isinstance(picture, (str, Path)) else f"image {number}"
-        image = open_image(picture, name)
-        try:
-            array = np.array(image.convert(MODES[self.channels]))
-        except UNREADABLE as error:
-            raise UsageError(f"{name} cannot be read as an image: {error}") from error
+        image = decode(open_image(picture, name), MODES[self.channels], name)
+        array = np.array(image)
         pixels = torch.from_numpy(array.reshape(*array.shape[:2], -1).transpose(2, 0, 1).copy())[None]
         return (pixels if image.size == (self.size, self.size) else resize_images(pixels, self.size)), image.size
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -85,6 +87,8 @@ class WindowAttention(nn.Module):
 
 class Biases(nn.Module):
     """A number for each offset and head."""
+
+    parameter_roles: ClassVar = {"weight": "vector"}
 
     def __init__(self, offsets: int, heads: int):
         super().__init__()

@@ -224,6 +224,7 @@ def pooled(states: Tensor, valid: Tensor | None, pool: str) -> Tensor:
         return (total / valid.sum(1, keepdim=True).clamp(min=1)).to(states.dtype)
     if pool == "max":
         return states.masked_fill(~valid[..., None], -torch.inf).amax(1)
-    place = torch.arange(valid.size(1), device=valid.device)
-    far = torch.where(valid, place, -1).amax(1) if pool == "last" else torch.where(valid, place, len(place)).amin(1)
-    return states[torch.arange(len(states), device=states.device), far.clamp(0, len(place) - 1)]
+    rows, tokens = valid.size(0), valid.size(1)  # not len, of which torch.export makes a constant
+    place = torch.arange(tokens, device=valid.device)
+    far = torch.where(valid, place, -1).amax(1) if pool == "last" else torch.where(valid, place, tokens).amin(1)
+    return states[torch.arange(rows, device=states.device), far.clamp(0, tokens - 1)]
