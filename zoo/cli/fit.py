@@ -32,6 +32,7 @@ from zoo.config.signatures import parameters
 from zoo.errors import CheckpointError, NonFiniteError, StorageError, UsageError
 from zoo.inference import part_versions, weight_files
 from zoo.inference.find_run import find_model, run_of_checkpoint
+from zoo.inference.section_parser import SectionParser
 from zoo.io import atomic_files
 from zoo.io.checkpoint_manifest import has_checkpoint, newest_intact
 from zoo.io.locks import RunLock
@@ -60,7 +61,7 @@ TRAINER: dict[str, Any] = {
 _parsers: dict[tuple[Any, ...], LightningArgumentParser] = {}  # by the classes whose options they read
 
 
-class Parser(LightningArgumentParser):
+class Parser(SectionParser, LightningArgumentParser):
     """Raises UsageError instead of printing the usage and exiting."""
 
     def error(self, message: str, ex: Exception | None = None):
