@@ -32,8 +32,8 @@ os.fsync = lambda file: os.fstat(getattr(file, "fileno", lambda: file)()) and No
 
 # nor does an installed package have callbacks for Lightning, which reads the metadata of all packages for each trainer
 READ_ENTRY_POINTS = metadata.entry_points
-metadata.entry_points = lambda **chosen: (
-    () if chosen.get("group") == "lightning.pytorch.callbacks_factory" else READ_ENTRY_POINTS(**chosen)
+metadata.entry_points = lambda **filters: (
+    () if filters.get("group") == "lightning.pytorch.callbacks_factory" else READ_ENTRY_POINTS(**filters)
 )
 
 # pytest --hypothesis-profile=nightly: 1000 examples, and others each time

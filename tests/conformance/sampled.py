@@ -17,7 +17,7 @@ from zoo.conformance.subject import Subject
 
 Situation = tuple[str, Subject]
 # of so many checks in turn one meets no other situation; a data module loads what it has once more in another
-REST, REST_OF_DATA = 3, 2
+PERIOD, PERIOD_OF_DATA = 3, 2
 # checks that train, of which each part of a stack meets one
 COSTLY = ("learns_two_samples", "processes_agree", "trains_language", "trains_translation", "trains_vision")
 # of each of which a data module meets one
@@ -83,14 +83,14 @@ class SampledCheck(Check):
 
     def _situations(self) -> Iterator[Situation]:
         yield "", self.subject
-        rest = REST_OF_DATA if self.subject.kind == "data" else REST
-        if self.turn % rest == rest - 1:
+        period = PERIOD_OF_DATA if self.subject.kind == "data" else PERIOD
+        if self.turn % period == period - 1:
             return
         assert self.situations is not None
         kinds = reversed(kinds_of_situations(self))  # the memory first, which has one situation
         others = [situation for kind in kinds for situation in self.situations.of(kind)]
         if others:
-            yield others[(self.turn - self.turn // rest) % len(others)]
+            yield others[(self.turn - self.turn // period) % len(others)]
 
 
 def kinds_of_situations(check: Check) -> tuple[str, ...]:
@@ -107,7 +107,7 @@ def sampled_checks(part: type, first: int = 0, **options: Any) -> list[Check]:
     for check in whole:
         kinds = kinds_of_situations(check)
         slow = check.name in SLOW
-        turn = REST - 1 if slow else first + numbers[kinds]
+        turn = PERIOD - 1 if slow else first + numbers[kinds]
         numbers[kinds] += not slow
         result.append(SampledCheck(check.promise, check.subject, check.known_failure, situations, turn))
     return result
