@@ -6,6 +6,7 @@ import pytest
 from jsonargparse import ArgumentParser
 
 from zoo.inference.section_parser import SectionParser
+from zoo.parts import norm
 from zoo.tasks.lm import CausalLM
 from zoo.tasks.task import Task
 
@@ -13,8 +14,17 @@ MODEL = {
     "attention": {"class_path": "zoo.parts.attention.MultiHead", "init_args": {"kv_heads": 1}},
     "ffn": {"class_path": "zoo.parts.ffn.MoE", "init_args": {"experts": 4}},
     "optimizer": {"class_path": "torch.optim.AdamW", "init_args": {"betas": [0.9, 0.99]}},
+    "norm": {"class_path": "zoo.parts.norm.Gained", "init_args": {"gain": 2.0}},
     "overrides": [{"layers": "first", "ffn": {"class_path": "zoo.parts.ffn.SwiGLU"}}],
 }
+GAINED = {"class_path": "zoo.parts.norm.Gained", "init_args": {"eps": 1e-5}}
+
+
+class Gained(norm.RMSNorm):
+    """A norm with an option that has no default."""
+
+    def __init__(self, dim: int, gain: float, eps: float = 1e-6):
+        super().__init__(dim, eps)
 
 
 def parse(parser_class, options):
@@ -36,10 +46,13 @@ def parse(parser_class, options):
         ("ffn", {"class_path": "zoo.parts.norm.RMSNorm", "init_args": {}}),
         ("optimizer", {"init_args": {"betas": "fast"}}),
         ("overrides", [{"layers": "first", "ffn": {"class_path": "zoo.parts.ffn.MoE", "init_args": {"experts": "x"}}}]),
+        ("norm", GAINED),
+        ("overrides", [{"layers": "first", "norm": GAINED}]),
         ("dims", 3),
     ],
 )
-def test_options_of_parts_are_checked_at_any_depth(part, change):
+def test_options_of_parts_are_checked_at_any_depth(part, change, monkeypatch):
+    monkeypatch.setattr(norm, "Gained", Gained, raising=False)
     fine = parse(SectionParser, MODEL)
     assert fine == parse(ArgumentParser, MODEL)
     assert fine.model.init_args.optimizer.init_args.betas == (0.9, 0.99)
