@@ -3,9 +3,11 @@
 import atexit
 import gc
 import json
+import logging
 import os
 import sys
 from collections import defaultdict
+from importlib import metadata
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -13,6 +15,7 @@ os.environ["ZOO_BF16"] = "0"  # results do not depend on the processor
 os.environ["ZOO_KERNELS"] = "plain"  # nor on what was measured on it
 
 import pytest
+from _pytest.logging import catching_logs
 from hypothesis import HealthCheck, settings
 
 from tests import forks
@@ -26,6 +29,12 @@ if INSTALLED_PLUGINS:
 # no test cuts the power, and nothing else tells a file on the disk from one on its way there: 6 ms for each of ten
 # thousands; os.fstat refuses what os.fsync refuses, a descriptor that is closed
 os.fsync = lambda file: os.fstat(getattr(file, "fileno", lambda: file)()) and None
+
+# nor does an installed package have callbacks for Lightning, which reads the metadata of all packages for each trainer
+READ_ENTRY_POINTS = metadata.entry_points
+metadata.entry_points = lambda **filters: (
+    () if filters.get("group") == "lightning.pytorch.callbacks_factory" else READ_ENTRY_POINTS(**filters)
+)
 
 # pytest --hypothesis-profile=nightly: 1000 examples, and others each time
 settings.register_profile(
@@ -42,6 +51,22 @@ settings.register_profile(
 settings.load_profile("deterministic")
 
 pytest_plugins = ["tests.fixtures"]
+
+ATTACH = catching_logs.__enter__
+
+
+def attach_to_root(catcher: catching_logs):
+    """Capture logs at the root alone, which pytest 8 did, too: attaching to the sixty loggers of torch that do not
+    propagate, six times a test, took two fifths of an empty test."""
+    if catcher.level is not None:
+        return ATTACH(catcher)
+    logging.root.addHandler(catcher.handler)
+    catcher.attached_loggers.append(logging.root)
+    return catcher.handler
+
+
+if hasattr(catching_logs, "attached_loggers"):
+    catching_logs.__enter__ = attach_to_root
 # seconds per file on two cores; rewritten by ZOO_RECORD_DURATIONS=1 pytest
 DURATIONS = Path(__file__).parent / "durations.json"
 

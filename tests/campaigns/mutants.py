@@ -345,6 +345,7 @@ MUTANTS = [
             "if False:",
             "campaigns/attacks/test_attack_checkpoints.py campaigns/fuzz/test_fuzz.py",
         ),
+        ("inference/section_parser.py", "self.validate(obj)", "pass", "inference/test_section_parser.py"),
         (
             "inference/import_policy.py",
             'path.startswith(f"{root}.")',

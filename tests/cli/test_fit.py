@@ -24,6 +24,8 @@ from zoo.config.fit_options import OF_TRAINING
 from zoo.inference import find_run, import_policy
 from zoo.io.locks import RunLock
 
+MAKE_LOGGER_AND_CALLBACKS = fit.make_logger_and_callbacks
+
 
 def refused(zoo, *words, code=2):
     exit_code, _, err = zoo("fit", "lm-toy", *words)
@@ -288,10 +290,17 @@ def test_an_unfinished_run_is_not_the_newest(zoo, work):
     assert "no run in runs/lm-toy is finished" in errors.pop()
 
 
+@pytest.fixture
+def whole_runs(zoo, work, monkeypatch):
+    """A command in this process, whose runs have the logger and callbacks that `work` takes from them."""
+    monkeypatch.setattr(fit, "make_logger_and_callbacks", MAKE_LOGGER_AND_CALLBACKS)
+    return zoo
+
+
 USED_IN_TRAINING = ("EarlyStopping", "ModelCheckpoint", "ModelSummary", "TQDMProgressBar", "Timer")
 
 
-def test_callbacks_of_training_are_no_hindrance_when_the_run_is_tested(work, cache):
+def test_callbacks_of_training_are_no_hindrance_when_the_run_is_tested(whole_runs, work):
     items = [
         {"class_path": f"lightning.pytorch.callbacks.{name}"}
         | ({"init_args": {"monitor": "val/loss"}} if name in ("EarlyStopping", "ModelCheckpoint") else {})
@@ -301,8 +310,8 @@ def test_callbacks_of_training_are_no_hindrance_when_the_run_is_tested(work, cac
     Path("callbacks.yaml").write_text(yaml.safe_dump({"trainer": trainer}))
     for words in (["fit", "lm-toy.yaml", "-c", "callbacks.yaml", "--name", "a"],
                   *([command, "runs/lm-toy/a/s1"] for command in ("validate", "test"))):  # fmt: skip
-        done = forks.run([sys.executable, "-m", "zoo", *words], text=True, timeout=240)
-        assert done.returncode == 0, (words, done.stderr)
+        code, _, err = whole_runs(*words)
+        assert code == 0, (words, err)
 
 
 def test_a_callback_of_lightning_that_cannot_work_is_the_users_business(zoo, work):
@@ -346,17 +355,17 @@ def test_a_copy_of_a_run_is_not_resumed_as_the_run_that_it_was(zoo, work, place,
     assert all(path.read_bytes() == content for path, content in before.items() if home in path.parents)
 
 
-def test_a_run_whose_best_is_older_than_an_accepted_change_is_used(work, cache):
+def test_a_run_whose_best_is_older_than_an_accepted_change_is_used(whole_runs, work):
     def zoo(*words):
-        done = forks.run([sys.executable, "-m", "zoo", *words], text=True, timeout=240)
-        return done.returncode, done.stderr
+        code, _, err = whole_runs(*words)
+        return code, err
 
-    assert zoo("fit", "lm-toy.yaml") == (0, "")
+    assert zoo("fit", "lm-toy.yaml")[0] == 0
     home = work / "runs/lm-toy/default/s1"
     worse = ("--trainer.max_steps=6", "--model.optimizer.maximize=true", "--model.lr=0.3")
     code, err = zoo("fit", str(home), "--resume", *worse)
     assert (code, "go on with yours: --accept-changes" in err.lower()) == (2, True), err
-    assert zoo("fit", str(home), "--resume", "--accept-changes", *worse) == (0, "")
+    assert zoo("fit", str(home), "--resume", "--accept-changes", *worse)[0] == 0
     last, best = (torch.load(home / f"checkpoints/{name}.ckpt", weights_only=True) for name in ("last", "best"))
     assert best["global_step"] <= 3 < last["global_step"] == 6, "the new options make it worse"
     assert all(

@@ -1,15 +1,16 @@
 """Every built-in part, and every part of zoo-text, keeps the contract of its kind.
 
-The default run samples the situations of each check, leaves the compiler out, and loads data of few samples. A
-campaign (``pytest -m campaign``) runs the whole contract, as `zoo check KIND` does.
+The default run samples the situations of each check, has slow checks of every third part, leaves the compiler out,
+and loads data of few samples. A campaign (``pytest -m campaign``) runs the whole contract, as `zoo check KIND` does.
 """
 
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
 import torch
-from sampled import Situations, is_for, kinds_of_situations, sampled_checks
+from sampled import Situations, in_turn, is_for, kinds_of_situations, sampled_checks
 from shared_data import SharedData, few_samples
 
 from zoo import registry
@@ -31,11 +32,12 @@ PARTS = [
         one for one in (*registry.parts(kind), *TEXT_PARTS) if one.kind == kind and (one.builtin or one in TEXT_PARTS)
     )
 ]
+COUNTS = Counter(kind for kind, *_ in PARTS)
 SAMPLED = [
     pytest.param(check, id=f"{kind}-{part.name}-{check}")
     for kind, number, part, loaded in PARTS
     for check in sampled_checks(loaded, number)
-    if is_for(check, number)
+    if is_for(check, number) and in_turn(check, number, COUNTS[kind])
 ]
 WHOLE = [
     pytest.param(check, id=f"{kind}-{part.name}-{check}") for kind, _, part, loaded in PARTS for check in checks(loaded)

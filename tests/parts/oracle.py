@@ -141,8 +141,9 @@ def attend(q, k, v, score, allowed, bias=None):
                         scores = [number + bias(h, t, s) for number, s in zip(scores, keys, strict=True)]
                     peak = max(number.item() for number in scores)
                     powers = [torch.exp(number - peak) for number in scores]
+                    total = sum(powers)
                     for s, power in zip(keys, powers, strict=True):
-                        row[s] = power / sum(powers)
+                        row[s] = power / total
                 weights.append(torch.stack(row))
     weights = torch.stack(weights).view(B, H, T, S)
     out = [

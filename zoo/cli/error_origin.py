@@ -8,14 +8,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from jsonargparse import ArgumentParser
-
 from zoo.config import data_sizes
 from zoo.config import run_config as planning
 from zoo.config.layers import where
 from zoo.config.resolve import Schema
 from zoo.config.run_config import RunPlan
 from zoo.errors import ZooError, root_cause
+from zoo.inference.section_parser import section_parser
 
 MOST_OPTIONS = 3
 
@@ -65,8 +64,7 @@ def build_error(plan: RunPlan, schema: Schema, without: Sequence[str]) -> str:
         task, config = trial.resolved.classes["model"], copy.deepcopy(trial.config["model"])
         limit = (trial.config["data"].get("init_args") or {}).get("max_length")
         config["init_args"].update(data_sizes.placeholder_sizes(task, config["init_args"], limit))
-        parser = ArgumentParser(exit_on_error=False)
-        parser.add_subclass_arguments(schema.model, "model", fail_untyped=False, required=True)
+        parser = section_parser(schema.model)
         data_sizes.build_on_meta(lambda: parser.instantiate(parser.parse_object({"model": config})))
     except Exception as error:  # a part may raise anything
         from zoo.cli.error_report import options_error

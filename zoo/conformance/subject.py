@@ -113,8 +113,8 @@ class Subject:
         """
         places = set()
         for place, extent in (("text", TEXT), ("causal", Extent(TEXT.sizes, causal=True)), ("grid", GRID)):
-            with suppress(Refused, UsageError, ValueError):
-                self.stack(extent)
+            with suppress(UsageError, ValueError):
+                self.plain_stack(extent)
                 places.add(place)
         return places
 
@@ -126,13 +126,17 @@ class Subject:
         subject.looks = True
         return subject if subject.places() else None
 
-    def stack(self, extent: Extent = TEXT, **options: Any) -> Stack:
-        """A stack with this part, its weights moved off zeros and ones, which hide mistakes. Raises Refused."""
+    def plain_stack(self, extent: Extent, **options: Any) -> Stack:
+        """A stack with this part, not initialised."""
         usual: dict[str, Any] = {"dim": DIM, "heads": HEADS, "hidden": HIDDEN, "depth": 1, "position": NoPosition}
         usual |= {"backend": Naive} if self.kind not in ("attention", "backend") else {}
         cls: type[Stack] = Looking if self.looks else Stack
+        return cls(extent, **usual | {self.kind: self.factory} | options)
+
+    def stack(self, extent: Extent = TEXT, **options: Any) -> Stack:
+        """A stack with this part, its weights moved off zeros and ones, which hide mistakes. Raises Refused."""
         try:
-            return spread(cls(extent, **usual | {self.kind: self.factory} | options))
+            return spread(self.plain_stack(extent, **options))
         except UsageError as error:
             raise Refused(str(error)) from error
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import Namespace
 from torch import Tensor, nn
 
 from zoo import registry
@@ -29,6 +29,7 @@ from zoo.inference.import_policy import (
     search_trusted,
     stdlib_reason,
 )
+from zoo.inference.section_parser import SectionParser, section_parser
 from zoo.plugins.description import describe_network
 from zoo.plugins.safe_import import describe_import_error, import_object
 
@@ -90,9 +91,7 @@ def rebuild_network(
         _import_class(path, source, allow)
     own = import_section({"class_path": network.path, "init_args": options}, source, allow)
     module, _, name = network.path.rpartition(".")
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_subclass_arguments(import_object(module, name), "model", fail_untyped=False, required=True)
-    net = _instantiate(parser, own, source)
+    net = _instantiate(section_parser(import_object(module, name)), own, source)
     return TaskNetwork(net, network.trained, allow), {"class_path": task, "init_args": {**others, **own["init_args"]}}
 
 
@@ -103,7 +102,7 @@ def task_of_network(module: TaskNetwork, place: ModelLocation) -> Task:
     return task.eval().requires_grad_(False).to(module.device)
 
 
-def _instantiate(parser: ArgumentParser, model: Mapping[str, Any], source: Path) -> Any:
+def _instantiate(parser: SectionParser, model: Mapping[str, Any], source: Path) -> Any:
     """What a configuration describes as ``model``. Raises UsageError where it cannot be built."""
     try:
         # a copy: it changes dictionaries within lists. Without defaults, which classes have: they take half of the time
@@ -120,29 +119,22 @@ def _instantiate(parser: ArgumentParser, model: Mapping[str, Any], source: Path)
 
 
 def import_section(section: Mapping[str, Any], source: Path, allow: tuple[str, ...] = ()) -> dict[str, Any]:
-    """A copy of a section, whose classes are imported, as `import_classes` does."""
-    options = dict(_as_dicts(section))
-    import_classes(options, source, allow)
-    return options
-
-
-def import_classes(section: object, source: Path, allow: tuple[str, ...] = ()) -> None:
-    """Import every class that a section of a configuration names, and allow jsonargparse to import only these.
+    """A copy of a section, whose classes are imported; jsonargparse may import only these.
 
     Raises PluginError or UsageError, before anything is built, for a class that is not installed or not allowed.
     """
+    options = dict(_as_dicts(section))
     apply_policy(allow)
-    for path in class_paths(section):
+    for path in class_paths(options):
         _import_class(path, source, allow)
+    return options
 
 
-def task_parser() -> ArgumentParser:
+def task_parser() -> SectionParser:
     """A parser for the configuration of a task."""
     from zoo.tasks.task import Task  # here: networks are rebuilt without Lightning
 
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_subclass_arguments(Task, "model", fail_untyped=False, required=True)
-    return parser
+    return section_parser(Task)
 
 
 def complete_options(model: Mapping[str, Any]) -> dict[str, Any]:

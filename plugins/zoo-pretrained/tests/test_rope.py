@@ -58,9 +58,10 @@ def test_frequencies_and_attention_factor_are_those_of_transformers(kind, seed, 
         options = read_rope({**config, "model_type": "x"}, described, "rope_parameters", partial=True)
         scheme = RoPE(wide, 1, Extent((64,)), **options["init_args"])
         scheme.check(wide)
+        with peers.wide(monkeypatch, torch.float64):
+            theirs = peers.transformers.LlamaConfig(**{**config, "rope_parameters": dict(described)})
         for length in (1, scheme.original_max_length, scheme.original_max_length + 1, 3 * scheme.original_max_length):
             with peers.wide(monkeypatch, torch.float64):
-                theirs = peers.transformers.LlamaConfig(**{**config, "rope_parameters": dict(described)})
                 rates, attention = ROPE_INIT_FUNCTIONS[kind](theirs, seq_len=length)
                 angles = torch.tensor([0.0, 1.0, length - 1.0])[:, None] * rates
                 right = torch.stack([angles.cos(), angles.sin()]) * attention
@@ -69,7 +70,7 @@ def test_frequencies_and_attention_factor_are_those_of_transformers(kind, seed, 
             assert torch.stack(turned)[..., 0, :].sub(right[..., 0, :]).abs().max() <= 1e-12
             if length > 1:
                 assert torch.stack(turned).sub(right).abs().max() <= 1e-10, described
-        if number:  # reading the options of a whole model takes most of this test
+        if number or seed % 2:  # reading the options of a whole model takes most of this test
             continue
         model = {**Llama.example, "head_dim": wide, "max_position_embeddings": config["max_position_embeddings"]}
         model = complete_options({"class_path": Llama.task, "init_args": {

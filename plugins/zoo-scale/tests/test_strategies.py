@@ -123,14 +123,15 @@ def compare_part_of_a_package(rank, world, port, attention, steps):
     dist.destroy_process_group()
 
 
+@pytest.mark.parametrize("steps", [12, pytest.param(50, marks=pytest.mark.campaign)])
 @pytest.mark.parametrize(
     "name",
     ["GatedDeltaNet", "MLA", *(pytest.param(name, marks=pytest.mark.campaign) for name in ("Mamba2", "Differential"))],
 )
-def test_fifty_steps_of_a_part_of_a_package_are_those_of_one_process(name):
+def test_many_steps_of_a_part_of_a_package_are_those_of_one_process(name, steps):
     module = "mixer" if name in ("GatedDeltaNet", "Mamba2") else "attention"
     parts = pytest.importorskip(f"zoo_frontier.{module}", reason="the parts are those of the package zoo-frontier")
-    in_processes(compare_part_of_a_package, 2, getattr(parts, name), 50)
+    in_processes(compare_part_of_a_package, 2, getattr(parts, name), steps)
 
 
 CASES = [("AdamW", PreNorm), ("SGD", PreNorm), ("Lion", PreNorm), ("Muon", PreNorm), ("AdamW", WholeStack)]

@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -42,9 +43,21 @@ def write_texts(folder, files):
     return str(folder)
 
 
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """A folder with texts, their tokenizer and their token file."""
+    home = tmp_path_factory.mktemp("prepared")
+    Tokenizer.bytes((EOS,)).save(home / "tokenizer.json")
+    tokenize(home / "out", [write_texts(home / "texts", FORMS["text"][0])], home / "tokenizer.json", 0.3)
+    return home
+
+
 @pytest.fixture
-def tokens(tmp_path, tokenizer):
-    tokenize(tmp_path / "out", [write_texts(tmp_path / "texts", FORMS["text"][0])], tokenizer, 0.3)
+def tokens(tmp_path, prepared):
+    """A copy of the token file, whose header names the texts of the folder that it was made in."""
+    shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "out" / HEADER
+    path.write_text(path.read_text().replace(str(prepared), str(tmp_path)))
     return tmp_path / "out"
 
 

@@ -5,9 +5,11 @@ import functools
 import pytest
 import torch
 from text_helpers import PROJECT
+from zoo_text.data import topics
 
 from zoo import cli, registry
 from zoo.config.task_data_match import check_batch, check_missing_sizes
+from zoo.data import library_files, stdlib
 from zoo.data.stdlib import StdlibDocs
 from zoo.errors import UsageError
 from zoo.tasks.task import Task
@@ -34,9 +36,30 @@ DATA = {
     "FunctionDocs": (TEXT, {"TextEmbedding"}),
     "DocTopics": (TEXT, TOPICS),
     "SourceTopics": ({**TEXT, "pieces": 8}, TOPICS),
-    "LibraryDialogues": ({"size": 60, "vocab_size": 300, "max_tokens": 128}, {"CausalLM"}),
+    "LibraryDialogues": ({"size": 60, "functions": 50, "vocab_size": 300, "max_tokens": 128}, {"CausalLM"}),
     "PythonRoles": ({**TEXT, "pieces": 20}, {"TokenClassification"}),
 }
+
+
+EVERY_FILE = 4  # of the standard library's: its other files are left out
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_files():
+    """The data read a part of the standard library, which says as much about what they give."""
+    sources = library_files.library_sources
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (library_files, stdlib, topics):
+            patch.setattr(module, "library_sources", lambda library: sources(library)[::EVERY_FILE])
+        patch.setattr(library_files, "LEAST_FILES", library_files.LEAST_FILES // EVERY_FILE)
+        patch.setattr(stdlib, "LEAST_TEXTS", stdlib.LEAST_TEXTS // EVERY_FILE)
+        yield
+
+
+@pytest.fixture(scope="module")
+def session_cache(tmp_path_factory):
+    """A cache of these data alone."""
+    return tmp_path_factory.mktemp("cache")
 
 
 @functools.cache

@@ -46,6 +46,7 @@ class Checkpoint:
     family: Family
     theirs: Mapping[str, Any]
     model: dict[str, Any]
+    task: Task  # on the meta device
     tensors: LazyTensors
     origins: dict[str, Origin]
     constants: list[str]
@@ -75,10 +76,10 @@ def checkpoint(folder: Path) -> Checkpoint:
             "Add the name of the class that saved it."
         ) from error
     with torch.device("meta"):
-        net: nn.Module = rebuild_task({"model": model}, folder / hf_files.CONFIG).net
-    shapes = {name: tensor.shape for name, tensor in keep_own_tensors(net).items()}
+        task = rebuild_task({"model": model}, folder / hf_files.CONFIG)
+    shapes = {name: tensor.shape for name, tensor in keep_own_tensors(task.net).items()}
     fit_shapes(tensors, shapes, origins, str(folder))
-    return Checkpoint(folder, family, config, model, tensors, origins, constants)
+    return Checkpoint(folder, family, config, model, task, tensors, origins, constants)
 
 
 def aliases(net: nn.Module) -> dict[str, str]:
@@ -95,8 +96,10 @@ def swapped_parts(checkpoint: Checkpoint, model: Mapping[str, Any]) -> tuple[Tas
     meta device where nothing is, so that a large model is not in memory.
     """
     source = checkpoint.folder / hf_files.CONFIG
-    with torch.device("meta"):
-        task = rebuild_task({"model": model}, source)
+    task = checkpoint.task
+    if model != checkpoint.model:
+        with torch.device("meta"):
+            task = rebuild_task({"model": model}, source)
     forms = checkpoint.tensors.forms
 
     def fits(name: str, fresh: Tensor) -> bool:
