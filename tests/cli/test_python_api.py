@@ -237,9 +237,9 @@ def test_a_run_and_a_loaded_model_leave_the_process_as_it_was(tmp_path, monkeypa
 def test_the_peak_of_memory_is_that_of_a_run_alone():
     callbacks.reset_peak_memory()
     before = callbacks.peak_memory()
-    with mmap.mmap(-1, 160_000_000) as held:  # what torch frees may be kept
+    with mmap.mmap(-1, 160_000_000) as memory:  # what torch frees may be kept
         for _ in range(160):
-            held.write(b"1" * 1_000_000)
+            memory.write(b"1" * 1_000_000)
     assert callbacks.peak_memory() > before + 100_000_000
     with keep_globals():
         assert callbacks.peak_memory() < before + 100_000_000

@@ -123,10 +123,7 @@ class FitCommand(Command):
     trains = True
 
 
-class EvaluationCommand(FitCommand):
-    """A command that evaluates a run: without the options of training."""
-
-    options = tuple(option for option in OPTIONS if option.name not in OF_TRAINING)
+EVALUATION_OPTIONS = tuple(option for option in OPTIONS if option.name not in OF_TRAINING)
 
 
 def parse(name: str, argv: Sequence[str]) -> ParsedOptions:

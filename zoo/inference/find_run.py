@@ -18,7 +18,10 @@ from zoo.registry import suggest
 FINISHED, CONFIG = "finished.json", "config.yaml"
 STARTING = "starting"  # a file in a run folder until its first checkpoint is written
 EXPORT, WEIGHTS = "config.json", "model.safetensors"
-ORIGIN, KEPT = "origin.json", ("family", "generation")  # what the import with which a run began says of its model
+ORIGIN, ABOUT_ORIGIN = (
+    "origin.json",
+    ("family", "generation"),
+)  # what the import with which a run began says of its model
 
 
 # files of published checkpoints that runs and exports of zoo do not have
