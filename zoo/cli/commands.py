@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from zoo.command_line import ABOUT, FORCE, LOOK, USE, Argument, Command, Option, json_option
-from zoo.config.fit_options import MODEL_RUN, WHERE, EvaluationCommand, FitCommand
+from zoo.config.fit_options import EVALUATION_OPTIONS, MODEL_RUN, WHERE, FitCommand
 
 SPLIT = Option("split-special-tokens", "special tokens in a text are plain text, also with a published tokenizer", bool)
 TEXTS = Option("text", "a text, any number of times; else the lines of standard input", metavar="TEXT", repeats=True)
@@ -29,21 +29,24 @@ class Fit(FitCommand):
     description = "Names ignore case. Options override the recipe; the last of several counts."
 
 
-class Validate(EvaluationCommand):
+class Validate(FitCommand):
     """Measure a run, or a recipe's newest one, on validation data."""
 
+    options = EVALUATION_OPTIONS
     examples = ("zoo validate runs/lm-tiny/default/s1", "zoo validate lm-tiny --model.position alibi")
 
 
-class Test(EvaluationCommand):
+class Test(FitCommand):
     """The same on test data."""
 
+    options = EVALUATION_OPTIONS
     examples = ("zoo test runs/lm-tiny/default/s1", "zoo test lm-tiny --ckpt_path last.ckpt")
 
 
-class Predict(EvaluationCommand):
+class Predict(FitCommand):
     """Write predictions.jsonl beside the run."""
 
+    options = EVALUATION_OPTIONS
     examples = ("zoo predict runs/vit-tiny/default/s1", "zoo predict vit-tiny --seed 2")
 
 

@@ -107,6 +107,7 @@ OF_TRAINING = (
     "resume", "requeue", "accept-changes", "save-every", "save", "on-nonfinite", "on-imprecise", "trackers",
     "overwrite",
 )  # fmt: skip
+EVALUATION_OPTIONS = tuple(option for option in OPTIONS if option.name not in OF_TRAINING)
 
 
 class FitCommand(Command):
@@ -121,12 +122,6 @@ class FitCommand(Command):
     surplus = "one recipe at a time; add files with -c FILE"
     notes = "zoo.cli.help:part_names"
     trains = True
-
-
-class EvaluationCommand(FitCommand):
-    """A command that evaluates a run: without the options of training."""
-
-    options = tuple(option for option in OPTIONS if option.name not in OF_TRAINING)
 
 
 def parse(name: str, argv: Sequence[str]) -> ParsedOptions:

@@ -110,11 +110,11 @@ class ConfigMeter:
 def _count_shares(trainer: Mapping[str, Any]) -> int:
     """How many processes of a run have samples of their own. Raises UsageError where that depends on the machine."""
     devices = trainer.get("devices")
-    named: Any = devices.strip(",").split(",") if isinstance(devices, str) and "," in devices else devices
-    if isinstance(named, (list, tuple)):
-        count = len(named)
-    elif str(named).isdecimal() and int(named):
-        count = int(named)
+    numbers: Any = devices.strip(",").split(",") if isinstance(devices, str) and "," in devices else devices
+    if isinstance(numbers, (list, tuple)):
+        count = len(numbers)
+    elif str(numbers).isdecimal() and int(numbers):
+        count = int(numbers)
     else:
         count = 1
         with contextlib.suppress(MisconfigurationException, TypeError, ValueError):  # the runs will say it
