@@ -22,6 +22,7 @@ from zoo.compare.verdict import Answer, answer
 from zoo.config.run_folder import slug
 from zoo.console import printable
 from zoo.errors import UsageError
+from zoo.io import atomic_files
 from zoo.io.linked_folders import files_below
 from zoo.logging import run_state
 
@@ -89,7 +90,7 @@ def start_summary(home: Path, tag: str, markdown: str) -> tuple[Path, Any]:
     folder = next(path for path in folders if is_comparison or not path.exists() or (path / MARK).exists())
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    (folder / MARK).touch()
+    atomic_files.write_text(folder / MARK, "")
     writer = Events(str(folder))
     writer.add_text(tag, wrap_markdown(printable(markdown, lines=True)), 0)
     return folder, writer

@@ -107,6 +107,7 @@ OF_TRAINING = (
     "resume", "requeue", "accept-changes", "save-every", "save", "on-nonfinite", "on-imprecise", "trackers",
     "overwrite",
 )  # fmt: skip
+EVALUATION_OPTIONS = tuple(option for option in OPTIONS if option.name not in OF_TRAINING)
 
 
 class FitCommand(Command):
@@ -121,9 +122,6 @@ class FitCommand(Command):
     surplus = "one recipe at a time; add files with -c FILE"
     notes = "zoo.cli.help:part_names"
     trains = True
-
-
-EVALUATION_OPTIONS = tuple(option for option in OPTIONS if option.name not in OF_TRAINING)
 
 
 def parse(name: str, argv: Sequence[str]) -> ParsedOptions:

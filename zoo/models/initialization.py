@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import nn, optim
@@ -251,7 +251,8 @@ def settable_weights(module: nn.Module) -> Iterator[None]:
         before = {name: getattr(module, name).clone() for name in lists}
         yield
         for name, weight in before.items():
-            fresh, steps = getattr(module, name), [*lists[name].children()]
+            fresh = getattr(module, name)
+            steps: list[Any] = [*lists[name].children()]
             if not torch.allclose(fresh, weight, 0, 0, True) and all(hasattr(step, "right_inverse") for step in steps):
                 setattr(module, name, fresh)
                 for step in steps:

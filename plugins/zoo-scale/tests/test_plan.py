@@ -52,12 +52,12 @@ def test_a_wrong_option_is_refused_in_a_sentence(option, capsys):
 
 
 @pytest.mark.parametrize(
-    ("options", "stands"), [([], False), (["--trainer.precision=32-true"], True),
+    ("options", "note"), [([], False), (["--trainer.precision=32-true"], True),
                           (["--trainer.precision=32-true", "--flops=67T"], False)],
 )  # fmt: skip
-def test_a_default_speed_of_another_precision_is_said(options, stands, capsys):
+def test_a_default_speed_of_another_precision_is_said(options, note, capsys):
     assert main(["plan", "lm-tiny", *options]) == 0
-    assert ("default, of bf16" in capsys.readouterr().out) == stands
+    assert ("default, of bf16" in capsys.readouterr().out) == note
 
 
 def test_an_unknown_recipe_is_refused_as_by_other_commands(capsys):
