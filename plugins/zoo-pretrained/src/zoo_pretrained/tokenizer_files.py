@@ -232,8 +232,8 @@ def _tokenizer_files(
         # transformers' own default ends a text after 20 tokens
         longest = {} if name == "CausalLM" else {"max_length": options["max_length"]}
         content = {**token_numbers, **longest, **rules}
-        kept = {key: value for key, value in content.items() if value is not None and value != []}
-        atomic_files.write_json(folder / GENERATION, kept)
+        settings = {key: value for key, value in content.items() if value is not None and value != []}
+        atomic_files.write_json(folder / GENERATION, settings)
     return own_numbers
 
 
