@@ -25,7 +25,6 @@ ALLOWED = {
     },
     "zoo/compare/document.py": {"left": "the first column, beside right"},
     "zoo/data/augment.py": {"left": "the left edge of a crop, beside top"},
-    "zoo/data/image_decoding.py": {"left": "the left edge of a crop, beside top"},
     "zoo/logging/attention_figures.py": {"left": "the left edge of a rectangle, beside top"},
     "tests/logging/test_attention_figures.py": {"left": "the left edge of a panel, beside top"},
 }

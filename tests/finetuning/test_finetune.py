@@ -462,7 +462,7 @@ def test_images_are_normalised_and_prepared_as_those_of_the_start(tmp_path, monk
     saved = json.loads((tmp_path / "new" / "images.json").read_text())
     assert (saved["mean"], saved["std"]) == (images["mean"], images["std"])
     assert saved.get("prepare") == (way if size == 16 else None)
-    pixels = data.datasets["train"].pixels.fetch(np.array([0]))
+    view = data.datasets["train"].pixels.fetch(np.array([0]))
     with Image.open(tmp_path / "photos" / "train" / "a" / "x.png") as image:
         usual = middle_square(image.convert("RGB"), size)
-        assert torch.equal(pixels[0], prepare_published(image, way, 16) if way and size == 16 else usual)
+        assert torch.equal(view[0], prepare_published(image, way, 16) if way and size == 16 else usual)

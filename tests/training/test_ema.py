@@ -188,14 +188,12 @@ def test_an_optimizer_that_averages_the_weights_itself_is_refused():
 @pytest.mark.parametrize("is_first", [True, False])
 def test_what_looks_at_a_run_behind_a_validation_sees_the_averages(is_first, tmp_path):
     """Whatever the order of callbacks is, and training goes on with its own weights."""
-    ema, equalities = EMA(0.5), []
+    ema, equal = EMA(0.5), []
 
     class Look(Callback):
         def on_validation_end(self, trainer, pl_module):
-            equalities.append(
-                [torch.equal(weight, ema.averages[name]) for name, weight in pl_module.named_parameters()]
-            )
+            equal.append([torch.equal(weight, ema.averages[name]) for name, weight in pl_module.named_parameters()])
 
     fit("lm", tmp_path / "run", [ema, Look()] if is_first else [Look(), ema])
-    assert len(equalities) > 1
-    assert all(map(all, equalities))
+    assert len(equal) > 1
+    assert all(map(all, equal))

@@ -133,8 +133,8 @@ def prepare_published(image: Image.Image, way: Mapping[str, Any], side: int, nam
         missing = max(0, high - picture.shape[1]), max(0, wide - picture.shape[2])
         sides = [missing[1] // 2, missing[0] // 2, (missing[1] + 1) // 2, (missing[0] + 1) // 2]
         picture = functional.pad(picture, sides)
-        top, left = (picture.shape[1] - high) // 2, (picture.shape[2] - wide) // 2
-        picture = functional.crop(picture, top, left, high, wide)
+        begin = [(length - part) // 2 for length, part in zip(picture.shape[1:], (high, wide), strict=True)]
+        picture = functional.crop(picture, *begin, high, wide)
     if (size := tuple(picture.shape[1:])) != (side, side):
         raise UsageError(
             f"{name} becomes {size[1]} × {size[0]} pixels as this model's own library prepares it, and the model needs "

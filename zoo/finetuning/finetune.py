@@ -21,7 +21,7 @@ from zoo.data.tokenizer import Tokenizer
 from zoo.errors import UsageError, ZooError
 from zoo.finetuning.weight_transfer import Transfer, token_tensors, transfer_weights
 from zoo.inference import weight_files
-from zoo.inference.find_run import ABOUT_ORIGIN, ModelLocation, find_model
+from zoo.inference.find_run import FACTS, ModelLocation, find_model
 from zoo.inference.rebuild_task import rebuild_task
 from zoo.io.checkpoint_manifest import sha256
 from zoo.models.initialization import derive_seed
@@ -111,7 +111,7 @@ def prepare_task(task: Task, tune: Tune, runs: str | Path, data: Any = None, fre
         original = network_of(place)
         transferred = transfer_weights(task.net, tensors, place.weights, original, others)
         if type(original) is type(task.net):
-            transferred.origin = {name: place.config[name] for name in ABOUT_ORIGIN if name in place.config}
+            transferred.origin = {name: place.config[name] for name in FACTS if name in place.config}
         adopt_measures(place.folder, data)
         task.take_start()
     if tune.rank:

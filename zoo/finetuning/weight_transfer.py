@@ -214,5 +214,5 @@ def token_tensors(net: nn.Module) -> set[str]:
     }
     biases = tuple(f"{name}." for name, part in modules if isinstance(part, TokenBias))
     rows = {name: tensor.size(0) for name, tensor in net.state_dict().items() if tensor.dim()}
-    of_classes = {name for name in rows if name.startswith(biases) or set(name.split(".")[:-1]) & set(HEADS)}
-    return tables.keys() | {name for name in of_classes if rows[name] in tables.values()}
+    names = {name for name in rows if name.startswith(biases) or set(name.split(".")[:-1]) & set(HEADS)}
+    return tables.keys() | {name for name in names if rows[name] in tables.values()}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from zoo.data.tokenizer_file import NAMES
 from zoo.errors import UsageError
 from zoo.inference import part_versions, weight_files
-from zoo.inference.find_run import ABOUT_ORIGIN, EXPORT, WEIGHTS
+from zoo.inference.find_run import EXPORT, FACTS, WEIGHTS
 from zoo.io import atomic_files
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def export(trained: Trained, folder: Path, force: bool = False) -> Path:
                 or part_versions.packages_used({"model": place.config["model"]}),
                 "model": place.config["model"],
                 **trained.extra(),
-                **{name: place.config[name] for name in ABOUT_ORIGIN if name in place.config},
+                **{name: place.config[name] for name in FACTS if name in place.config},
             }
             atomic_files.write_json(draft / EXPORT, about)
     except OSError as error:

@@ -18,10 +18,7 @@ from zoo.registry import suggest
 FINISHED, CONFIG = "finished.json", "config.yaml"
 STARTING = "starting"  # a file in a run folder until its first checkpoint is written
 EXPORT, WEIGHTS = "config.json", "model.safetensors"
-ORIGIN, ABOUT_ORIGIN = (
-    "origin.json",
-    ("family", "generation"),
-)  # what the import with which a run began says of its model
+ORIGIN, FACTS = "origin.json", ("family", "generation")  # what the import with which a run began says of it
 
 
 # files of published checkpoints that runs and exports of zoo do not have

@@ -56,10 +56,10 @@ def test_a_detector_sees_pictures_as_viewers_show_them(run, tmp_path):
     model = zoo.load(run)
     pixels = np.random.default_rng(1).integers(0, 256, (90, 120, 4), dtype=np.uint8)
     pixels[:, :60, 3], pixels[:, 60:, 3] = 0, 255
-    upright_image = Image.fromarray(pixels)
+    view = Image.fromarray(pixels)
     exif = Image.Exif()
     exif[ExifTags.Base.Orientation] = 6
-    upright_image.transpose(Image.Transpose.ROTATE_90).save(tmp_path / "a.png", exif=exif)
+    view.transpose(Image.Transpose.ROTATE_90).save(tmp_path / "a.png", exif=exif)
     pixels[:, :60] = 255
     assert model.detect(tmp_path / "a.png", 0.0) == model.detect(pixels[..., :3], 0.0)
 

@@ -230,9 +230,11 @@ def _tokenizer_files(
     if name in GENERATING and not (folder / GENERATION).is_file():
         token_numbers = {**own_numbers, **{key: value for key, value in facts.items() if key.endswith("_token_id")}}
         # transformers' own default ends a text after 20 tokens
-        longest = {} if name == "CausalLM" else {"max_length": options["max_length"]}
-        content = {**token_numbers, **longest, **rules}
-        settings = {key: value for key, value in content.items() if value is not None and value != []}
+        longest = {} if name == "CausalLM" else {"max_length": options.get("max_length")}
+        ends = rules.get("eos_token_id") or token_numbers["eos_token_id"]
+        present_numbers = {key: value for key, value in token_numbers.items() if value is not None}
+        content = {**longest, **rules, **present_numbers, "eos_token_id": ends}
+        settings = {key: value for key, value in content.items() if value is not None}
         atomic_files.write_json(folder / GENERATION, settings)
     return own_numbers
 
