@@ -1,11 +1,15 @@
 """What is wrong outside of the command: packages, variables of torch.distributed, ports."""
 
+import os
+import shutil
 import socket
 import string
 import subprocess
 import sys
 from pathlib import Path
 
+import attr
+import docstring_parser
 import lightning.pytorch.loggers as loggers
 import numpy as np
 import pytest
@@ -153,6 +157,16 @@ def test_a_file_beside_a_script_that_hides_what_options_are_read_with_is_named(n
     )
     done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert f"{hidden} hides the package {name}" in done.stderr, done.stderr
+
+
+def test_another_copy_of_a_package_that_options_are_read_with_is_no_file_that_hides_it(tmp_path):
+    """As `pip install --target` makes one, for a run of a comparison, which searches no folder of a script."""
+    for package in (attr, docstring_parser):
+        shutil.copytree(Path(package.__file__).parent, tmp_path / package.__name__)
+    code = "from fractions import Fraction; from zoo.config.signatures import parameters; print(parameters(Fraction))"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    done = subprocess.run([sys.executable, "-P", "-c", code], env=env, capture_output=True, text=True, timeout=300)
+    assert "numerator" in done.stdout, done.stderr
 
 
 QUICK = [("random", "module"), ("attr", "script")]  # each start takes seconds

@@ -271,3 +271,7 @@ def test_input_in_another_encoding_is_named(runs, encoding):
         code = main(["translate", "translation-tiny", "--runs", str(runs)])
     assert (code, out.getvalue()) == (2, "")
     assert "iconv -f UTF-16" in err.getvalue()
+
+
+def test_chat_is_refused_before_a_line_is_typed(runs, capsys):
+    assert "not trained on dialogues" in refused(capsys, "chat", next(runs.glob("*/rope/s1")))

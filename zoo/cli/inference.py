@@ -103,6 +103,7 @@ def generate(options: ParsedOptions) -> None:
 def chat(options: ParsedOptions) -> None:
     """`zoo chat`: an answer to each line, with the turns before; an empty line begins a new conversation."""
     model = load_trained(options)
+    model.require_chat()  # before the first line is typed
     from zoo.data.conversation import Turn
 
     settings = options.subset("max_tokens", "temperature", "top_k", "top_p", "seed")

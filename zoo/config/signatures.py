@@ -94,6 +94,8 @@ def refuse_hidden_packages() -> None:
     jsonargparse takes such a package for missing, and then finds fewer options.
     """
     beside = Path(sys.path[0] or ".").resolve()
+    if sys.flags.safe_path:  # no folder of a script is searched; the first may be of PYTHONPATH, with another copy
+        return
     for name in ("attr", "attrs", "docstring_parser"):
         spec = None
         with contextlib.suppress(ImportError, ValueError):

@@ -109,11 +109,7 @@ class TrainedLanguageModel(Trained):
         UsageError for a model that was not trained on dialogues, and where the last turn is not the user's or does not
         fit alone.
         """
-        if not has_chat_template(self.tokenizer):
-            raise UsageError(
-                f"{self.place.folder} was not trained on dialogues: its tokenizer has no <user> and <assistant>.\n"
-                "Train one that was: zoo fit dialogue-tiny"
-            )
+        self.require_chat()
         recent = Conversation(turns)
         if not recent or recent[-1].role != "user":
             raise UsageError("the last turn must be the user's: the assistant answers it.")
@@ -123,6 +119,14 @@ class TrainedLanguageModel(Trained):
             recent = Conversation(recent[following:])
         (answer,) = self.generate(recent, length=length, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
         return answer
+
+    def require_chat(self) -> None:
+        """Raise UsageError for a model that was not trained on dialogues."""
+        if not has_chat_template(self.tokenizer):
+            raise UsageError(
+                f"{self.place.folder} was not trained on dialogues: its tokenizer has no <user> and <assistant>.\n"
+                "Train one that was: zoo fit dialogue-tiny"
+            )
 
     def speculate(self, draft: TrainedLanguageModel | str | None) -> None:
         """Generate speculatively from now on: a draft guesses tokens, of which the model verifies several in one step.
