@@ -161,11 +161,13 @@ class TextData(TokenizedData):
             key["vocab_size"] = self.vocab_size
         if run_tokenizer is not None:
             key["tokenizer"] = [run_tokenizer.identity(), run_tokenizer.names]
+            key["format"] = 2 if run_tokenizer.published else 1
         if self.test_fraction is not None:
             key["test_fraction"] = self.test_fraction
         entry = cached_entry("text", key, pack)
         self.tokenizer = run_tokenizer or Tokenizer.load(entry / "tokenizer.json")
-        self._fingerprint = json.loads((entry / "meta.json").read_text("utf-8"))["fingerprint"]
+        meta = json.loads((entry / "meta.json").read_text("utf-8"))
+        self._fingerprint, scales = meta["fingerprint"], meta.get("bytes_by_counted", {})
         sizes = self.tokenizer.byte_lengths()
         streams = {file.stem: map_array(file) for file in sorted(entry.glob("*.npy"))}
         for split, stream in streams.items():
@@ -180,7 +182,12 @@ class TextData(TokenizedData):
                     f"max_length={self.max_length}: what is learned from it, or measured on it, says little"
                 )
         rows = {
-            split: Blocks(stream, sizes, self.max_length, self.seed if split == "train" else None)
+            split: Blocks(
+                stream,
+                np.float32(sizes * scales[split]) if split in scales else sizes,
+                self.max_length,
+                self.seed if split == "train" else None,
+            )
             for split, stream in streams.items()
         }
         self.datasets = {"test": rows["val"], **rows}
@@ -195,17 +202,25 @@ class TextData(TokenizedData):
         # what a published decoder's documents begin with; rows of encoders get their special tokens later
         begin = np.array(tokenizer.template[0] if tokenizer.special(CLS) is None else [], kind)
         content = hashlib.sha256(tokenizer.identity().encode())
+        scales, sizes = {}, tokenizer.byte_lengths()
         for split, texts in sorted(documents.items()):
             pieces: list[np.ndarray] = []
+            size = 0
             for text in texts:
                 pieces += [*([end] if pieces else []), begin, *tokenizer.encode_parts(text, kind)]
                 content.update(f"{split} {len(text)} ".encode())
                 for place in range(0, len(text), PART):
-                    content.update(text[place : place + PART].encode())
+                    part = text[place : place + PART].encode()
+                    content.update(part)
+                    size += len(part)
             stream = np.concatenate(pieces) if pieces else np.zeros(0, kind)
             write_array(folder / f"{split}.npy", stream)
+            parts = range(0, len(stream) if tokenizer.published else 0, PART)
+            counted = sum(int(sizes[stream[place : place + PART]].sum()) for place in parts)
+            if counted and counted != size:  # spaces and what a normaliser removes are in no token
+                scales[split] = size / counted
         tokenizer.save(folder / "tokenizer.json")
-        write_json(folder / "meta.json", {"fingerprint": content.hexdigest()})
+        write_json(folder / "meta.json", {"fingerprint": content.hexdigest(), "bytes_by_counted": scales})
 
     def _train_tokenizer(self, documents: dict[str, list[str]], separate: bool) -> Tokenizer:
         """Characters are those of all splits, since an unknown one could not be scored; BPE learns from training."""

@@ -21,6 +21,7 @@ from odd_tokenizers import (
     pair_tokenizers,
     piece_bpe,
     unigram,
+    wordpiece,
 )
 from tokenizers import AddedToken
 from zoo_pretrained import tokenizer_classes
@@ -689,3 +690,20 @@ def test_special_tokens_that_a_file_beside_names_are_special_whatever_tokenizer_
     assert ours.encode("a</s>b the<pad>") == ids
     assert (ours.eos, ours.pad) == (theirs.eos_token_id, theirs.pad_token_id)
     assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
+
+
+def test_bytes_of_a_text_are_those_of_its_file_whatever_its_tokens_leave_out(tmp_path, monkeypatch):
+    """WordPiece has no spaces, and its normaliser no accents: bits per byte compare across tokenizers all the same."""
+    monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "text.txt").write_text("The fox, the café and the dog.\n" * 50, encoding="utf-8")
+    for name, inner in {"BertTokenizer": wordpiece(), "GPT2Tokenizer": byte_bpe(("<|endoftext|>",))}.items():
+        (folder := tmp_path / name).mkdir()
+        inner.save(str(folder / "tokenizer.json"))
+        (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name}))
+        data = TextFiles(str(tmp_path / "text.txt"), tokenizer=str(folder), max_length=16, val_fraction=0.5, seed=0)
+        data.ready()
+        rows = data.datasets["val"]
+        whole = rows.byte_lengths[rows.tokens].sum()
+        assert whole == pytest.approx(len("The fox, the café and the dog.\n".encode()) * 25, abs=25)
+        counted = rows.batch(np.arange(len(rows)), 0)["bytes"].sum()
+        assert counted == pytest.approx(whole, abs=8)  # the first token is not predicted
