@@ -10,7 +10,7 @@ from PIL import Image
 from zoo_scale.text_stream import TextStream
 
 from zoo.data import image_sources
-from zoo.data.image_decoding import FilePixels, Files
+from zoo.data.image_decoding import FilePixels, Files, decode
 from zoo.data.image_sources import ImageFolder
 from zoo.data.parallel_files import ParallelFiles
 from zoo.data.source_files import count_kinds, list_folder, match_files
@@ -248,6 +248,17 @@ def test_malformed_exif_stops_nothing(tmp_path, tag, mark):
     Image.new("RGB", (20, 16), (9, 99, 200)).save(tmp_path / "x.jpg", exif=exif)
     pixels = FilePixels(1, 8, Files([str(tmp_path / "x.jpg")]), None).fetch(np.array([0]))
     assert pixels.shape == (1, 3, 8, 8)
+
+
+@pytest.mark.parametrize(
+    "tag", ["1a01 0200 04000000 61626300", "1b01 0b00 01000000 00006040", "1c01 0900 01000000 fdffffff"]
+)  # a resolution as a text, numbers of other types, which Pillow cannot write again
+def test_a_photo_is_turned_whatever_else_its_exif_data_hold(tmp_path, tag):
+    turn = b"\x12\x01\x03\x00\x01\x00\x00\x00\x06\0\0\0"
+    exif = b"Exif\0\0II*\0\x08\0\0\0\x02\0" + turn + bytes.fromhex(tag) + b"\0\0\0\0"
+    Image.new("RGB", (20, 16), (9, 99, 200)).save(tmp_path / "x.jpg", exif=exif)
+    with Image.open(tmp_path / "x.jpg") as image:
+        assert decode(image, "RGB", "x").size == (16, 20)
 
 
 @pytest.mark.parametrize("members", [1, 1000, 8000])

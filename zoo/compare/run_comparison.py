@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import shlex
@@ -184,7 +185,13 @@ class ComparisonRun:
         pieces = [piece for piece in run_records.name_pieces(self.arms[0].name) if piece in shared]
         others = [piece for piece in pieces if not any(key.endswith(f".{piece.partition('=')[0]}") for key in keys)]
         title = run_folder.join_pieces([self.comparison.title, *others])
-        self.place = run_records.comparison_path(self.arms[0].point.root, self.recipe, title)
+        root, usual = self.arms[0].point.root, self.comparison.title
+        self.place = run_records.comparison_path(root, self.recipe, title)
+        before = run_records.comparison_path(root, self.recipe, usual)  # 0.3.0 named it so
+        if before != self.place and not self.place.exists():
+            with contextlib.suppress(UsageError):  # a damaged record is no reason to refuse another comparison
+                record = run_records.load_record(before)
+                self.place = before if record and record.baseline == self.arms[0].name else self.place
 
     @property
     def arms(self) -> tuple[Arm, ...]:

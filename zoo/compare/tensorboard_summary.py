@@ -89,7 +89,7 @@ def start_summary(home: Path, tag: str, markdown: str) -> tuple[Path, Any]:
     folders = (home / (f"{NAME}-{number}" if number else NAME) for number in itertools.count())
     folder = next(path for path in folders if is_comparison or not path.exists() or (path / MARK).exists())
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     atomic_files.write_text(folder / MARK, "")
     writer = Events(str(folder))
     writer.add_text(tag, wrap_markdown(printable(markdown, lines=True)), 0)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import ExifTags, Image
 from torch import Tensor
 
 from zoo.data.cache import digest
@@ -25,6 +25,12 @@ MOST_PIXELS = 64 * 10**6  # a file of kilobytes can unpack to gigabytes
 LARGEST = 8192  # pixels a side
 # without PostScript, which Pillow hands to Ghostscript, and the rarely tested others
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
+# how an image is turned by its EXIF orientation; Pillow's exif_transpose gives up where another entry is odd
+TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT, 3: Image.Transpose.ROTATE_180, 4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE, 6: Image.Transpose.ROTATE_270, 7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}  # fmt: skip
 # names of interpolations, and Pillow's numbers of them
 INTERPOLATIONS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}
 # what Pillow raises for damaged files of one format or another
@@ -148,9 +154,10 @@ def decode(image: Image.Image, mode: str, name: str) -> Image.Image:
     over white where it is transparent. Raises UsageError for a damaged file.
     """
     try:
-        image.load()
+        image.load()  # which turns some formats already
         with contextlib.suppress(Exception):  # damaged EXIF data raise whatever they lead to: viewers ignore them
-            image = ImageOps.exif_transpose(image)
+            way = image.getexif().get(ExifTags.Base.Orientation)
+            image = image.transpose(TURNS[way]) if way in TURNS else image
         if mode != "RGBA" and image.has_transparency_data:
             image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
         return image.convert(mode)

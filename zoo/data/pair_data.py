@@ -206,7 +206,8 @@ class PairData(Data):
             if self.origin() != origin:  # it would be kept under the name of what was there before
                 raise UsageError(f"the files of {type(self).__name__} changed while they were read. Start again.")
 
-        entry = cached_entry("pairs", {"format": 1, "origin": origin, "coding": coding}, encode)
+        published = any(tokenizer.published for tokenizer in trained or ())
+        entry = cached_entry("pairs", {"format": 2 if published else 1, "origin": origin, "coding": coding}, encode)
         self.source_tokenizer, self.target_tokenizer = trained or (Tokenizer.load(entry / name) for name in FILES)
         meta = json.loads((entry / "meta.json").read_text("utf-8"))
         self._fingerprint = meta["fingerprint"]

@@ -172,8 +172,7 @@ class Tokenizer:
                 inner.no_truncation()
                 if isinstance(inner.model, models.BPE):
                     inner.model.dropout = None  # which would draw other tokens each time
-                if names:  # tokenizer.json need not say that they are special
-                    inner.add_special_tokens([name for name in names.values() if inner.token_to_id(name) is not None])
+                _flag_specials(inner, (names or {}).values())
                 result = cls(inner, names, splits_specials)
             result.source = str(path)
             return result
@@ -405,6 +404,19 @@ def _byte_count(token: str, style: Style) -> int:
     if style == "mark":
         return 1 if BYTE.fullmatch(token) else len(token.replace("▁", " ").encode())
     return len(token.encode())
+
+
+def _flag_specials(inner: tokenizers.Tokenizer, names: Iterable[str]) -> None:
+    """Make tokens special which tokenizer.json has and does not call so; they match in a text as it says."""
+    added = inner.get_added_tokens_decoder()
+    for name in names:
+        number = inner.token_to_id(name)
+        if number is None:
+            continue
+        token = added.get(number, AddedToken(name, normalized=False))
+        if not token.special:
+            flags = {flag: getattr(token, flag) for flag in ("lstrip", "rstrip", "single_word", "normalized")}
+            inner.add_special_tokens([AddedToken(name, special=True, **flags)])
 
 
 def _with_specials(inner: tokenizers.Tokenizer, specials: Sequence[str]) -> tokenizers.Tokenizer:

@@ -26,6 +26,7 @@ from zoo.inference.import_policy import (
     apply_policy,
     class_paths,
     is_allowed,
+    restore_policy,
     search_trusted,
     stdlib_reason,
 )
@@ -95,6 +96,7 @@ def rebuild_network(
     return TaskNetwork(net, network.trained, allow), {"class_path": task, "init_args": {**others, **own["init_args"]}}
 
 
+@restore_policy()
 def task_of_network(module: TaskNetwork, place: ModelLocation) -> Task:
     """The task whose network with trained weights this is, in evaluation. Raises UsageError as `rebuild_task` does."""
     task = rebuild_task(place.config, place.source, module.allow)
@@ -137,6 +139,7 @@ def task_parser() -> SectionParser:
     return section_parser(Task)
 
 
+@restore_policy()
 def complete_options(model: Mapping[str, Any]) -> dict[str, Any]:
     """A task's class path and all of its options, including defaults."""
     apply_policy()

@@ -36,7 +36,7 @@ from zoo.cli import main
 from zoo.data.conversation import SPECIALS, Turn, chat_tokens
 from zoo.data.parallel_files import PairOptions, ParallelFiles
 from zoo.data.text import TextFiles
-from zoo.data.tokenizer import Tokenizer
+from zoo.data.tokenizer import MASK, Tokenizer
 from zoo.data.tokenizer_file import FORCED
 from zoo.errors import UsageError
 from zoo.inference.trained_model import Gap
@@ -673,6 +673,20 @@ def test_an_export_of_several_languages_can_be_asked_for_one(tmp_path):
     export_tokenizers(tmp_path, out, TRANSLATOR, {"model_type": "bart"})
     ids = transformers.AutoTokenizer.from_pretrained(out)("<2fr>hello")["input_ids"]
     assert ids[: 1 + len("hello")] == [source.special("<2fr>"), *b"hello"]
+
+
+@pytest.mark.parametrize("flags", [{"lstrip": True}, {"rstrip": True}, {"single_word": True}, {"normalized": True}])
+@pytest.mark.parametrize("special", [True, False])
+def test_special_tokens_match_in_a_text_as_tokenizer_json_says(flags, special, tmp_path):
+    inner = byte_bpe(("<pad>",))
+    inner.add_tokens([AddedToken("<mask>", special=special, **{"normalized": False, **flags})])
+    inner.save(str(tmp_path / "tokenizer.json"))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "mask_token": "<mask>", "pad_token": "<pad>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    ours = Tokenizer.of_run(tmp_path)
+    for text in ("the <mask> fox", "the<mask>fox", "the <mask>, fox"):
+        assert ours.encode(text) == inner.encode(text, add_special_tokens=False).ids, text
+    assert ours.special(MASK) == inner.token_to_id("<mask>")
 
 
 @pytest.mark.parametrize("kind", ["a word", "added", "special"])
