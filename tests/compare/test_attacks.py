@@ -486,7 +486,7 @@ def test_who_follows_the_number_of_seeds_needed_in_draws_of_real_runs_is_rarely_
 def test_what_is_chosen_after_a_look_is_said_and_no_report_is_lost(in_process):
     words = ["compare", "./toy.yaml", "--vary", "model.ffn=mlp,swiglu", "--runs=looks", "--model.hidden=8"]
     first = " ".join(in_process(*words, "--seeds=2").split())
-    home = in_process.folder / "looks" / "toy" / "compare" / "ffn"
+    home = in_process.folder / "looks" / "toy" / "compare" / "ffn,hidden=8"
     assert "Chosen after looking" not in first
     report = (home / "comparison.html").read_bytes()
     assert "it was named before" in report.decode()

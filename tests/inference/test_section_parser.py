@@ -4,6 +4,7 @@ import copy
 
 import pytest
 from jsonargparse import ArgumentParser
+from jsonargparse._common import parsing_settings
 
 from zoo.inference.section_parser import SectionParser
 from zoo.parts import norm
@@ -53,6 +54,7 @@ def parse(parser_class, options):
 )
 def test_options_of_parts_are_checked_at_any_depth(part, change, monkeypatch):
     monkeypatch.setattr(norm, "Gained", Gained, raising=False)
+    monkeypatch.setitem(parsing_settings, "import_path_verdicts", {})  # whatever ran before
     fine = parse(SectionParser, MODEL)
     assert fine == parse(ArgumentParser, MODEL)
     assert fine.model.init_args.optimizer.init_args.betas == (0.9, 0.99)

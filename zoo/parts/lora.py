@@ -80,7 +80,9 @@ def merge(net: nn.Module) -> nn.Module:
 
 
 def merge_tensors(tensors: Mapping[str, Tensor], rank: int, alpha: float) -> dict[str, Tensor]:
-    """The tensors of a model with adapters by the names of one whose layers are plain, the adapters in its matrices."""
+    """The tensors of a model with adapters, of any shape, by the names of one whose layers are plain: each matrix (out,
+    in) of an adapted layer is W + (alpha / r) B A.
+    """
     layers = [name.removesuffix(".down") for name in tensors if name.endswith(".down")]
     adapted = {f"{name}.linear.": name for name in layers if f"{name}.linear.weight" in tensors}
     result = {}
