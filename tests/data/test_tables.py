@@ -111,6 +111,7 @@ def test_fields_that_a_program_quoted_in_tsv_are_told(tmp_path, caplog, quoted):
         )
     assert len(list(read_rows(tmp_path / "a.tsv", Columns({"text": ["text"]})))) == 3
     assert ("a.tsv:2: fields in quotes keep these" in caplog.text) == quoted
+    assert caplog.text.count("fields in quotes") == quoted  # once, however many there are
 
 
 BROKEN = {

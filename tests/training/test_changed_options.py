@@ -14,10 +14,11 @@ from zoo_optimizers.lion import Lion
 from tests.campaigns.chaos.toys import differences
 from tests.tasks.training import build
 from tests.training.test_resume import At, ask, fit
+from zoo.errors import UsageError
 from zoo.tasks.lm import CausalLM
 from zoo.tasks.muon import Muon
 from zoo.tasks.schedule import WSD, Cosine, Linear
-from zoo.training.changed_options import keep_options, with_options_of
+from zoo.training.changed_options import check_groups, keep_options, with_options_of
 from zoo.training.signals import StopRequested
 
 partial = functools.partial
@@ -91,6 +92,19 @@ def test_a_state_before_the_first_step_suits_every_optimizer_of_the_same_groups(
     checkpoint = {"optimizer_states": [optimizer.state_dict()], "lr_schedulers": [scheduler.state_dict()]}
     _, other, schedule = make("Lion")
     assert keep_options([other], [schedule], checkpoint) == []
+
+
+@pytest.mark.parametrize("name", ["AdamW", "Muon"])
+def test_groups_of_another_version_are_refused(name):
+    """Its roles of parameters were others, by which weight decay and Muon choose."""
+    _, optimizer, _ = make(name)
+    checkpoint = {"optimizer_states": [copy.deepcopy(optimizer.state_dict())]}
+    check_groups([optimizer], checkpoint)
+    first, *_, last = checkpoint["optimizer_states"][0]["param_groups"]
+    for key in ("params", "param_names"):
+        last[key].append(first[key].pop())
+    with pytest.raises(UsageError, match=r"other groups of parameters .* --tune\.start RUN"):
+        check_groups([optimizer], checkpoint)
 
 
 RUN = {"optimizer": optim.AdamW, "lr": 1e-3, "schedule": partial(Cosine, warmup=3)}

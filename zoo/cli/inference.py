@@ -39,7 +39,8 @@ def load_trained(options: ParsedOptions, bare: bool = False) -> Any:
 
     place = find_model(options.words[0], options.get("runs"))  # a wrong name is refused before torch is imported
     word = Path(options.words[0])
-    if not word.is_file() and not (word.is_dir() and word.samefile(place.folder)):
+    is_weights = word.is_file() and word.suffix not in (".yaml", ".yml")
+    if not is_weights and not (word.is_dir() and word.samefile(place.folder)):
         print(f"using {place.weights}", file=sys.stderr)  # a recipe, or a folder of runs, may mean any of them
     doctor.check_torch()
     warning_filters.filter_warnings(options.get("debug"))

@@ -621,7 +621,7 @@ def other_batches(run: RunRecord, against: RunRecord) -> str:
 
     Empty if they do not, or if varied data options or batch sizes explain it.
     """
-    if any(name.startswith("data.") for name in varied_options(run, against)):
+    if any(name.startswith(("data.", "tune.start")) for name in varied_options(run, against)):  # images as it had them
         return ""
     if run.setting.get("batch") != against.setting.get("batch"):
         return ""  # flagged as a setting

@@ -247,7 +247,8 @@ def tune_variants(
         if not (record.finished or record.diverged):
             raise ZooError(
                 f"--tune {sweep.key}: {job.title} has not ended, and no value is chosen without it: see "
-                f"{run_state.path_beside(job.folder, '.log')}\nThe same command tries it again."
+                f"{run_state.path_beside(job.folder, '.log')}\nThe same command tries it again; leave out a "
+                "value that cannot be run."
             )
     winners, variants = [], {}
     for arm, several in sweeps:

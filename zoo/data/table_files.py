@@ -45,7 +45,6 @@ DATASET, DATASETS, INFO = "state.json", "dataset_dict.json", "dataset_info.json"
 SPLITS = {"train": ("train", "training"), "val": VAL_NAMES, "test": ("test",)}
 SPLIT_WORDS = {word for names in SPLITS.values() for word in names}
 SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\..*)")
-QUOTED = re.compile('"(?:[^"]|"")*""(?:[^"]|"")*"')  # as CSV quotes a field with quotation marks
 BLOCK = 2**18  # bytes that are read at a time
 ROWS = 64  # of Parquet and Arrow that are in memory
 LONGEST_RECORD = 2**26  # bytes of a line or a field, which is parsed as a whole
@@ -644,6 +643,12 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
                     yield number, text + "\n"
 
 
+def _is_quoted(cell: str) -> bool:
+    """Whether a field is quoted as CSV quotes one that has quotation marks."""
+    inside = cell[1:-1]
+    return cell[:1] == cell[-1:] == '"' and '""' in inside and '"' not in inside.replace('""', "")
+
+
 def _delimited_rows(path: Path, columns: Columns, start: int) -> Iterator[Row]:
     """The rows of CSV, whose quoted fields may hold commas and line ends, or of TSV, which knows no quotes."""
     line = 0
@@ -660,7 +665,7 @@ def _delimited_rows(path: Path, columns: Columns, start: int) -> Iterator[Row]:
     reader = csv.reader(texts(), delimiter=DELIMITERS[_ending(path)], **cast(Any, quoting))
     names: list[str] | None = None
     paths: dict[str, list[str]] = {}
-    number, begin = 0, 1
+    number, begin, quoted = 0, 1, 0
     try:
         for cells in reader:
             place, begin = f"{path}:{begin}", line + 1
@@ -673,7 +678,8 @@ def _delimited_rows(path: Path, columns: Columns, start: int) -> Iterator[Row]:
             if len(cells) != len(names):
                 hint = " A field of .tsv cannot hold a tab or a line end: save it as .csv." * (_ending(path) == ".tsv")
                 raise UsageError(f"{place} has {len(cells)} fields, and the header has {len(names)}.{hint}")
-            if "quoting" in quoting and any(map(QUOTED.fullmatch, cells)):
+            if quoted == 0 and "quoting" in quoting and any(map(_is_quoted, cells)):
+                quoted = line
                 tell_once(f"{place}: fields in quotes keep these in .tsv. If a program quoted them, save it as .csv.")
             number += 1
             if number > start:

@@ -184,7 +184,7 @@ class TextData(TokenizedData):
         rows = {
             split: Blocks(
                 stream,
-                np.float32(sizes * scales[split]) if split in scales else sizes,
+                (sizes * scales[split]).astype(np.float32) if split in scales else sizes,
                 self.max_length,
                 self.seed if split == "train" else None,
             )
@@ -216,9 +216,9 @@ class TextData(TokenizedData):
             stream = np.concatenate(pieces) if pieces else np.zeros(0, kind)
             write_array(folder / f"{split}.npy", stream)
             parts = range(0, len(stream) if tokenizer.published else 0, PART)
-            counted = sum(int(sizes[stream[place : place + PART]].sum()) for place in parts)
-            if counted and counted != size:  # spaces and what a normaliser removes are in no token
-                scales[split] = size / counted
+            of_tokens = sum(int(sizes[stream[place : place + PART]].sum()) for place in parts)
+            if of_tokens and of_tokens != size:  # spaces and what a normaliser removes are in no token
+                scales[split] = size / of_tokens
         tokenizer.save(folder / "tokenizer.json")
         write_json(folder / "meta.json", {"fingerprint": content.hexdigest(), "bytes_by_counted": scales})
 

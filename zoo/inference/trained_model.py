@@ -133,6 +133,8 @@ class Trained:
 
     def quantise(self) -> None:
         """Use 8-bit matrix products from now on, on a CPU. Raises UsageError if that is not possible."""
+        if getattr(self, "draft", None) is not None:
+            raise UsageError("8-bit matrices do not go with speculation: call speculate(None) first.")
         linears = [module.weight for module in self.net.modules() if isinstance(module, (Linear, KeylessBias))]
         output = getattr(self.net, "output", None)  # language models have one
         self.rounded = quantize([*linears, *([output] if linears and isinstance(output, Tensor) else [])])

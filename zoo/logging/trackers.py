@@ -9,6 +9,7 @@ import io
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -75,10 +76,15 @@ def make_trackers(identities: Mapping[str, str], folder: Path) -> list[Logger]:
             from mlflow.tracking import MlflowClient
 
             home.mkdir(parents=True, exist_ok=True)
-            with FileLock(home / ".mlflow.lock"):  # runs that start together would both make the store
+            lock = FileLock(home / ".mlflow.lock")  # runs that start together would both make the store
+            with suppress(OSError, NotImplementedError):  # a file system without locks
+                lock.acquire()
+            try:
                 client = MlflowClient(mlflow_store(home))
                 if client.get_experiment_by_name(recipe) is None:
                     client.create_experiment(recipe)
+            finally:
+                lock.release()
             loggers.append(MLFlowLogger(recipe, run_name, mlflow_store(home), run_id=identity or None))
         else:
             from aim.pytorch_lightning import AimLogger

@@ -116,7 +116,7 @@ def peak_memory() -> int:
 
 def reset_peak_memory() -> None:
     """Let the peak begin with what this process holds now, where the system can."""
-    if torch.cuda.is_available():
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.reset_peak_memory_stats()
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+from zoo.errors import UsageError
+
 
 def keep_options(optimizers: Sequence[Optimizer], schedulers: Sequence[Any], checkpoint: dict[str, Any]) -> list[str]:
     """Change a checkpoint of Lightning so that loading it leaves options, rates and schedules as they are.
@@ -42,6 +44,18 @@ def keep_options(optimizers: Sequence[Optimizer], schedulers: Sequence[Any], che
                     for group, rate in zip(state["param_groups"], rates, strict=True):
                         group["lr"] = rate
     return sentences
+
+
+def check_groups(optimizers: Sequence[Optimizer], checkpoint: dict[str, Any]) -> None:
+    """Raise UsageError where a checkpoint has other groups of parameters than the optimizers."""
+    for optimizer, saved in zip(optimizers, checkpoint.get("optimizer_states", []), strict=False):
+        groups = [(len(group["params"]), group.get("param_names")) for group in optimizer.param_groups]
+        saved_groups = [(len(group["params"]), group.get("param_names")) for group in saved["param_groups"]]
+        if groups != saved_groups and all(names for _, names in saved_groups):
+            raise UsageError(
+                f"the checkpoint has other groups of parameters for {type(optimizer).__name__} than this version "
+                "makes: it cannot go on. Train further from its weights instead: zoo fit … --tune.start RUN"
+            )
 
 
 def with_options_of(optimizer: Optimizer, saved: dict[str, Any]) -> tuple[dict[str, Any], bool]:

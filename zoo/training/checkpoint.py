@@ -169,7 +169,7 @@ class CheckpointSaver(Checkpoint):
         """
         self.state.processes = checkpoint.get("ranks")
         self.state.step, self.state.count = int(checkpoint["global_step"]), int(checkpoint.get("saves", 0))
-        self.state.loaded = checkpoint if self.state.other_recipe and self.replicated else None
+        self.state.loaded = checkpoint if self.replicated else None
         if CURRENT in checkpoint and self.replicated and trainer.training:  # the others are averages
             pl_module.load_state_dict(checkpoint[CURRENT])
         if self.state.other_callbacks:
@@ -186,9 +186,14 @@ class CheckpointSaver(Checkpoint):
                     checkpoint["callbacks"].pop(callback.state_key, None)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Before Lightning restores optimisers from a checkpoint of another recipe: the options are those of now."""
+        """Before Lightning restores optimisers from a checkpoint of another recipe: the options are those of now.
+
+        Raises UsageError for a checkpoint of another version that has other groups of parameters.
+        """
         loaded, self.state.loaded = self.state.loaded, None
-        if loaded is not None:
+        if loaded is not None and not self.state.other_recipe:
+            changed_options.check_groups(trainer.optimizers, loaded)
+        elif loaded is not None:
             schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
             for sentence in changed_options.keep_options(trainer.optimizers, schedulers, loaded):
                 if trainer.is_global_zero:

@@ -719,5 +719,5 @@ def test_bytes_of_a_text_are_those_of_its_file_whatever_its_tokens_leave_out(tmp
         rows = data.datasets["val"]
         whole = rows.byte_lengths[rows.tokens].sum()
         assert whole == pytest.approx(len("The fox, the café and the dog.\n".encode()) * 25, abs=25)
-        counted = rows.batch(np.arange(len(rows)), 0)["bytes"].sum()
-        assert counted == pytest.approx(whole, abs=8)  # the first token is not predicted
+        of_targets = rows.batch(np.arange(len(rows)), 0)["bytes"].sum()
+        assert of_targets == pytest.approx(whole, abs=8)  # the first token is not predicted
