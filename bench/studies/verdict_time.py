@@ -10,6 +10,7 @@ import os
 import statistics
 import sys
 import tempfile
+from pathlib import Path
 
 from bench.study import PATIENCE, Options, Table, command_seconds, fresh
 
@@ -42,11 +43,11 @@ def study(options: Options) -> list[Table]:
 def _measure(recipe: str, steps: int, clock: str) -> tuple[float, float, float, float, float]:
     zoo_compare = [sys.executable, "-m", "zoo", "compare"]
     words = [*zoo_compare, recipe, "--vary", f"model.position={','.join(POSITIONS)}", "--seeds", str(SEEDS)]
-    commands = 2 * [[*words, *_options(steps)]] + [[*zoo_compare, f"runs/{recipe}/compare/position"]]
+    command = [*words, *_options(steps)]
     with tempfile.TemporaryDirectory() as place:
-        compare, again, folder = (
-            command_seconds(command, place, clock, limit=PATIENCE, check=True) for command in commands
-        )
+        compare, again = (command_seconds(command, place, clock, limit=PATIENCE, check=True) for _ in range(2))
+        (home,) = Path(place).glob(f"runs/{recipe}/compare/position*")
+        folder = command_seconds([*zoo_compare, str(home)], place, clock, limit=PATIENCE, check=True)
     fits, start = fresh("bench.studies.verdict_time:train_bare", recipe=recipe, steps=steps, clock=clock)
     return compare, again, folder, fits, start
 
