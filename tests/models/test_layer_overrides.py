@@ -241,6 +241,7 @@ class TestEverySlot:
             ({"layers": "all but first 4"}, "for none of the layers 0 to 3"),
             ({"layers": "1, 4"}, "there is no layer 4 among 0 to 3"),
             ({"layers": "2-9999999999"}, "there is no layer 4 among 0 to 3"),
+            ({"layers": "0, 3-1"}, "3-1 runs backwards. Write 1-3"),
             ({"layers": "last", "step": 2}, "leave out first, step and last"),
         ],
     )
