@@ -168,7 +168,7 @@ class Carriers:
 
     def chat(self):
         waiting = iter(HOSTILE * 2)
-        self.model("chat", chat=lambda turns, **_: GeneratedText(next(waiting), 0.0, True))
+        self.model("chat", require_chat=lambda: None, chat=lambda turns, **_: GeneratedText(next(waiting), 0.0, True))
         for more in ([], ["--json"]):
             lines = io.TextIOWrapper(io.BytesIO(b"a\n" * len(HOSTILE)))
             self.monkeypatch.setattr(sys, "stdin", lines)
