@@ -52,7 +52,7 @@ def odd(rng: random.Random) -> str:
 def test_no_recipe_causes_a_traceback(resolve, change):
     rng = random.Random(0)
     refused = 0
-    for _ in range(120):
+    for _ in range(300):
         text = change(rng)
         try:
             resolve(text)

@@ -140,7 +140,7 @@ def test_each_damage_is_named_once_and_hides_nothing(state, tmp_path, capsys):
 
 
 @pytest.mark.usefixtures("without_imports")
-@settings(max_examples=8, phases=[Phase.generate])
+@settings(max_examples=15, phases=[Phase.generate])
 @given(states=st.lists(st.sampled_from(STATES), min_size=2, max_size=5))
 def test_no_mixture_of_damages_hides_anything(states, tmp_path_factory, capsys):
     holds(tmp_path_factory.mktemp("site"), states, capsys)

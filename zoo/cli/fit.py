@@ -286,7 +286,7 @@ class ZooCLI(LightningCLI):
         if not done.exists() or self.plan.command.get("resume"):
             measured = {f"val/{name}": value for name, value in getattr(self.model, "measured", {}).items()}
             numbers = {name: float(value) for name, value in (self.trainer.callback_metrics | measured).items()}
-            figures = {name: value for name, value in numbers.items() if value == value}  # also before a resume
+            figures = {name: value for name, value in numbers.items() if value == value}  # nan was not measured
             try:
                 atomic_files.write_json(done, {"step": self.trainer.global_step, **figures}, indent=None, end="\n")
                 (self.run_folder / run_folder.STARTING).unlink(missing_ok=True)  # where no checkpoint was to be saved
